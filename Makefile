@@ -1,0 +1,77 @@
+# Every target sets up .venv by itself; `make` alone lists the targets.
+# PYTHON=...       the interpreter to create .venv with (3.11 or newer)
+# PYTEST_ARGS=...  more arguments for pytest, e.g. PYTEST_ARGS="-k cache -x"
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types layers docs-check nightly bench clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## generate, check, assemble and run one attention kernel
+	$(PY) tools/demo.py
+
+test: $(READY) ## the tests; those that need a GPU skip themselves where there is none
+	$(PY) -m pytest -n auto -m "not nightly" $(PYTEST_ARGS)
+
+nightly: $(READY) ## all tests, also those that take minutes
+	$(PY) -m pytest -n auto $(PYTEST_ARGS)
+
+lint: $(READY) ## style and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(READY) ## static types
+	$(PY) -m mypy
+
+layers: $(READY) ## the direction of imports
+	$(VENV)/bin/lint-imports
+
+docs-check: $(READY) ## generated stubs and pages are up to date
+	$(PY) tools/gen_ops_stub.py --check
+	$(PY) tools/gen_isa_docs.py --check
+
+bench: $(READY) ## measure, print a table, write JSON to benchmarks/results/
+	$(PY) tools/bench.py
+
+clean: ## remove what building and testing left behind
+	rm -rf build dist *.egg-info .coverage .coverage.* .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## the same, and .venv
+	rm -rf $(VENV)
+
+# Installed again only when pyproject.toml changes: everything else is found in place.
+$(READY): pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+# The first interpreter that is new enough makes .venv.
+$(PY):
+	@set -e; found=; \
+	for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    found=$$python; break; \
+	  fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "Python 3.11 or newer is needed; '$(PYTHON) --version' says:" \
+	    "$$($(PYTHON) --version 2>&1 || true)." \
+	    "Install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; \
+	fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$found cannot create virtual environments: on Debian and Ubuntu," \
+	    "apt install python3-venv" >&2; \
+	  exit 1; \
+	fi; \
+	"$$found" -m venv $(VENV)

@@ -1,0 +1,1 @@
+"""Attention: configurations, kernels, references and the launch object."""

@@ -1,0 +1,238 @@
+"""What the user asks for (`AttentionConfig`) and what the kernel's text depends on (`KernelConfig`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from flash.tiling import BLOCKS_Q, F32_BYTES, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
+from ptxgen.errors import ConfigError
+from ptxgen.target import TARGETS, Target
+from ptxgen.target import target as find_target
+
+DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
+DTYPES: Final = ("f32",)
+ALIGNMENTS: Final = (16, 8, 4)  # bytes
+CAUSAL: Final = (False, "bottom_right", "top_left")
+
+# The default tile and block_q, by the target's shared memory per block (at least so many bytes) and head_dim or
+# head_dim_v, whichever is larger (at most so many). Chosen by `Tiling.cost` among the shapes that let eight warps, or as many as fit, live
+# on one multiprocessor; `tools/bench.py` measures them.
+_KIB: Final = 1024
+DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    227 * _KIB: {
+        32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64),
+    },
+    163 * _KIB: {
+        64: (32, 128), 128: (32, 64), 256: (16, 64),
+    },
+    99 * _KIB: {
+        64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32),
+    },
+    64 * _KIB: {
+        96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16),
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """Everything the emitted text depends on, and nothing else. Same value, same bytes.
+
+    `alignment` is the promise, in bytes, that every pointer and stride of Q, K, V and O is a multiple of it.
+    """
+
+    target: Target
+    tiling: Tiling
+    causal: str  # "", "bottom_right" or "top_left"
+    return_lse: bool
+    alignment: int
+
+    @property
+    def name(self) -> str:
+        """The entry's name, which says the configuration."""
+        t = self.tiling
+        dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
+        words = ["attention_forward_f32", dims, f"m{t.block_q}", f"n{t.tile}"]
+        words += [self.causal] if self.causal else []
+        words += ["lse"] if self.return_lse else []
+        words += [f"align{self.alignment}"] if self.alignment != natural_alignment(t.head_dim, t.head_dim_v) else []
+        return "_".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
+
+    head_dim, head_dim_v: 1..256; head_dim_v defaults to head_dim.
+    dtype: "f32", of Q, K, V and O.
+    causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV caches need);
+        "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
+    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the same. "auto" takes the documented
+        default for head_dim and target (`DEFAULT_TILES`).
+    softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not part of its text.
+    return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads, seq_q]).
+    target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on a GPU.
+    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim allows for
+        emitted text, and what the arrays have for a launch.
+
+    Raises `ConfigError` for anything that cannot be generated.
+    """
+
+    head_dim: int
+    head_dim_v: int | None = None
+    dtype: str = "f32"
+    causal: bool | str = False
+    tile: int | str = "auto"
+    block_q: int | str = "auto"
+    softmax_scale: float | None = None
+    return_lse: bool = False
+    target: str | None = None
+    alignment: int | str = "auto"
+
+    def __post_init__(self) -> None:
+        _require_dim("head_dim", self.head_dim)
+        if self.head_dim_v is None:
+            object.__setattr__(self, "head_dim_v", self.head_dim)
+        _require_dim("head_dim_v", self.head_dim_v)
+        _require_one_of("dtype", self.dtype, DTYPES)
+        if self.causal is True:
+            object.__setattr__(self, "causal", "bottom_right")
+        _require_one_of("causal", self.causal, CAUSAL, also="True")
+        _require_one_of("tile", self.tile, (*TILES, "auto"))
+        _require_one_of("block_q", self.block_q, (*BLOCKS_Q, "auto"))
+        _require_one_of("alignment", self.alignment, (*ALIGNMENTS, "auto"))
+        if not isinstance(self.return_lse, bool):
+            raise ConfigError(f"AttentionConfig: return_lse must be True or False, got {self.return_lse!r}")
+        _require_scale(self.softmax_scale)
+        if self.target is not None:
+            object.__setattr__(self, "target", find_target(self.target).name)
+        choose_tiling(self, find_target(self.target) if self.target else _most_generous())
+
+    @property
+    def value_dim(self) -> int:
+        """head_dim_v as an int: never None once the config is made."""
+        assert self.head_dim_v is not None  # set in __post_init__
+        return self.head_dim_v
+
+    @property
+    def scale(self) -> float:
+        """The softmax scale that will be used."""
+        return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
+
+    def kernel(self, target: Target | None = None, alignment: int | None = None, return_lse: bool | None = None) -> KernelConfig:
+        """The kernel for a target (default: the config's own, else sm_80) and for arrays of some alignment in bytes.
+
+        Raises `ConfigError` if the tiles do not fit the target.
+        """
+        target = target or find_target(self.target or DEFAULT_TARGET)
+        if alignment is None:
+            natural = natural_alignment(self.head_dim, self.value_dim)
+            alignment = natural if self.alignment == "auto" else int(self.alignment)
+        return KernelConfig(
+            target,
+            choose_tiling(self, target),
+            self.causal or "",  # type: ignore[arg-type]  # True became "bottom_right"
+            self.return_lse if return_lse is None else return_lse,
+            alignment,
+        )
+
+    def with_target(self, target: str) -> AttentionConfig:
+        """The same problem for another target."""
+        return replace(self, target=target)
+
+
+def natural_alignment(head_dim: int, head_dim_v: int) -> int:
+    """The largest alignment that contiguous arrays of these head dimensions have, in bytes: 16, 8 or 4."""
+    return math.gcd(16, head_dim * F32_BYTES, head_dim_v * F32_BYTES)
+
+
+def default_tile(head_dim: int, target: Target) -> tuple[int, int]:
+    """The documented default (tile, block_q); `head_dim` is the larger of head_dim and head_dim_v."""
+    by_dim = next(row for shared, row in DEFAULT_TILES.items() if target.shared_per_block_optin >= shared)
+    return next(tiles for most, tiles in by_dim.items() if head_dim <= most)
+
+
+@lru_cache(maxsize=1024)
+def choose_tiling(config: AttentionConfig, target: Target) -> Tiling:
+    """The tiling of a config on a target: what it says, the default for what it leaves open.
+
+    If the default does not go with what is said, the nearest smaller size that does is taken.
+    Raises `ConfigError` with the limit and the largest tile that fits.
+    """
+    default = default_tile(max(config.head_dim, config.value_dim), target)
+    tiles = _candidates(config.tile, default[0], TILES)
+    blocks = _candidates(config.block_q, default[1], BLOCKS_Q)
+    for tile in tiles:
+        for block_q in blocks:
+            tiling = _tiling(config, tile, block_q, target)
+            if tiling is not None:
+                return tiling
+    raise ConfigError(_does_not_fit(config, tiles[0], blocks, target))
+
+
+def offered_tiles(head_dim: int, head_dim_v: int, target: Target) -> list[tuple[int, int]]:
+    """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
+    config = AttentionConfig(head_dim, head_dim_v)
+    return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(config, n, m, target)]
+
+
+def _tiling(config: AttentionConfig, tile: int, block_q: int, target: Target) -> Tiling | None:
+    found = micro_tiles(config.head_dim, config.value_dim, tile, block_q, target)
+    return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
+
+
+def _candidates(asked: int | str, default: int, offered: tuple[int, ...]) -> tuple[int, ...]:
+    if asked != "auto":
+        return (int(asked),)
+    return (default, *(n for n in reversed(offered) if n < default))
+
+
+def _does_not_fit(config: AttentionConfig, tile: int, blocks: tuple[int, ...], target: Target) -> str:
+    block_q = blocks[-1]
+    limit = target.shared_per_block_optin
+    smallest = Tiling(config.head_dim, config.value_dim, tile, block_q, 4, 4, 1)
+    fitting = [n for n in TILES for m in blocks if _tiling(config, n, m, target)]
+    cure = (
+        f"the largest tile that fits is {max(fitting)}"
+        if fitting
+        else f"no tile fits with block_q={block_q}: use a smaller block_q, or block_q='auto'"
+    )
+    problem = (
+        f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} bytes per block"
+        if smallest.shared_bytes > limit
+        else f"has no division among threads that fits the {target.registers_per_thread} registers of a thread of {target.name}"
+    )
+    return (
+        f"AttentionConfig: head_dim={config.head_dim}, head_dim_v={config.value_dim}, tile={tile}, "
+        f"block_q={block_q} {problem}; {cure}"
+    )
+
+
+def _most_generous() -> Target:
+    return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
+
+
+def _require_dim(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_HEAD_DIM:
+        raise ConfigError(
+            f"AttentionConfig: {name} must be an integer from 1 to {MAX_HEAD_DIM}, got {value!r}; "
+            f"a row of up to {MAX_HEAD_DIM} f32 values is what a CTA keeps in registers and shared memory"
+        )
+
+
+def _require_one_of(name: str, value: Any, legal: tuple[Any, ...], also: str = "") -> None:
+    if not any(value == choice and type(value) is type(choice) for choice in legal):
+        words = ", ".join([repr(choice) for choice in legal] + ([also] if also else []))
+        raise ConfigError(f"AttentionConfig: {name} must be one of {words}, got {value!r}")
+
+
+def _require_scale(value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(
+            f"AttentionConfig: softmax_scale must be a finite number or None for 1/sqrt(head_dim), got {value!r}"
+        )

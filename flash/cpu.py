@@ -1,0 +1,269 @@
+"""The `cpu` backend's engine: blocked attention on numpy and BLAS, in O(N) memory.
+
+FlashAttention-2 on a CPU: a block of queries meets the keys block by block, with running row sums
+and outputs, and its scores stay in a core's L2 cache. Blocks of queries are shared out among Python
+threads (numpy releases the GIL) with BLAS held to one thread in each, so that exp is parallel too.
+
+The running row maximum costs a quarter of the time outside GEMM, and ordinary scores do not need
+it: exp(score) neither overflows nor vanishes. So a block is first done without; only if its sums
+turn out to be unsafe is it done again with the maximum. The choice depends on the data alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cpu_threads import BLAS_THREADS
+from flash.reference import Causal, causal_offset
+
+# 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
+# speed and more Python calls, more cost wasted scores above the causal diagonal.
+BLOCK_Q = 256
+BLOCK_K = 512
+
+# exp(score) is used as it is when every row's sum of them lies between this and infinity. Above it,
+# what f32 loses below its smallest number 2^-149 changes an output by less than 2^-129 for each
+# key, which is less than the smallest normal f32.
+SAFE_TOTAL = 2.0**-20
+
+# Starting a thread costs about 0.2 ms, which is this many multiplications.
+WORTH_A_THREAD = 2**24
+
+
+def attention_cpu(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    out: NDArray[Any],
+    lse: NDArray[Any] | None,
+    *,
+    softmax_scale: float | None,
+    causal: Causal,
+    threads: int | None = None,
+) -> None:
+    """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
+
+    Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
+    d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
+    kv_heads; any strides. The caller (`LaunchPlan`) has checked this and that `out` and `lse`
+    overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type
+    are converted block by block. The scale defaults to 1 / sqrt(d). A row that sees no key gives
+    0 and -inf; what the keys and values hold that a row does not see cannot reach it; NaN in one
+    that it sees does.
+
+    Extra memory is at most, for each thread and whatever the sequence lengths,
+    `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
+    arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes.
+    `threads` is at most how many threads work, by default as many as BLAS would use. BLAS is
+    held to one thread in the whole process while this runs. Repeated calls give the same bits,
+    whatever the number of threads.
+
+    Raises ConfigError when `causal` is not a known word.
+    """
+    seq_q, seq_k, d = q.shape[2], k.shape[2], q.shape[3]
+    job = _Job(
+        q, k, v, out, lse,
+        scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
+        offset=causal_offset(causal, seq_q, seq_k),
+        dtype=np.dtype(np.float64 if np.float64 in (q.dtype, k.dtype, v.dtype) else np.float32),
+    )  # fmt: skip
+    tasks = deque(job.tasks())
+    if not tasks:
+        return
+
+    def work() -> None:
+        space = _Workspace(job)
+        with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
+            while True:
+                try:
+                    task = tasks.popleft()
+                except IndexError:
+                    return
+                _attend(job, space, *task)
+
+    with BLAS_THREADS.one_each() as usual_threads:
+        worth = q.size * seq_k * 2 // WORTH_A_THREAD
+        helpers = min(threads or usual_threads, len(tasks), worth + 1) - 1
+        if helpers < 1:
+            work()
+            return
+        with ThreadPoolExecutor(helpers) as pool:
+            futures = [pool.submit(work) for _ in range(helpers)]
+            work()
+            for future in futures:
+                future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The arguments of one call, resolved: what every task of it reads."""
+
+    q: NDArray[Any]
+    k: NDArray[Any]
+    v: NDArray[Any]
+    out: NDArray[Any]
+    lse: NDArray[Any] | None
+    scale: float
+    offset: int  # query i sees the keys j <= i + offset
+    dtype: np.dtype[Any]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        heads, kv_heads = self.q.shape[1], self.k.shape[1]
+        return int(heads // kv_heads)
+
+    def tasks(self) -> Iterator[tuple[int, slice, slice]]:
+        """(batch, heads, queries) of each task, those with the most keys first.
+
+        Heads of one task share their key/value head, and are several when the queries are few, so
+        that GEMM sees enough rows and no K or V is read twice (decoding with GQA).
+        """
+        batch, heads, seq_q, _ = self.q.shape
+        if 0 in (batch, heads, seq_q):
+            return
+        heads_each = min(self.group, max(1, BLOCK_Q // seq_q))
+        for q0 in reversed(range(0, seq_q, BLOCK_Q)):
+            queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
+            for b in range(batch):
+                for first in range(0, heads, self.group):
+                    end = first + self.group
+                    for h in range(first, end, heads_each):
+                        yield b, slice(h, min(h + heads_each, end)), queries
+
+    def keys_seen(self, query: int) -> int:
+        """`query` sees the keys from 0 up to, and without, this one."""
+        seq_k: int = self.k.shape[2]
+        return min(max(query + self.offset + 1, 0), seq_k)
+
+
+class _Workspace:
+    """One thread's buffers, allocated once a call; a block takes the front of each."""
+
+    def __init__(self, job: _Job) -> None:
+        d, d_v = job.q.shape[3], job.v.shape[3]
+        rows = min(BLOCK_Q, job.q.shape[2] * job.group)
+        keys = min(BLOCK_K, job.k.shape[2])
+
+        self._buffers = {
+            name: np.empty(size, job.dtype)
+            for name, size in {
+                "q": rows * d, "k": keys * d, "v": keys * d_v, "scores": rows * keys,
+                "acc": rows * d_v, "part": rows * d_v,
+            }.items()
+        }  # fmt: skip
+        self.ones = np.ones(keys, job.dtype)
+
+    def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
+        """The front of buffer `name` as a dense [rows, columns]."""
+        return self._buffers[name][: rows * columns].reshape(rows, columns)
+
+    def for_blas(self, name: str, x: NDArray[Any]) -> NDArray[Any]:
+        """`x` itself if BLAS can read it in place, else a copy in buffer `name`."""
+        size = self.ones.itemsize
+        step, unit = x.strides
+        in_place = step >= x.shape[1] * size and step % size == 0 and unit == size
+        if in_place and x.dtype == self.ones.dtype and x.flags.aligned:
+            return x
+        copy = self.take(name, *x.shape)
+        copy[...] = x
+        return copy
+
+
+def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) -> None:
+    """Attention of one block of queries, of heads that share a key/value head, to all keys."""
+    kv = heads.start // job.group
+    q, k, v = job.q[b, heads, queries], job.k[b, kv], job.v[b, kv]
+    scaled = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
+    np.multiply(q, job.dtype.type(job.scale), out=scaled.reshape(q.shape))
+
+    acc, total, top = _sweep(job, space, scaled, k, v, queries, shifted=False)
+    if not (total.min() >= SAFE_TOTAL and total.max() < np.inf and np.isfinite(acc).all()):
+        acc, total, top = _sweep(job, space, scaled, k, v, queries, shifted=True)
+    total_or_one = np.where(total == 0, 1, total)
+    job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
+    if job.lse is not None:
+        job.lse[b, heads, queries] = (top + np.log(total)).reshape(q.shape[:2])
+
+
+def _sweep(
+    job: _Job,
+    space: _Workspace,
+    scaled: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    queries: slice,
+    *,
+    shifted: bool,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
+
+    `top` is each row's greatest score if `shifted`, as in FlashAttention-2, else 0: that saves
+    finding it and subtracting it, but the sums may overflow or vanish.
+    """
+    rows, count, d_v = len(scaled), queries.stop - queries.start, v.shape[1]
+    acc, part = space.take("acc", rows, d_v), space.take("part", rows, d_v)
+    acc.fill(0)
+    total = np.zeros(rows, job.dtype)
+    top = np.full(rows, -np.inf if shifted else 0, job.dtype)
+
+    seen_by_all, seen_by_any = job.keys_seen(queries.start), job.keys_seen(queries.stop - 1)
+    for k0 in range(0, seen_by_any, BLOCK_K):
+        k1 = min(k0 + BLOCK_K, seen_by_any)
+        score = space.take("scores", rows, k1 - k0)
+        np.matmul(scaled, space.for_blas("k", k[k0:k1]).T, out=score)
+        hidden = None
+        if k1 > seen_by_all:
+            hidden = _hidden(job, queries, max(k0, seen_by_all), k1)
+            corner = score.reshape(-1, count, k1 - k0)[:, :, -hidden.shape[1] :]
+            np.copyto(corner, -np.inf, where=hidden)
+        if shifted:
+            old, top = top, np.maximum(top, score.max(axis=1))
+            shift = np.where(np.isneginf(top), 0, top)  # no key yet: -inf - -inf would be NaN
+            np.subtract(score, shift[:, None], out=score)
+            decay = np.exp(old - shift)
+            total *= decay
+            acc *= decay[:, None]
+        weight = np.exp(score, out=score)
+        total += weight @ space.ones[: k1 - k0]  # BLAS: four times as fast as sum(axis=1)
+        acc += _weigh(weight, space.for_blas("v", v[k0:k1]), hidden, out=part)
+    return acc, total, top
+
+
+def _hidden(job: _Job, queries: slice, key: int, end: int) -> NDArray[np.bool_]:
+    """[queries, keys from `key` to `end`]: True where the query does not see the key."""
+    last_seen = np.arange(queries.start, queries.stop) + job.offset
+    return np.arange(key, end) > last_seen[:, None]
+
+
+def _weigh(
+    weight: NDArray[Any], value: NDArray[Any], hidden: NDArray[np.bool_] | None, out: NDArray[Any]
+) -> NDArray[Any]:
+    """`weight @ value` in `out`; `hidden`, if any, is about the last keys of the block.
+
+    A hidden key has weight 0, but 0 * NaN is NaN. Hence the rows of `value` that are not finite
+    are left out of the product, and added to the queries that see them.
+    """
+    if hidden is None:
+        return np.matmul(weight, value, out=out)
+    first = len(value) - hidden.shape[1]
+    wild = first + np.flatnonzero(~np.isfinite(value[first:]).all(axis=1))
+    if wild.size == 0:
+        return np.matmul(weight, value, out=out)
+    tame = value.copy()
+    tame[wild] = 0
+    np.matmul(weight, tame, out=out)
+    by_head = out.reshape(-1, len(hidden), value.shape[1])
+    weight_by_head = weight.reshape(-1, len(hidden), len(value))
+    for key in wild:
+        sees = ~hidden[:, key - first]
+        by_head[:, sees] += weight_by_head[:, sees, key, None] * value[key]
+    return out

@@ -1,0 +1,47 @@
+"""Which keys a query sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash.tiling import Tiling
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.types import s32
+
+NEG_INF = float("-inf")
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Query `row` sees the keys 0 … row + diagonal, and none from `seq_k` on. Without causality `diagonal` is None.
+
+    All values are s32, so that rows before the first key (seq_q > seq_k, bottom-right) see nothing instead of wrapping round.
+    """
+
+    diagonal: Value | None
+    seq_k: Value
+
+    @classmethod
+    def of(cls, k: KernelBuilder, causal: str, seq_q: Value, seq_k: Value) -> Mask:
+        """The mask of a config: bottom-right aligns the last query with the last key, top-left the first with the first."""
+        if not causal:
+            return cls(None, seq_k)
+        return cls(seq_k - seq_q if causal == "bottom_right" else k.mov(0, type=s32), seq_k)
+
+    def last_key(self, k: KernelBuilder, row: Value) -> Value:
+        """The last key that a row sees; -1 or less if it sees none."""
+        last = self.seq_k - 1
+        return last if self.diagonal is None else k.min(row + self.diagonal, last)
+
+    def tiles(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
+        """How many tiles of keys the rows up to `last_row` see at all; the rest are skipped."""
+        visible = k.max(self.last_key(k, last_row) + 1, 0)
+        return k.divide_up(visible, tile)
+
+    def apply(self, k: KernelBuilder, tiling: Tiling, S: Fragment, first_row: Value, first_key: Value) -> None:
+        """Set this thread's scores of unseen keys to -inf; `first_row` and `first_key` are those of its first score."""
+        for i, scores in enumerate(S):
+            reach = self.last_key(k, first_row + tiling.groups * i) - first_key  # keys at this distance or nearer are seen
+            for j, score in enumerate(scores):
+                with k.only_if(reach < j * tiling.key_lanes):
+                    score.set(NEG_INF)

@@ -1,0 +1,58 @@
+"""Online softmax in base 2 (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+
+from flash.mask import NEG_INF
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.types import f32
+
+LOG2E = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
+LN2 = math.log(2.0)
+
+
+class OnlineSoftmax:
+    """The running maximum and sum of `rows` rows, and the step that takes in new scores.
+
+    `distances` are the lane distances over which the lanes that share a row, each with its own keys, are joined. Scores are in units of log2.
+    """
+
+    def __init__(self, k: KernelBuilder, rows: int, distances: list[int]) -> None:
+        self.k = k
+        self.distances = distances
+        self.row_max = [k.var(f32, NEG_INF) for _ in range(rows)]  # over all lanes
+        self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]  # of this lane's keys only, until `finish`
+
+    def take(self, S: Fragment) -> list[Value]:
+        """Replace the scores by P = exp2(S - max) and return the factors that what was summed so far must be multiplied by."""
+        return [self._take_row(i, scores) for i, scores in enumerate(S)]
+
+    def _take_row(self, i: int, scores: list[Var]) -> Value:
+        k, row_max, row_sum = self.k, self.row_max[i], self.row_sum[i]
+        largest: Value = row_max
+        for score in scores:
+            largest = k.max(largest, score)
+        for distance in self.distances:
+            largest = k.max(largest, k.butterfly(largest, distance))
+        # A row that has seen no key yet: exp2(-inf - 0) is 0, where exp2(-inf - -inf) would be NaN.
+        base = k.selp(0.0, largest, largest == NEG_INF)
+        rescale = k.ex2(row_max - base, ftz=True)
+        total = row_sum * rescale
+        for score in scores:
+            k.ex2(score - base, ftz=True, into=score)
+            total = total + score
+        row_sum.set(total)
+        row_max.set(largest)
+        return rescale
+
+    def finish(self, i: int) -> tuple[Value, Value]:
+        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a row."""
+        k = self.k
+        total: Value = self.row_sum[i]
+        for distance in self.distances:
+            total = total + k.butterfly(total, distance)
+        empty = total == 0.0
+        inverse = k.selp(0.0, k.rcp_rn(total), empty)
+        base = k.selp(0.0, self.row_max[i], empty)
+        return inverse, (base + k.lg2(total)) * LN2

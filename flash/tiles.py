@@ -1,0 +1,158 @@
+"""Blocks of a matrix in global memory, and how they come into shared memory and leave registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flash.tiling import F32_BYTES
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
+from ptxgen.types import f32, s32, s64, u32, u64
+
+_MOST_LANES_PER_ROW = 32  # a warp reads at most one row at a time, so rows of 512 bytes and more are contiguous
+_FIRST_WITH_COPY_ASYNC = 80
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One head of Q, K, V or O in global memory: `columns` f32 values in each of `rows` rows.
+
+    `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how many columns an aligned access may take.
+    """
+
+    first: Value
+    row_bytes: Value
+    rows: Value
+    columns: int
+    width: int
+
+    def row(self, k: KernelBuilder, index: Value) -> Value:
+        """The address of a row, u64; 64-bit throughout."""
+        offset = k.cvt(index, dtype=s64) * self.row_bytes
+        return self.first + offset.as_(u64)
+
+
+def access_width(columns: int, alignment: int) -> int:
+    """How many f32 columns one access may take when rows start at multiples of `alignment` bytes: 4, 2 or 1."""
+    width = alignment // F32_BYTES
+    while columns % width:
+        width //= 2
+    return width
+
+
+class TileLoader:
+    """Copies a block of rows of a matrix into a tile, again and again, walking down the matrix.
+
+    Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in every `rows_at_once`-th row. Rows beyond the
+    matrix become zeros and are not read. From sm_80 on the copy is asynchronous: complete for this thread after
+    `wait`, and for the CTA after a barrier behind that.
+    """
+
+    def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value) -> None:
+        self.k = k
+        self.matrix = matrix
+        self.tile = tile
+        self.asynchronous = k.target.sm >= _FIRST_WITH_COPY_ASYNC
+        accesses = matrix.columns // matrix.width
+        self.lanes = min(_MOST_LANES_PER_ROW, 1 << (accesses - 1).bit_length(), k.threads)
+        self.rows_at_once = k.threads // self.lanes
+        self.turns = -(-tile.rows // self.rows_at_once)
+        self.accesses = accesses
+
+        thread = k.thread_id()
+        self.row = k.signed(thread // self.lanes)  # the first row of the tile that this thread copies
+        self.lane = thread % self.lanes
+        row_in_matrix = first_row + self.row
+        column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
+        # Where this thread reads next, and how many rows are left from there; both move down with `advance`.
+        self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
+        self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
+        self.step_bytes = (matrix.row_bytes * self.rows_at_once).as_(u64) if self.turns > 1 else None
+        self.tile_bytes = (matrix.row_bytes * tile.rows).as_(u64)
+        self.target = tile.pointer(self.row, self.lane * matrix.width)
+
+    def start(self) -> None:
+        """Begin copying the next `tile.rows` rows."""
+        k, source = self.k, self.source.as_(u64)
+        for turn in range(self.turns):
+            if turn:
+                source = source + self.step_bytes
+            first = turn * self.rows_at_once
+            if first + self.rows_at_once > self.tile.rows:  # more threads than rows in this turn
+                with k.when(self.row < self.tile.rows - first):
+                    self._copy_row(source, first)
+            else:
+                self._copy_row(source, first)
+        if self.asynchronous:
+            k.cp_async_commit_group()
+
+    def wait(self) -> None:
+        """Wait until this thread's part of every block begun has arrived."""
+        if self.asynchronous:
+            self.k.cp_async_wait_group(0)
+
+    def advance(self) -> None:
+        """Move to the next block of rows."""
+        self.k.add(self.source, self.tile_bytes, into=self.source)
+        self.k.sub(self.rows_left, self.tile.rows, into=self.rows_left)
+
+    def _copy_row(self, source: Value, first: int) -> None:
+        k, width = self.k, self.matrix.width
+        present = self.rows_left > first
+        for start in range(0, self.accesses, self.lanes):
+            at = Pointer(source, "global", f32, start * width * F32_BYTES)
+            to = self.target.step(rows=first, columns=start * width)
+            if start + self.lanes > self.accesses:  # fewer accesses left in the row than lanes
+                with k.when(self.lane < self.accesses - start):
+                    self._copy(to, at, present)
+            else:
+                self._copy(to, at, present)
+
+    def _copy(self, to: TilePointer, at: Pointer, present: Value) -> None:
+        k, width = self.k, self.matrix.width
+        nbytes = width * F32_BYTES
+        if self.asynchronous:
+            k.copy_async(to, at, nbytes, k.selp(nbytes, 0, present, type=u32))
+            return
+        values = [k.var(f32, 0.0) for _ in range(width)]
+        with k.when(present):
+            loaded = k.load(at, width)
+            for variable, value in zip(values, loaded if width > 1 else (loaded,), strict=True):
+                variable.set(value)
+        k.store(to, values)
+
+
+def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, summed: int) -> None:
+    """Put zeros into columns used..summed of every row: dot products run over whole chunks, and copies never write here."""
+    if used == summed:
+        return
+    for first in range(0, tile.rows, k.threads):
+        row = k.thread_id() + first
+        with k.when(row < tile.rows):
+            at = tile.pointer(row, used)
+            for column in range(summed - used):
+                k.store(at.step(columns=column), 0.0)
+
+
+def repeat(k: KernelBuilder, turns: int, unroll: int, body: Callable[[int], None], advance: Callable[[int], None]) -> None:
+    """Run `body` `turns` times, `unroll` of them for each turn of a device loop.
+
+    `body(i)` emits turn i counted from where the cursors stand; `advance(n)` moves them by n turns.
+    """
+    loops, rest = divmod(turns, unroll)
+    if loops <= 1:
+        unrolled = turns
+    else:
+        with k.loop(0, loops):
+            for i in range(unroll):
+                body(i)
+            advance(unroll)
+        unrolled = rest
+    for i in range(unrolled):
+        body(i)
+
+
+def store_chunk(k: KernelBuilder, at: Value, values: list[Value], width: int) -> None:
+    """Write consecutive f32 values to global memory, `width` at a time."""
+    for start in range(0, len(values), width):
+        k.store(Pointer(at, "global", f32, start * F32_BYTES), values[start : start + width])

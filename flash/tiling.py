@@ -1,0 +1,163 @@
+"""How the f32 kernel's work is dealt to threads: the tiles of a CTA and the micro-tile of a thread.
+
+A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Its threads form row groups of `lanes`
+lanes; lane `x` of a row group is split number `x % splits` of key lane `x // splits`.
+
+* scores: a thread holds `rows` x `keys` of them: rows `group + groups * i`, keys `key_lane + key_lanes * j`. The `splits` threads that share
+  a key lane each sum over a part of head_dim and then add up.
+* outputs: a thread holds `rows` x `4 * chunks` of them: the same rows, and the 16-byte chunks `x + lanes * c` of head_dim_v.
+
+Rows and keys are dealt like cards, not in blocks, so that the eight lanes of a quarter-warp, which a 16-byte shared load serves
+at once, read eight different groups of banks or the same address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from ptxgen.target import Target
+
+CHUNK: Final = 4  # f32 elements in the widest load, 16 bytes
+F32_BYTES: Final = 4
+TILES: Final = (16, 32, 64, 128)
+BLOCKS_Q: Final = (16, 32, 64, 128)
+MAX_HEAD_DIM: Final = 256
+BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
+
+# Registers beside the fragments (addresses, loop state, row statistics): what the assembler was seen to add.
+_OTHER_REGISTERS: Final = 44
+_MOST_REGISTERS: Final = 252
+
+
+def padded(value: int, unit: int) -> int:
+    """`value` rounded up to a multiple of `unit`."""
+    return -(-value // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Tiles and micro-tiles of one kernel; all sizes in elements unless they say bytes."""
+
+    head_dim: int
+    head_dim_v: int
+    tile: int
+    block_q: int
+    rows: int  # query rows of a thread
+    keys: int  # keys of a thread's scores
+    splits: int  # threads that share one score micro-tile, each over a part of head_dim
+
+    @property
+    def key_lanes(self) -> int:
+        """Lanes over which the keys of a tile are dealt."""
+        return self.tile // self.keys
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a row group."""
+        return self.key_lanes * self.splits
+
+    @property
+    def groups(self) -> int:
+        """Row groups of a CTA."""
+        return self.block_q // self.rows
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.groups * self.lanes
+
+    @property
+    def dim_chunks(self) -> int:
+        """16-byte chunks of head_dim that one split sums over; the last ones may be padding."""
+        return padded(self.head_dim, CHUNK * self.splits) // (CHUNK * self.splits)
+
+    @property
+    def value_chunks(self) -> int:
+        """16-byte chunks of head_dim_v."""
+        return padded(self.head_dim_v, CHUNK) // CHUNK
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of head_dim_v that one thread holds."""
+        return -(-self.value_chunks // self.lanes)
+
+    @property
+    def qk_pitch(self) -> int:
+        """Elements between rows of the Q and K tiles.
+
+        Chunks per row are congruent to `splits` modulo `2 * splits`, so that (8 / splits) rows times `splits` chunks lie in eight
+        different groups of banks.
+        """
+        chunks = self.dim_chunks * self.splits
+        while chunks % (2 * self.splits) != self.splits:
+            chunks += 1
+        return chunks * CHUNK
+
+    @property
+    def v_pitch(self) -> int:
+        """Elements between rows of the V tile."""
+        return self.value_chunks * CHUNK
+
+    @property
+    def p_pitch(self) -> int:
+        """Elements between rows of the P tile: padded only where a quarter-warp spans two row groups."""
+        chunks = self.tile // CHUNK
+        return CHUNK * (chunks if self.lanes >= BANK_GROUPS else padded(chunks - 4, BANK_GROUPS) + 4)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: the Q, K, V and P tiles."""
+        elements = (
+            (self.block_q + self.tile) * self.qk_pitch + self.tile * self.v_pitch + self.block_q * self.p_pitch
+        )
+        return elements * F32_BYTES
+
+    @property
+    def registers(self) -> int:
+        """Estimated registers of a thread: the fragments of S and O, the operands in flight, and the rest."""
+        outputs = self.rows * self.chunks * CHUNK
+        scores = self.rows * self.keys
+        in_flight = CHUNK * max(self.rows + self.keys, self.rows + self.chunks)
+        statistics = 2 * self.rows
+        return outputs + scores + in_flight + statistics + _OTHER_REGISTERS
+
+    @property
+    def cost(self) -> float:
+        """Issue slots of one thread for each score the CTA needs from it: a rule of thumb to rank tilings.
+
+        A slot is one f32 fma. A 16-byte shared load, a shuffle and an `ex2` each occupy their slower pipe for several (CUDA
+        C++ Best Practices Guide, "Throughput of Native Arithmetic Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86
+        and later); half of that is taken to hide behind the fma of other warps.
+        """
+        scores = self.rows * self.keys
+        outputs = self.rows * self.chunks * CHUNK
+        fma = scores * self.dim_chunks * CHUNK + outputs * self.tile
+        loads = (
+            (self.rows + self.keys) * self.dim_chunks + self.rows * self.tile / CHUNK + self.tile * self.chunks
+        )
+        shuffles = scores * (self.splits.bit_length() - 1) + self.rows * (self.key_lanes.bit_length() - 1)
+        arithmetic = 4 * scores + outputs
+        slots = fma + arithmetic + 4 * loads + 2 * shuffles + 4 * scores
+        return slots * self.splits / scores
+
+    def fits(self, target: Target) -> bool:
+        """Whether a CTA of this shape can run on the target, without spilling registers."""
+        return (
+            32 <= self.threads <= 256
+            and self.threads % 32 == 0
+            and self.lanes <= 32
+            and self.registers <= min(_MOST_REGISTERS, target.registers_per_block // self.threads)
+        )
+
+
+def micro_tiles(head_dim: int, head_dim_v: int, tile: int, block_q: int, target: Target) -> list[Tiling]:
+    """The tilings of a CTA that fit the target, the cheapest first; ties go to more threads."""
+    shapes = product((8, 4), (8, 4), (1, 2, 4, 8))
+    found = [
+        Tiling(head_dim, head_dim_v, tile, block_q, rows, keys, splits)
+        for rows, keys, splits in shapes
+        if rows <= block_q and keys <= tile
+    ]
+    return sorted((t for t in found if t.fits(target)), key=lambda t: (t.cost, -t.threads))

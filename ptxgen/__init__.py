@@ -1,0 +1,1 @@
+"""A toolkit that generates, checks, runs and caches NVIDIA PTX."""

@@ -1,0 +1,198 @@
+"""Addresses that are certainly misaligned.
+
+An integer register is known as `value = residue (mod modulus)`, where the modulus is a power of two, so that
+wrapping around changes nothing; modulus 0 means that the value is exactly `residue`, 1 that nothing is known.
+A register written in several places is known by what all of them have in common. Only what is wrong for
+certain is reported: pointers and other 64-bit parameters are taken to be multiples of 16, which
+a launch checks, and so is any value that nothing is known of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from ptxgen.ir import Address, Instr, IntImm, Kernel, Operand, Reg, Symbol
+
+# No access needs more, and it bounds how long a loop takes to settle.
+_LARGEST: Final = 1024
+_POINTER_ALIGN: Final = 16
+
+
+class Residue(NamedTuple):
+    """A value modulo a power of two."""
+
+    modulus: int
+    residue: int
+
+
+UNKNOWN: Final = Residue(1, 0)
+_Rule = Callable[..., Residue]
+
+
+def _residue(modulus: int, residue: int) -> Residue:
+    if not modulus:
+        return Residue(0, residue)
+    modulus = min(modulus & -modulus, _LARGEST)
+    return Residue(modulus, residue % modulus)
+
+
+def _either(a: Residue, b: Residue, *_: Residue) -> Residue:
+    if a == b:
+        return a
+    return _residue(math.gcd(a[0], b[0], a[1] - b[1]), a[1])
+
+
+def _add(a: Residue, b: Residue) -> Residue:
+    return _residue(math.gcd(a[0], b[0]), a[1] + b[1])
+
+
+def _sub(a: Residue, b: Residue) -> Residue:
+    return _residue(math.gcd(a[0], b[0]), a[1] - b[1])
+
+
+def _mul(a: Residue, b: Residue) -> Residue:
+    return _residue(math.gcd(a[0] * b[0], a[0] * b[1], a[1] * b[0]), a[1] * b[1])
+
+
+def _mad(a: Residue, b: Residue, c: Residue) -> Residue:
+    return _add(_mul(a, b), c)
+
+
+def _shl(a: Residue, b: Residue) -> Residue:
+    return UNKNOWN if b[0] or b[1] not in range(64) else _mul(a, Residue(0, 1 << b[1]))
+
+
+def _and(a: Residue, b: Residue) -> Residue:
+    if not a[0] and not b[0]:
+        return Residue(0, a[1] & b[1])
+    modulus = 1
+    # A bit is known where both are known, or one of them is known to be zero.
+    while modulus < _LARGEST and (_clear(a, modulus) or _clear(b, modulus) or _both(a, b, modulus)):
+        modulus *= 2
+    return _residue(modulus, a[1] & b[1])
+
+
+def _known(a: Residue, bit: int) -> bool:
+    return not a[0] or bit < a[0]
+
+
+def _clear(a: Residue, bit: int) -> bool:
+    return _known(a, bit) and not a[1] & bit
+
+
+def _both(a: Residue, b: Residue, bit: int) -> bool:
+    return _known(a, bit) and _known(b, bit)
+
+
+def _or(a: Residue, b: Residue) -> Residue:
+    return _residue(math.gcd(a[0], b[0]), a[1] | b[1])
+
+
+def _xor(a: Residue, b: Residue) -> Residue:
+    return _residue(math.gcd(a[0], b[0]), a[1] ^ b[1])
+
+
+def _same(a: Residue) -> Residue:
+    return a
+
+
+# By the beginning of the opcode; `mul.hi` and `shr`, for example, leave nothing known.
+_RULES: Final[Mapping[str, _Rule]] = {
+    "mov": _same, "cvta": _same, "cvt": _same, "add": _add, "sub": _sub, "mul.lo": _mul,
+    "mul.wide": _mul, "mad.lo": _mad, "mad.wide": _mad, "shl": _shl, "and": _and, "or": _or,
+    "xor": _xor, "min": _either, "max": _either, "selp": _either,
+}  # fmt: skip
+
+
+def rule_of(opcode: str) -> _Rule | None:
+    """How the result of an integer instruction follows from its operands; None if it does not."""
+    first, _, rest = opcode.partition(".")
+    return _RULES.get(f"{first}.{rest.partition('.')[0]}") or _RULES.get(first)
+
+
+class Definition(NamedTuple):
+    """An instruction that writes an integer register; without a rule, whatever it likes."""
+
+    name: str
+    instr: Instr
+    rule: _Rule | None
+
+
+def residues(definitions: Iterable[Definition], aligns: Mapping[str, int]) -> dict[str, Residue]:
+    """What is known of each register that is written by `definitions`, in the order of the text.
+
+    `aligns` has the alignment of each variable in memory.
+    """
+    state: dict[str, Residue] = {}
+    pending: list[tuple[str, _Rule, tuple[Operand, ...]]] = []
+    for name, instr, rule in definitions:
+        if rule is not None:
+            pending.append((name, rule, instr.operands[1:]))
+        elif instr.opcode == "ld.param.u64" or instr.opcode == "ld.param.b64":
+            old = state.get(name)
+            wide = Residue(_POINTER_ALIGN, 0)
+            state[name] = wide if old is None else _either(old, wide)
+        else:
+            state[name] = UNKNOWN
+    ruled = {name for name, _, _ in pending}
+    changed = True
+    while changed:
+        changed = False
+        for name, rule, operands in pending:
+            old = state.get(name)
+            if old == UNKNOWN:
+                continue
+            values = []
+            for operand in operands:
+                if operand.__class__ is Reg:
+                    value = state.get(operand.name)  # type: ignore[union-attr]  # a Reg
+                    if value is None:
+                        if operand.name in ruled:  # type: ignore[union-attr]  # a Reg
+                            break  # not known yet, as on the first way round a loop
+                        value = UNKNOWN
+                elif operand.__class__ is IntImm:
+                    value = Residue(0, operand.value)  # type: ignore[union-attr]  # an IntImm
+                else:
+                    value = _symbol(operand, aligns)
+                values.append(value)
+            else:
+                new = rule(*values) if old is None else _either(old, rule(*values))
+                if new != old:
+                    state[name] = new
+                    changed = True
+    return state
+
+
+def _symbol(operand: Operand, aligns: Mapping[str, int]) -> Residue:
+    if isinstance(operand, Symbol) and operand.name in aligns:
+        return Residue(aligns[operand.name], 0)
+    return UNKNOWN
+
+
+def misalignment(
+    address: Address, nbytes: int, state: Mapping[str, Residue], aligns: Mapping[str, int]
+) -> int:
+    """How far an address certainly is past a multiple of `nbytes`, or of what is known of it; 0: not."""
+    base = address.base
+    if isinstance(base, Reg):
+        modulus, residue = state.get(base.name, UNKNOWN)
+    else:
+        modulus, residue = aligns.get(base.name, 1), 0
+    place = residue + address.offset
+    return place % (min(modulus, nbytes) if modulus else nbytes)
+
+
+def variable_aligns(kernel: Kernel) -> dict[str, int]:
+    """The alignment of each variable and parameter of a kernel, bytes."""
+    from ptxgen.types import TYPES
+
+    aligns = {shared.name: shared.align for shared in kernel.shared}
+    if kernel.dynamic_shared:
+        regions = (region.align for region in kernel.regions)
+        aligns[kernel.dynamic_shared] = max([_POINTER_ALIGN, *regions])
+    for param in kernel.params:
+        if param.type in TYPES:
+            aligns[param.name] = TYPES[param.type].nbytes
+    return aligns

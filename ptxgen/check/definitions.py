@@ -1,0 +1,84 @@
+"""Definition before use on every path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ptxgen.check.flow import Block, predecessors, reverse_post_order
+from ptxgen.ir import Guard, Instr
+
+
+@dataclass(slots=True)
+class Uses:
+    """What one block writes, and what it reads that it has not written before.
+
+    A guarded write counts only together with an earlier write on every path, with a write under the
+    opposite guard, or for a read under the same guard, both while the guard's register keeps its value and
+    within one block. That is sound: whatever counts as written has been written. `maybe` are
+    the names with guarded writes that do not count yet, and their guards.
+    """
+
+    written: set[str] = field(default_factory=set)
+    exposed: dict[str, Instr] = field(default_factory=dict)
+    maybe: dict[str, Guard] = field(default_factory=dict)
+
+    def read(self, name: str, instr: Instr) -> None:
+        """`instr` reads a register."""
+        if name in self.written or name in self.exposed:
+            return
+        if self.maybe and instr.guard is not None and self.maybe.get(name) == instr.guard:
+            return
+        self.exposed[name] = instr
+
+    def write(self, name: str, guard: Guard | None) -> None:
+        """An instruction under this guard writes a register."""
+        if self.maybe:
+            self.maybe = {n: g for n, g in self.maybe.items() if g.register.name != name}
+        if guard is None or name in self.written:
+            self.written.add(name)
+            return
+        opposite = Guard(guard.register, not guard.negated)
+        if self.maybe.get(name) == opposite:
+            self.written.add(name)
+        else:
+            self.maybe[name] = guard
+
+
+def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Instr]:
+    """Registers that are read although some path does not write them before, with the first such read.
+
+    `uses` has an entry for each block. Code that cannot be reached does not count.
+    """
+    order = reverse_post_order(graph)
+    # Only what crosses from block to block matters, so only that gets a bit.
+    bit: dict[str, int] = {}
+    for index in order:
+        for name in uses[index].exposed:
+            bit.setdefault(name, 1 << len(bit))
+    if not bit:
+        return {}
+    names = bit.keys()
+    written = {index: sum(bit[n] for n in names & uses[index].written) for index in order}
+    everything = (1 << len(bit)) - 1
+    at_end = dict.fromkeys(order, everything)
+    before = predecessors(graph)
+    at_start = {}
+    changed = True
+    while changed:
+        changed = False
+        for index in order:
+            known = everything if index else 0
+            for previous in before[index]:
+                known &= at_end.get(previous, everything)
+            at_start[index] = known
+            after = known | written[index]
+            if after != at_end[index]:
+                at_end[index] = after
+                changed = True
+    found: dict[str, Instr] = {}
+    for index in sorted(order):
+        for name, instr in uses[index].exposed.items():
+            if not at_start[index] & bit[name]:
+                found.setdefault(name, instr)
+    return found

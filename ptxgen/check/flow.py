@@ -1,0 +1,127 @@
+"""The control-flow graph of a kernel: what always runs in a row, and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ptxgen.ir import Instr, Kernel, Label, Symbol
+
+JUMPS: Final = frozenset({"bra"})
+ENDS: Final = frozenset({"ret", "exit", "trap"})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A basic block: entered only at its first instruction, left only after its last.
+
+    `start` is the number of the kernel's instructions before it (labels and notes not counted), so
+    instruction `i` of the kernel is `instrs[i - start]`. `successors` are indices of blocks: the
+    next block if `falls_through`, then the target of the branch. A guarded `bra`, `ret`, `exit` or
+    `trap` ends a block and falls through; if the last block falls through, control runs off the
+    kernel's end.
+    """
+
+    index: int
+    labels: tuple[str, ...]
+    instrs: tuple[Instr, ...]
+    start: int
+    successors: tuple[int, ...]
+    falls_through: bool
+
+
+def blocks(kernel: Kernel) -> tuple[Block, ...]:
+    """The basic blocks in the order of the text; the first is the entry. Empty for an empty body.
+
+    Nothing is raised for a wrong program (`verify` reports it): a branch to a label that is missing
+    has no such successor, and the first of two equal labels is the one meant.
+    """
+    pieces = _pieces(kernel)
+    where: dict[str, int] = {}
+    for index, (labels, _) in enumerate(pieces):
+        for name in labels:
+            where.setdefault(name, index)
+    made = []
+    start = 0
+    for index, (labels, instrs) in enumerate(pieces):
+        falls, target = _exits(instrs)
+        after = [index + 1] if falls and index + 1 < len(pieces) else []
+        if target in where and where[target] not in after:
+            after.append(where[target])
+        made.append(Block(index, tuple(labels), tuple(instrs), start, tuple(after), falls))
+        start += len(instrs)
+    return tuple(made)
+
+
+def reverse_post_order(graph: Sequence[Block]) -> tuple[int, ...]:
+    """Block indices such that, loops aside, each comes after all that lead to it.
+
+    Blocks that cannot be reached from the entry are left out.
+    """
+    order: list[int] = []
+    seen: set[int] = set()
+    # Iterative, because a generated kernel may have more blocks than Python has stack frames.
+    stack = [(0, iter(graph[0].successors))] if graph else []
+    seen.update(index for index, _ in stack)
+    while stack:
+        index, rest = stack[-1]
+        after = next((s for s in rest if s not in seen), None)
+        if after is None:
+            stack.pop()
+            order.append(index)
+        else:
+            seen.add(after)
+            stack.append((after, iter(graph[after].successors)))
+    return tuple(reversed(order))
+
+
+def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
+    """For each block, the indices of the blocks that lead to it, in the order of the text."""
+    before: list[list[int]] = [[] for _ in graph]
+    for block in graph:
+        for after in block.successors:
+            before[after].append(block.index)
+    return tuple(map(tuple, before))
+
+
+def _pieces(kernel: Kernel) -> list[tuple[list[str], list[Instr]]]:
+    """Each block's labels and instructions."""
+    pieces: list[tuple[list[str], list[Instr]]] = []
+    labels: list[str] = []
+    instrs: list[Instr] = []
+    leaves: dict[str, bool] = {}  # by opcode: taking it apart for every instruction would be slow
+    for statement in kernel.body:
+        if isinstance(statement, Instr):
+            instrs.append(statement)
+            opcode = statement.opcode
+            leave = leaves.get(opcode)
+            if leave is None:
+                leave = leaves[opcode] = _head(opcode) in JUMPS | ENDS
+            if leave:
+                pieces.append((labels, instrs))
+                labels, instrs = [], []
+        elif isinstance(statement, Label):
+            if instrs:
+                pieces.append((labels, instrs))
+                labels, instrs = [], []
+            labels.append(statement.name)
+    if labels or instrs:
+        pieces.append((labels, instrs))
+    return pieces
+
+
+def _exits(instrs: Sequence[Instr]) -> tuple[bool, str | None]:
+    """Whether control goes on to the next block, and the label it may branch to."""
+    if not instrs:
+        return True, None
+    last = instrs[-1]
+    head = _head(last.opcode)
+    if head in JUMPS:
+        target = last.operands[-1] if last.operands else None
+        return last.guard is not None, target.name if isinstance(target, Symbol) else None
+    return head not in ENDS or last.guard is not None, None
+
+
+def _head(opcode: str) -> str:
+    return opcode.partition(".")[0]

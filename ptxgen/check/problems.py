@@ -1,0 +1,45 @@
+"""What the checks report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptxgen.ir import Instr, Origin
+from ptxgen.text import render_instr
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a module.
+
+    `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`, `undefined`,
+    `barrier`, `alignment`, `shared`, `threads`, `end` and `text`. `instr` is the instruction as printed
+    and `where` the place it came from, a Python file or a line of PTX text; both are empty if
+    the problem is not one instruction's, and so is `kernel` if it is not one kernel's.
+    """
+
+    kind: str
+    message: str
+    kernel: str = ""
+    instr: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        kernel = f"kernel {self.kernel}: " if self.kernel else ""
+        instr = f"\n    in {self.instr}" if self.instr else ""
+        where = f"\n    from {self.where}" if self.where else ""
+        return f"{kernel}{self.message}{instr}{where}"
+
+
+def problem_in(kind: str, message: str, kernel: str, instr: Instr) -> Problem:
+    """A problem of one instruction, with the instruction's text and origin."""
+    return Problem(kind, message, kernel, render_instr(instr), where_from(instr.origin))
+
+
+def where_from(origin: Origin | None) -> str:
+    """An origin in words; empty if there is none."""
+    if origin is None:
+        return ""
+    if origin.code is None:
+        return f"line {origin.line} of the PTX text"
+    return f"{origin.code.co_filename}:{origin.line}, in {origin.code.co_qualname}"

@@ -1,0 +1,106 @@
+"""Tiles: a matrix block in shared memory, and the part of one that a thread holds in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var
+from ptxgen.types import ScalarType, u32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl.builder import KernelBuilder
+
+
+class SharedTile:
+    """A named block of shared memory, `rows` x `columns` elements, rows `pitch` elements apart."""
+
+    def __init__(
+        self, k: KernelBuilder, name: str, base: Value, offset: int, rows: int, columns: int, pitch: int, dtype: ScalarType
+    ) -> None:
+        self.k = k
+        self.name = name
+        self.rows = rows
+        self.columns = columns
+        self.pitch = pitch
+        self.dtype = dtype
+        self._base = base
+        self._offset = offset
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row to the next."""
+        return self.pitch * self.dtype.nbytes
+
+    def pointer(self, row: Scalar = 0, column: Scalar = 0) -> TilePointer:
+        """A pointer to an element whose place may depend on the thread."""
+        base, offset = self._base, self._offset
+        for index, stride in ((row, self.row_bytes), (column, self.dtype.nbytes)):
+            if isinstance(index, Value):
+                base = self.k.emit("mad", (index.as_(u32), stride, base), {"mode": "lo"})
+            else:
+                offset += int(index) * stride
+        return TilePointer(self, base, offset)
+
+
+class TilePointer(Pointer):
+    """A pointer into a tile, from which static steps by rows and columns cost nothing."""
+
+    __slots__ = ("tile",)
+
+    def __init__(self, tile: SharedTile, base: Value, offset: int) -> None:
+        super().__init__(base, "shared", tile.dtype, offset)
+        self.tile = tile
+
+    def step(self, rows: int = 0, columns: int = 0) -> TilePointer:
+        """The pointer so many rows and columns further on, both known while building."""
+        return TilePointer(
+            self.tile, self.value, self.offset + rows * self.tile.row_bytes + columns * self.dtype.nbytes
+        )
+
+    def cursor(self) -> TilePointer:
+        """The same pointer in a variable of its own, which `advance` moves."""
+        k = self.tile.k
+        return TilePointer(self.tile, k.var(u32, self.value), self.offset)
+
+    def advance(self, rows: int = 0, columns: int = 0) -> None:
+        """Move a cursor by rows and columns known while building."""
+        assert isinstance(self.base, Var)  # only a cursor moves
+        nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
+        self.tile.k.emit("add", (self.base, nbytes), into=self.base)
+
+
+class Fragment:
+    """The part of a matrix that one thread holds in registers: `rows` x `columns` variables.
+
+    Which element of the matrix a place holds is for the kernel to say.
+    """
+
+    def __init__(self, k: KernelBuilder, rows: int, columns: int, dtype: ScalarType, initial: float | None) -> None:
+        self.rows = rows
+        self.columns = columns
+        self._vars = [
+            [Var(k, k.fresh(dtype).reg, dtype) if initial is None else k.var(dtype, initial) for _ in range(columns)]
+            for _ in range(rows)
+        ]
+
+    def __getitem__(self, place: tuple[int, int]) -> Var:
+        row, column = place
+        return self._vars[row][column]
+
+    def row(self, index: int) -> list[Var]:
+        """The variables of one row."""
+        return self._vars[index]
+
+    def __iter__(self) -> Iterator[list[Var]]:
+        return iter(self._vars)
+
+    def all(self) -> Iterator[Var]:
+        """Every variable, row by row."""
+        for row in self._vars:
+            yield from row
+
+    def fill(self, value: float) -> None:
+        """Set every element."""
+        for variable in self.all():
+            variable.set(value)

@@ -1,0 +1,158 @@
+"""The threads of a batch of CTAs as lanes, and the choice of those that execute a block."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.errors import ModifierError
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+WARP: Final = 32
+
+# With more of the warps than this taking part, masking costs less than picking their lanes out.
+_WORTH_PICKING: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """CTAs `first` to `first + ctas - 1` of a grid, x fastest; each CTA has `width` lanes, whole warps of 32."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    first: int
+    ctas: int
+    shared_stride: int
+    shared_bytes: int
+    dynamic_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return math.prod(self.block)
+
+    @property
+    def width(self) -> int:
+        """Lanes of a CTA: its threads, and those that fill its last warp."""
+        return -(-self.threads // WARP) * WARP
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the batch."""
+        return self.ctas * self.width
+
+    def real(self) -> Lanes:
+        """Which lanes are threads, `[lanes]` bool."""
+        return np.tile(np.arange(self.width) < self.threads, self.ctas)
+
+    def cta(self, lane: int) -> tuple[int, int, int]:
+        """The place in the grid of a lane's CTA."""
+        return _place(self.first + lane // self.width, self.grid)
+
+    def thread(self, lane: int) -> tuple[int, int, int]:
+        """The place of a lane in its CTA."""
+        return _place(lane % self.width, self.block)
+
+    def special(self, name: str) -> Lanes:
+        """The values of a special register, `[lanes]`. Raises `ModifierError` for one that is not modelled."""
+        kind, _, axis = name.partition(".")
+        made = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
+        if made is None:
+            raise ModifierError(f"the interpreter does not model the special register {name}")
+        return np.ascontiguousarray(np.broadcast_to(made, self.lanes).astype(np.uint32))
+
+    def _vector(self, kind: str, axis: int) -> Lanes | int | None:
+        before = (1, self.grid[0], self.grid[0] * self.grid[1])[axis]
+        if kind == "%ctaid":
+            numbers = np.repeat(self.first + np.arange(self.ctas), self.width)
+            return numbers // before % self.grid[axis]
+        if kind == "%tid":
+            inside = (1, self.block[0], self.block[0] * self.block[1])[axis]
+            return np.tile(np.arange(self.width) // inside % self.block[axis], self.ctas)
+        return {"%ntid": self.block, "%nctaid": self.grid}[kind][axis] if kind in ("%ntid", "%nctaid") else None
+
+    def _scalar(self, kind: str) -> Lanes | int | None:
+        thread = np.arange(self.lanes) % self.width
+        lane = (thread % WARP).astype(np.uint64)
+        one = np.left_shift(np.uint64(1), lane)
+        known: dict[str, Lanes | int] = {
+            "%laneid": lane,
+            "%warpid": thread // WARP,
+            "%lanemask_eq": one,
+            "%lanemask_lt": one - 1,
+            "%lanemask_le": one * 2 - 1,
+            "%lanemask_ge": (1 << WARP) - one,
+            "%lanemask_gt": (1 << WARP) - one * 2,
+            "%total_smem_size": self.shared_bytes,
+            "%dynamic_smem_size": self.dynamic_bytes,
+        }
+        return known.get(kind)
+
+
+def _place(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
+class Selection:
+    """The lanes that execute a block: whole warps, picked out if there are few, and a mask over those lanes.
+
+    `mask` is over all lanes of the batch, or None for all of them. `rows` are the warps that were picked (None: all), `count`
+    their lanes, `inner` the mask over these (None: all active), `ids` their numbers in the batch.
+    """
+
+    __slots__ = ("batch", "count", "ids", "inner", "mask", "rows", "shared_base", "threads", "warps")
+
+    def __init__(self, batch: Batch, mask: Lanes) -> None:
+        self.batch = batch
+        self.threads = int(np.count_nonzero(mask))
+        self.mask: Lanes | None = None if self.threads == batch.lanes else mask
+        by_warp = mask.reshape(-1, WARP)
+        present = by_warp.any(axis=1)
+        self.warps = int(np.count_nonzero(present))
+        self.rows: Lanes | None = None
+        self.inner = self.mask
+        if self.warps < _WORTH_PICKING * len(present):
+            self.rows = np.flatnonzero(present)
+            inner = by_warp[self.rows].reshape(-1)
+            self.inner = None if inner.all() else inner
+        lanes = np.arange(batch.lanes)
+        self.ids: Lanes = self.pick(lanes)
+        self.count = len(self.ids)
+        # None: one CTA, whose shared memory starts at 0.
+        self.shared_base: Lanes | None = (
+            self.ids // batch.width * batch.shared_stride if batch.ctas > 1 else None
+        )
+
+    def full_mask(self) -> Lanes:
+        """The mask over all lanes of the batch."""
+        return np.ones(self.batch.lanes, np.bool_) if self.mask is None else self.mask
+
+    def widen(self, inner: Lanes) -> Lanes:
+        """A mask over the picked lanes as one over all lanes of the batch."""
+        if self.rows is None:
+            return inner
+        wide = np.zeros((self.batch.lanes // WARP, WARP), np.bool_)
+        wide[self.rows] = inner.reshape(-1, WARP)
+        return wide.reshape(-1)
+
+    def pick(self, register: Lanes) -> Lanes:
+        """The picked lanes of a register."""
+        if self.rows is None:
+            return register
+        return register.reshape(-1, WARP).take(self.rows, axis=0).reshape(-1)
+
+    def merge(self, old: Lanes, new: Lanes) -> Lanes:
+        """A register after the active lanes have taken new values, given for the picked lanes."""
+        if self.rows is None:
+            return new if self.inner is None else np.where(self.inner, new, old)
+        merged = old.copy()
+        if self.inner is not None:
+            new = np.where(self.inner, new, self.pick(old))
+        merged.reshape(-1, WARP)[self.rows] = new.reshape(-1, WARP)
+        return merged

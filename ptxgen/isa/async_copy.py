@@ -1,0 +1,78 @@
+"""Asynchronous copies from global to shared memory (PTX ISA, "Data Movement: Non-bulk Asynchronous Copy").
+
+`cp.async.ca` caches in L1 and L2, `cp.async.cg` in L2 only. A thread awaits its own copies, group by group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ptxgen.isa.spec import Effect, gate, inst
+
+if TYPE_CHECKING:
+    from ptxgen.isa.spec import Lanes, Machine
+
+COPY: Final = "Data Movement and Conversion Instructions: Asynchronous copy"
+_PREFETCH: Final = dict.fromkeys(("L2::64B", "L2::128B", "L2::256B"), gate(ptx=(7, 4), sm=80))
+
+
+@inst(
+    "cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm{, src_size:u32}", name="cp_async_ca",
+    prefetch=_PREFETCH, ptx=(7, 0), sm=80, effect=Effect.ASYNC, section=f"{COPY}: cp.async",
+)  # fmt: skip
+def cp_async_ca(
+    machine: Machine,
+    dst: Lanes,
+    src: Lanes,
+    cp_size: int,
+    src_size: Lanes | None = None,
+    *,
+    prefetch: str | None,
+) -> tuple[()]:
+    """Start copying cp_size bytes (4, 8 or 16) from src to dst; those from src_size on become zero."""
+    del prefetch  # a hint
+    machine.copy_async(dst, src, cp_size, src_size)
+    return ()
+
+
+@inst(
+    "cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16{, src_size:u32}", name="cp_async_cg",
+    prefetch=_PREFETCH, ptx=(7, 0), sm=80, effect=Effect.ASYNC, section=f"{COPY}: cp.async",
+)  # fmt: skip
+def cp_async_cg(
+    machine: Machine, dst: Lanes, src: Lanes, src_size: Lanes | None = None, *, prefetch: str | None
+) -> tuple[()]:
+    """Start copying 16 bytes from src to dst, not through L1; those from src_size on become zero."""
+    del prefetch  # a hint
+    machine.copy_async(dst, src, 16, src_size)
+    return ()
+
+
+@inst(
+    "cp.async.commit_group", name="cp_async_commit_group", ptx=(7, 0), sm=80,
+    effect=Effect.ASYNC, section=f"{COPY}: cp.async.commit_group",
+)  # fmt: skip
+def cp_async_commit_group(machine: Machine) -> tuple[()]:
+    """Make one group of all copies that this thread started since the last one."""
+    machine.copy_async_commit()
+    return ()
+
+
+@inst(
+    "cp.async.wait_group n:imm", name="cp_async_wait_group", ptx=(7, 0), sm=80,
+    effect=Effect.ASYNC, section=f"{COPY}: cp.async.wait_group",
+)  # fmt: skip
+def cp_async_wait_group(machine: Machine, n: int) -> tuple[()]:
+    """Wait until at most the n newest groups of this thread are still under way."""
+    machine.copy_async_wait(n)
+    return ()
+
+
+@inst(
+    "cp.async.wait_all", name="cp_async_wait_all", ptx=(7, 0), sm=80,
+    effect=Effect.ASYNC, section=f"{COPY}: cp.async.wait_group",
+)  # fmt: skip
+def cp_async_wait_all(machine: Machine) -> tuple[()]:
+    """Wait for all copies of this thread, committed or not."""
+    machine.copy_async_wait(None)
+    return ()

@@ -1,0 +1,413 @@
+"""Floating-point arithmetic as PTX defines it, on numpy lanes.
+
+Every function takes 1-D arrays, numpy scalars or both mixed, works elementwise, and never warns. "Exact" results travel
+as float64 *rounded to odd* (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008): an
+inexact value gets an odd last bit, so that a second rounding to at most 51 bits equals a single one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.types import ScalarType
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+quiet: Final = np.errstate(all="ignore")  # a decorator: the GPU raises no floating-point exceptions
+
+NAN_F32: Final = np.uint32(0x7FFFFFFF).view(np.float32)  # the canonical NaN
+NAN_F16: Final = np.uint16(0x7FFF).view(np.float16)
+NAN_BF16: Final = 0x7FFF  # bits
+NAN_F64: Final = np.uint64(0x7FF8000000000000).view(np.float64)
+
+_MIN_NORMAL_F32: Final = np.float32(2.0**-126)
+_MIN_NORMAL_F16: Final = np.float16(2.0**-14)
+_BELOW_F32: Final = np.int64((1 << 29) - 1)  # the bits of a float64 that a float32 lacks
+_HALFWAY_F32: Final = np.int64(1 << 28)
+_ONE: Final = np.int64(1)
+
+ROUNDINGS: Final = ("rn", "rz", "rm", "rp")
+_TO_INTEGER: Final[dict[str, Callable[[Any], Any]]] = {
+    "rn": np.rint,
+    "rz": np.trunc,
+    "rm": np.floor,
+    "rp": np.ceil,
+    "rna": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+}
+
+
+# ------------------------------------------------------------------------------------------ special values
+
+
+def flush(x: Lanes, ftz: bool) -> Lanes:
+    """`x` (float32 or float16) with subnormals replaced by zeros of the same sign, if `ftz`."""
+    if not ftz:
+        return x
+    smallest = _MIN_NORMAL_F16 if x.dtype == np.float16 else _MIN_NORMAL_F32
+    return x * (np.abs(x) >= smallest)  # type: ignore[no-any-return]  # numpy scalars and arrays
+
+
+def saturate(x: Lanes, sat: bool) -> Lanes:
+    """`x` limited to [0, 1], NaN becoming +0, if `sat`."""
+    if not sat:
+        return x
+    return np.fmin(np.fmax(x, x.dtype.type(0)), x.dtype.type(1)) + x.dtype.type(0)
+
+
+def canonical(x: Lanes) -> Lanes:
+    """`x` (float32) with every NaN replaced by 0x7fffffff, where the PTX ISA asks for a canonical NaN."""
+    wrong = np.isnan(x)
+    return np.where(wrong, NAN_F32, x) if wrong.any() else x
+
+
+def finish(x: Lanes, ftz: bool, sat: bool = False) -> Lanes:
+    """What the modifiers .ftz and .sat do to a result.
+
+    A NaN stays as numpy made it: the PTX ISA leaves the payload of single-precision NaN open.
+    """
+    return saturate(flush(x, ftz), sat)
+
+
+@quiet
+def relu(x: Lanes) -> Lanes:
+    """max(x, 0) as .relu means it: NaN stays NaN, and the result is never -0."""
+    return np.where(x > 0, x, np.where(np.isnan(x), x, x.dtype.type(0)))
+
+
+# ------------------------------------------------------------------------------------------ exact sums
+
+
+def _two_sum(x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
+    """s = x + y rounded, and the error, so that s + error == x + y exactly (Knuth)."""
+    s = np.add(x, y)
+    t = s - x
+    return s, (x - (s - t)) + (y - t)
+
+
+def _odd(s: Lanes, error: Lanes) -> Lanes:
+    """The exact value s + error (s its nearest float64) rounded to odd."""
+    bits = s.view(np.int64)
+    inexact = np.isfinite(s) & (error != 0) & ((bits & _ONE) == 0)
+    step = np.where((error > 0) == (s > 0), 1, -1)  # away from zero, or towards it
+    return (bits + np.where(inexact, step, 0)).view(np.float64)  # type: ignore[no-any-return]
+
+
+def _odd_sum(x: Lanes, y: Lanes) -> Lanes:
+    return _odd(*_two_sum(x, y))
+
+
+def _f64(x: Lanes) -> Lanes:
+    return x.astype(np.float64)
+
+
+def _zero_sign(total: Lanes, x: Lanes, y: Lanes, rnd: str) -> Lanes:
+    """x - x is +0, but -0 when rounding towards minus infinity (IEEE 754, 6.3)."""
+    if rnd != "rm":
+        return total
+    return np.where((total == 0) & (np.signbit(x) != np.signbit(y)), -0.0, total)
+
+
+# ------------------------------------------------------------------------------------------ narrowing
+
+_FORMATS: Final = {  # significant bits, exponent of the smallest normal number, largest finite number
+    "f32": (24, -126, float(np.finfo(np.float32).max)),
+    "f16": (11, -14, 65504.0),
+    "bf16": (8, -126, float.fromhex("0x1.fep127")),
+    "tf32": (11, -126, float.fromhex("0x1.ffcp127")),
+}
+
+
+@quiet
+def round_to(exact: Lanes, format: str, rnd: str) -> Lanes:
+    """`exact` (float64, rounded to odd) rounded once to the format, still as float64.
+
+    `format` is `f32`, `f16`, `bf16` or `tf32`; `rnd` is `rn`, `rz`, `rm`, `rp`, or `rna` (ties away from zero).
+    """
+    precision, min_exponent, largest = _FORMATS[format]
+    exponent = np.maximum(np.frexp(exact)[1] - precision, min_exponent - precision + 1)
+    rounded = np.ldexp(_TO_INTEGER[rnd](np.ldexp(exact, -exponent)), exponent)
+    limit = {
+        "rz": largest,
+        "rm": np.where(exact > 0, largest, np.inf),
+        "rp": np.where(exact < 0, largest, np.inf),
+    }
+    over = np.isfinite(exact) & (np.abs(rounded) > largest)
+    return np.where(over, np.copysign(limit.get(rnd, np.inf), exact), rounded)
+
+
+@quiet
+def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
+    """`exact` (float64, rounded to odd) as lanes of `type` (f32, f16 or bf16), rounded once."""
+    if rnd == "rn" and type.name != "bf16":
+        return exact.astype(type.dtype)
+    return round_to(exact, type.name, rnd).astype(type.dtype)
+
+
+@quiet
+def integral(x: Lanes, rnd: str) -> Lanes:
+    """`x` rounded to an integral value of its own type."""
+    return _TO_INTEGER[rnd](x)  # type: ignore[no-any-return]
+
+
+@quiet
+def to_tf32(a: Lanes, rnd: str) -> Lanes:
+    """`a` (float32) rounded once to the 11 significant bits of tf32."""
+    return canonical(round_to(_f64(a), "tf32", rnd).astype(np.float32))
+
+
+# ------------------------------------------------------------------------------------------ f32
+
+
+@quiet
+def add_f32(a: Lanes, b: Lanes, rnd: str) -> Lanes:
+    """a + b, rounded once."""
+    if rnd == "rn":
+        return np.add(a, b)
+    wide_a, wide_b = _f64(a), _f64(b)
+    return round_to(_zero_sign(_odd_sum(wide_a, wide_b), a, b, rnd), "f32", rnd).astype(np.float32)
+
+
+@quiet
+def mul_f32(a: Lanes, b: Lanes, rnd: str) -> Lanes:
+    """a * b, rounded once."""
+    if rnd == "rn":
+        return np.multiply(a, b)
+    return round_to(np.multiply(a, b, dtype=np.float64), "f32", rnd).astype(np.float32)
+
+
+@quiet
+def fma_f32(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
+    """a * b + c, rounded once.
+
+    The product of two float32 is exact in float64, so the float64 sum rounds wrongly a second time only where it is
+    inexact and either lies halfway between two float32 or becomes subnormal.
+    """
+    product = np.multiply(a, b, dtype=np.float64)
+    if rnd != "rn":
+        exact = _zero_sign(_odd_sum(product, _f64(c)), product, c, rnd)
+        return round_to(exact, "f32", rnd).astype(np.float32)
+    total = np.add(product, c)
+    result = total.astype(np.float32)
+    doubtful = (total.view(np.int64) & _BELOW_F32) == _HALFWAY_F32
+    doubtful |= (np.abs(result) < _MIN_NORMAL_F32) & (total != 0)
+    if doubtful.any():
+        exact = _odd_sum(product, _f64(c))
+        result = np.where(doubtful, exact.astype(np.float32), result)
+    return result
+
+
+@quiet
+def div_f32(a: Lanes, b: Lanes, rnd: str = "rn") -> Lanes:
+    """a / b, rounded to nearest, the only rounding offered."""
+    del rnd
+    return np.divide(a, b)
+
+
+@quiet
+def sqrt(a: Lanes, rnd: str = "rn") -> Lanes:
+    """The square root (float32 or float64), rounded to nearest, the only rounding offered."""
+    del rnd
+    return np.sqrt(a)
+
+
+# ------------------------------------------------------------------------------------------ f64
+
+
+def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
+    """`formula` of finite float64 lanes in rational arithmetic, rounded once; nonzero results only."""
+    out = [
+        _round_fraction(formula(*map(Fraction, map(float, row))), rnd)
+        for row in zip(*(np.ravel(x) for x in np.broadcast_arrays(*lanes)), strict=True)
+    ]
+    return np.array(out).reshape(np.broadcast_shapes(*(np.shape(x) for x in lanes)))
+
+
+def _round_fraction(exact: Fraction, rnd: str) -> float:
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        nearest = np.inf if exact > 0 else -np.inf
+    too_large = nearest > exact if np.isfinite(nearest) else nearest > 0
+    if rnd == "rn" or (np.isfinite(nearest) and Fraction(nearest) == exact):
+        return nearest
+    down = rnd == "rm" or (rnd == "rz" and exact > 0)
+    if down == too_large:
+        return float(np.nextafter(nearest, -np.inf if down else np.inf))
+    return nearest
+
+
+def _directed(native: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
+    """`native` where an operand is not finite or the exact result is zero, else the formula rounded once."""
+    finite = np.logical_and.reduce([np.isfinite(x) for x in np.broadcast_arrays(*lanes)])
+    safe = [np.where(finite, x, 1.0) for x in lanes]
+    return np.where(finite & (native != 0), _exactly(formula, rnd, *safe), native)
+
+
+@quiet
+def add_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
+    """a + b, rounded once."""
+    nearest = np.add(a, b)
+    if rnd == "rn":
+        return nearest
+    return _directed(_zero_sign(nearest, a, b, rnd), lambda x, y: x + y, rnd, a, b)
+
+
+@quiet
+def mul_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
+    """a * b, rounded once."""
+    nearest = np.multiply(a, b)
+    if rnd == "rn":
+        return nearest
+    underflows = (nearest == 0) & (a != 0) & (b != 0)
+    marked = np.where(underflows, np.copysign(1.0, nearest), nearest)  # nonzero: not for `native`
+    return _directed(marked, lambda x, y: x * y, rnd, a, b)
+
+
+@quiet
+def div_f64(a: Lanes, b: Lanes, rnd: str = "rn") -> Lanes:
+    """a / b, rounded to nearest, the only rounding offered."""
+    del rnd
+    return np.divide(a, b)
+
+
+_SAFE_FACTOR: Final = 2.0**450  # products of factors between this and its inverse split exactly
+_SAFE_ADDEND: Final = 2.0**1000
+_SPLIT: Final = 2.0**27 + 1  # Veltkamp's constant for float64
+
+
+def _two_product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """p = a * b rounded, and the error, so that p + error == a * b exactly (Dekker)."""
+    p = np.multiply(a, b)
+    scaled_a, scaled_b = a * _SPLIT, b * _SPLIT
+    a_high, b_high = scaled_a - (scaled_a - a), scaled_b - (scaled_b - b)
+    a_low, b_low = a - a_high, b - b_high
+    return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@quiet
+def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
+    """a * b + c, rounded once."""
+    native = np.multiply(a, b) + c
+    trivial = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
+    size_a, size_b = np.abs(a), np.abs(b)
+    safe = (size_a < _SAFE_FACTOR) & (size_b < _SAFE_FACTOR) & (np.abs(c) < _SAFE_ADDEND)
+    safe &= (size_a > 1 / _SAFE_FACTOR) & (size_b > 1 / _SAFE_FACTOR)
+    product, product_error = _two_product(a, b)
+    low, low_error = _two_sum(c, product_error)
+    high, high_error = _two_sum(product, low)
+    fast = high + _odd_sum(high_error, low_error)
+    result = np.where(trivial, _zero_sign(native, np.multiply(a, b), c, rnd), fast)
+    slow = np.atleast_1d(~trivial & (~safe if rnd == "rn" else True))
+    if slow.any():
+        lanes = [np.broadcast_to(x, slow.shape)[slow] for x in (a, b, c)]
+        result = np.array(np.broadcast_to(result, slow.shape))
+        exact = _exactly(lambda x, y, z: x * y + z, rnd, *lanes)
+        cancelled = (exact == 0) & (np.multiply(lanes[0], lanes[1]) == -lanes[2])
+        result[slow] = np.where(cancelled & (rnd == "rm"), -0.0, exact)
+    return result if np.ndim(native) else result.reshape(())[()]  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------ min and max
+
+
+def minimum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
+    """The smaller; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
+    return _chosen(a, b, np.minimum if nan else np.fmin, np.logical_or)
+
+
+def maximum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
+    """The larger; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
+    return _chosen(a, b, np.maximum if nan else np.fmax, np.logical_and)
+
+
+@quiet
+def _chosen(a: Lanes, b: Lanes, choose: Any, negative: Any) -> Lanes:
+    zeros = (a == 0) & (b == 0)
+    result = choose(a, b)
+    if not zeros.any():
+        return result  # type: ignore[no-any-return]
+    sign = np.where(negative(np.signbit(a), np.signbit(b)), -1.0, 1.0)
+    zero = np.copysign(np.float32(0), sign).astype(result.dtype)
+    return np.where(zeros, zero, result)
+
+
+# ------------------------------------------------------------------------------------------ 16-bit formats
+
+
+def canonical_narrow(x: Lanes) -> Lanes:
+    """`x` (float16 or bfloat16) with every NaN replaced by 0x7fff, as 16-bit arithmetic does."""
+    wrong = np.isnan(x)
+    if not wrong.any():
+        return x
+    return np.where(wrong, np.uint16(NAN_BF16), x.view(np.uint16)).view(x.dtype)
+
+
+@quiet
+def fma_narrow(a: Lanes, b: Lanes, c: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
+    """a * b + c in f16 or bf16, rounded once."""
+    return narrow(_odd_sum(np.multiply(_f64(a), _f64(b)), _f64(c)), type, rnd)
+
+
+@quiet
+def add_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
+    """a + b in f16 or bf16, rounded once."""
+    return narrow(_odd_sum(_f64(a), _f64(b)), type, rnd)
+
+
+@quiet
+def mul_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
+    """a * b in f16 or bf16, rounded once."""
+    return narrow(np.multiply(_f64(a), _f64(b)), type, rnd)
+
+
+def halves(x: Lanes, type: ScalarType) -> tuple[Lanes, Lanes]:
+    """The lower and the upper 16 bits of uint32 lanes, as lanes of `type` (f16 or bf16)."""
+    low = np.bitwise_and(x, np.uint32(0xFFFF)).astype(np.uint16)
+    return low.view(type.dtype), np.right_shift(x, np.uint32(16)).astype(np.uint16).view(type.dtype)
+
+
+def join(low: Lanes, high: Lanes) -> Lanes:
+    """The inverse of `halves`."""
+    wide = high.view(np.uint16).astype(np.uint32)
+    return np.bitwise_or(np.left_shift(wide, np.uint32(16)), low.view(np.uint16).astype(np.uint32))
+
+
+# ------------------------------------------------------------------------------------------ integers
+
+
+@quiet
+def from_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
+    """Integers as lanes of `type` (f16, bf16, f32 or f64), rounded once."""
+    wide = a.astype(np.int64 if a.dtype.kind == "i" else np.uint64)
+    low = np.bitwise_and(wide, wide.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    high = np.right_shift(wide, wide.dtype.type(32)).astype(np.float64) * 2.0**32
+    if type.name != "f64":
+        return narrow(_odd_sum(high, low), type, rnd)
+    if rnd == "rn":
+        return wide.astype(np.float64)
+    nearest, error = _two_sum(high, low)
+    down = np.logical_or(rnd == "rm", np.logical_and(rnd == "rz", nearest > 0))
+    wrong = np.where(down, error < 0, error > 0)
+    return np.where(wrong, np.nextafter(nearest, np.where(down, -np.inf, np.inf)), nearest)
+
+
+@quiet
+def to_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
+    """Floats rounded to an integer (`rn`, `rz`, `rm`, `rp`) and clamped to the range of `type`.
+
+    NaN becomes 0, or, where 64 bits are involved on either side, the integer with only its top bit set (PTX ISA, cvt).
+    """
+    wide = _TO_INTEGER[rnd](a.astype(np.float64))
+    info = np.iinfo(type.dtype)
+    top, bottom = float(int(info.max) + 1), float(info.min)  # both are exact powers of two, or 0
+    too_large, too_small = wide >= top, wide < bottom
+    wrong = np.isnan(wide)
+    inside = np.where(wrong | too_large | too_small, 0.0, wide).astype(type.dtype)
+    is_wide = type.bits == 64 or a.dtype == np.float64
+    nan = type.dtype.type(1 << (type.bits - 1) if type.kind == "u" else info.min) if is_wide else 0
+    result = np.where(too_large, info.max, np.where(too_small, info.min, inside))
+    return np.where(wrong, nan, result).astype(type.dtype)

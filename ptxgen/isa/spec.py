@@ -1,0 +1,542 @@
+"""How one PTX instruction is declared, and everything that is derived from the declaration itself.
+
+An instruction is declared by copying its line from the PTX manual and writing its meaning as a numpy function
+below (`docs/adding-an-instruction.md`). The small syntax language:
+
+* opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot* with those choices,
+  the first being the default; `{.name}` is optional: a slot if `name` is a keyword argument (default: absent),
+  else a *flag*. `.op.async` pieces that are neither are printed as they stand.
+* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is read; `[name]` is an address;
+  a decimal number is a literal; `d|p:pred` is a pair of results; `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says, `*2`
+  one of fixed width. The type is a slot's name, a type's name, `wide` (twice as wide as the slot `type`), `imm` (an integer
+  literal only) or `label`; when it is left out it is the slot `type`, or else the opcode's last piece.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ptxgen import ir
+from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
+from ptxgen.ir import Instr
+from ptxgen.types import TYPES, ScalarType, scalar_type
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]  # one value per thread
+
+
+class Effect(enum.Enum):
+    """What an instruction touches besides its result registers."""
+
+    NONE = "registers only"
+    READ = "reads memory"
+    WRITE = "writes memory"
+    ATOMIC = "reads and writes memory in one step"
+    ASYNC = "starts, groups or awaits an asynchronous copy"
+    BARRIER = "waits for other threads"
+    FENCE = "orders memory accesses"
+    ADDRESS = "asks where a state space lies"
+    WARP = "exchanges values between the lanes of a warp"
+    CONTROL = "changes the flow of control"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The first PTX version and the first GPU that have something; `only` lists the sole targets that do, if not empty."""
+
+    ptx: tuple[int, int] = (1, 0)
+    sm: int = 10
+    only: frozenset[str] = frozenset()
+
+    def join(self, other: Gate) -> Gate:
+        """The gate of something that needs both."""
+        if other is ANY or other == self:
+            return self
+        if self is ANY:
+            return other
+        only = (self.only & other.only) if self.only and other.only else self.only | other.only
+        return Gate(max(self.ptx, other.ptx), max(self.sm, other.sm), only)
+
+    def admits(self, target_name: str, sm: int) -> bool:
+        """Whether the target can run it (its PTX version is a matter of the module's `.version`)."""
+        return sm >= self.sm and (not self.only or target_name in self.only)
+
+
+ANY: Final = Gate()
+
+
+def gate(*, ptx: tuple[int, int] = (1, 0), sm: int = 10, only: Iterable[str] = ()) -> Gate:
+    """A gate for one choice of a slot: `type={f32: None, bf16: gate(ptx=(7, 8), sm=90)}`."""
+    return Gate(ptx, sm, frozenset(only))
+
+
+class Machine(Protocol):
+    """What an instruction that touches more than registers may ask of the interpreter.
+
+    Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active mask itself. A value for
+    an inactive lane may be anything.
+    """
+
+    def load(self, space: str, address: Lanes, type: ScalarType, count: int) -> tuple[Lanes, ...]:
+        """`count` consecutive values of `type` at `address`."""
+
+    def store(
+        self, space: str, address: Lanes, type: ScalarType, values: tuple[Lanes, ...]
+    ) -> None:
+        """Write consecutive values at `address`."""
+
+    def atomic(
+        self,
+        space: str,
+        address: Lanes,
+        type: ScalarType,
+        update: Callable[..., Lanes],
+        operands: tuple[Lanes, ...],
+    ) -> Lanes:
+        """Replace each value at `address` by `update(value, *operands)`, one lane after another; return the old values.
+
+        `update` is called with the values and the operands of some lanes at a time, never two lanes with one address.
+        """
+
+    def copy_async(self, dst: Lanes, src: Lanes, nbytes: int, src_nbytes: Lanes | None) -> None:
+        """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes` become zero."""
+
+    def copy_async_commit(self) -> None:
+        """Close the group of copies started since the last commit."""
+
+    def copy_async_wait(self, pending: int | None) -> None:
+        """Wait until at most `pending` groups are incomplete; None: all copies, committed or not."""
+
+    def barrier(self, barrier: Lanes, threads: Lanes | None, *, wait: bool) -> None:
+        """Arrive at a CTA barrier, and wait there unless told otherwise."""
+
+    def warp_sync(self, membermask: Lanes) -> None:
+        """Wait for the lanes of `membermask`."""
+
+    def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
+        """Each lane reads `value` of lane `source` (0..31) of its own warp."""
+
+    def lane_id(self) -> Lanes:
+        """The lane number of each thread, 0..31, uint32."""
+
+    def active(self) -> Lanes:
+        """Which threads execute this instruction, bool."""
+
+    def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
+        """Between generic addresses and those of a space."""
+
+    def fence(self, scope: str) -> None:
+        """Order this thread's memory accesses for the scope."""
+
+    def trap(self, reason: str) -> None:
+        """Stop the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand of a row, as declared."""
+
+    name: str
+    type: str  # a slot, a type's name, "wide", "imm" or "label"; "" for a literal
+    written: bool = False
+    address: bool = False
+    optional: bool = False
+    count: str = ""  # "", a number, or the name of the slot that says the vector's width
+    literal: int | None = None
+    second: bool = False  # the `p` of `d|p`: shares its position with the operand before it
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One dot-separated piece of an opcode as declared."""
+
+    name: str
+    slot: bool
+    optional: bool
+
+
+Modifier = str | ScalarType | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOperand:
+    """An operand once the modifiers are chosen. `type` is None for a literal integer or a label."""
+
+    name: str
+    type: ScalarType | None
+    written: bool
+    address: bool
+    optional: bool
+    count: int  # 0: a single value; otherwise a vector of so many
+    literal: int | None
+    kind: str  # "value", "imm", "label"
+    second: bool
+
+
+class Op:
+    """A row with its modifiers chosen: the unit the generator, the parser, the verifier and the interpreter work with.
+
+    There is one object per (row, modifiers), so identity is equality.
+    """
+
+    __slots__ = (
+        "dests", "effect", "flat", "gate", "modifiers", "opcode", "operands", "pairs", "required", "row", "sources"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        row: Inst,
+        opcode: str,
+        modifiers: Mapping[str, Modifier],
+        operands: tuple[BoundOperand, ...],
+        gate: Gate,
+    ) -> None:
+        self.row = row
+        self.opcode = opcode
+        self.modifiers = modifiers
+        self.operands = operands
+        self.gate = gate
+        self.effect = row.effect
+        self.dests = tuple(o for o in operands if o.written)
+        self.sources = tuple(o for o in operands if not o.written)
+        self.flat = tuple(o for o in operands if not o.second)  # one entry per printed operand
+        self.required = sum(1 for o in self.flat if not o.optional)
+        seconds = [i for i, o in enumerate(operands) if o.second]
+        self.pairs = frozenset(
+            i - 1 - n for n, i in enumerate(seconds)
+        )  # positions printed as `d|p`
+
+    def __repr__(self) -> str:
+        return f"Op({self.opcode!r} of {self.row.name})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inst:
+    """One row of the table: all that is known of an instruction."""
+
+    name: str  # dsl: k.fma(...)
+    syntax: str  # docs, error messages
+    pieces: tuple[Piece, ...]  # text: print; parse: recognise
+    operands: tuple[Operand, ...]  # dsl: arity, types; verify: the same
+    choices: Mapping[str, Mapping[Modifier, Gate]]  # legal modifier values, default first
+    gate: Gate  # the row's own; choices may add to it
+    effect: Effect
+    max_ulp: float  # promised accuracy where the result is not exact
+    accuracy: str  # the manual's words for it
+    semantics: Callable[..., Any]
+    section: str  # where the PTX manual describes it
+    _ops: dict[tuple[Modifier, ...], Op]
+
+    @property
+    def doc(self) -> str:
+        """The meaning in one sentence."""
+        return inspect.cleandoc(self.semantics.__doc__ or "")
+
+    def resolve(self, modifiers: Mapping[str, Modifier]) -> Op:
+        """The `Op` for these modifiers; those left out take their defaults.
+
+        Raises `ModifierError` for a modifier or a value that the row does not have.
+        """
+        for name, value in modifiers.items():
+            if name not in self.choices:
+                raise ModifierError(
+                    f"{self.name} has no modifier {name!r}{did_you_mean(name, self.choices)} (syntax: {self.syntax})"
+                )
+            if value not in self.choices[name]:
+                legal = [str(c) for c in self.choices[name] if c is not None]
+                raise ModifierError(
+                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {value}"
+                    f"{did_you_mean(str(value), legal)} (syntax: {self.syntax})"
+                )
+        key = tuple(modifiers.get(s, next(iter(c))) for s, c in self.choices.items())
+        found = self._ops.get(key)
+        if found is None:
+            found = self._ops[key] = self._bind(dict(zip(self.choices, key, strict=True)))
+        return found
+
+    def _bind(self, chosen: dict[str, Modifier]) -> Op:
+        printed, gate = [], self.gate
+        for piece in self.pieces:
+            value: Modifier = chosen[piece.name] if piece.slot else piece.name
+            if value is None or value is False:
+                continue
+            printed.append(piece.name if value is True else str(value))
+        for slot, value in chosen.items():
+            gate = gate.join(self.choices[slot][value])
+        operands = tuple(_bound(o, chosen, printed[-1]) for o in self.operands)
+        return Op(self, ".".join(printed), chosen, operands, gate)
+
+    def all_ops(self) -> Iterable[Op]:
+        """Every combination of modifiers, in declared order."""
+
+        def walk(slots: list[str], chosen: dict[str, Modifier]) -> Iterable[Op]:
+            if not slots:
+                yield self.resolve(chosen)
+                return
+            for value in self.choices[slots[0]]:
+                yield from walk(slots[1:], {**chosen, slots[0]: value})
+
+        return walk(list(self.choices), {})
+
+
+_WIDE: Final = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+
+
+def _bound(operand: Operand, chosen: Mapping[str, Modifier], last: str) -> BoundOperand:
+    kind, bound = "value", None
+    if operand.literal is not None or operand.type == "imm":
+        kind = "imm"
+    elif operand.type == "label":
+        kind = "label"
+    elif operand.type == "wide":
+        bound = scalar_type(_WIDE[str(chosen["type"])])
+    elif operand.type in chosen:
+        bound = scalar_type(str(chosen[operand.type]))
+    else:
+        bound = scalar_type(operand.type or str(chosen.get("type", last)))
+    width = chosen.get(operand.count, operand.count)
+    count = int(str(width).removeprefix("v")) if width else 0
+    return BoundOperand(
+        operand.name, bound, operand.written, operand.address, operand.optional, count,
+        operand.literal, kind, operand.second,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+_ROWS: dict[str, list[Inst]] = {}  # by DSL name
+_HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
+_RECOGNISED: dict[str, tuple[Op, ...]] = {}
+
+_PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
+_OPERAND: Final = re.compile(
+    r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?\]?"
+)
+_WRITTEN: Final = frozenset("dpq")
+
+
+def inst(
+    syntax: str,
+    *,
+    name: str = "",
+    ptx: tuple[int, int] = (1, 0),
+    sm: int = 10,
+    only: Iterable[str] = (),
+    effect: Effect = Effect.NONE,
+    max_ulp: float = 0.0,
+    accuracy: str = "",
+    section: str = "",
+    **choices: Iterable[Modifier] | Mapping[Any, Gate | None],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an instruction; see the module's docstring for `syntax`.
+
+    `choices` gives the legal values of each slot, the first being the default: a sequence, or a mapping from value to
+    the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own gate. `section` names
+    the manual's section. Raises `ValueError` at import for a slot without choices, a missing docstring, a syntax
+    declared twice, and a function whose parameters are not exactly the operands read and the modifiers declared (slots that are the type
+    of an operand may be left out: the lanes carry their dtype).
+
+    Several rows may share a `name`, as the manual gives several lines to one instruction: the first whose slots admit
+    the operands' types is meant. `tests/isa` proves that no two rows print the same opcode for the same operands.
+    """
+
+    def declare(semantics: Callable[..., Any]) -> Callable[..., Any]:
+        opcode, _, operand_text = syntax.partition(" ")
+        legal = {slot: _gated(values) for slot, values in choices.items()}
+        pieces = tuple(_pieces(opcode, legal))
+        for piece in pieces:
+            if piece.optional:
+                legal[piece.name] = (
+                    {None: ANY, **legal[piece.name]}
+                    if piece.slot and piece.name in legal
+                    else {False: ANY, True: ANY}
+                )
+        in_opcode = {p.name for p in pieces if p.slot}
+        operands = tuple(_operands(operand_text))
+        row = Inst(
+            name or pieces[0].name,
+            syntax, pieces, operands,
+            {s: legal[s] for s in (*(p.name for p in pieces if p.slot),)},
+            Gate(ptx, sm, frozenset(only)), effect, max_ulp, accuracy, semantics, section, {},
+        )  # fmt: skip
+        _check(row, choices, in_opcode)
+        _ROWS.setdefault(row.name, []).append(row)
+        _HEADS.setdefault(pieces[0].name, []).append(row)
+        _RECOGNISED.clear()
+        return semantics
+
+    return declare
+
+
+def _gated(values: Iterable[Modifier] | Mapping[Any, Gate | None]) -> dict[Modifier, Gate]:
+    if isinstance(values, Mapping):
+        return {value: added or ANY for value, added in values.items()}
+    return dict.fromkeys(values, ANY)
+
+
+def _pieces(opcode: str, slots: Mapping[str, object]) -> Iterable[Piece]:
+    for optional, plain in _PIECE.findall(opcode):
+        if optional:
+            yield Piece(optional, slot=True, optional=True)
+        else:
+            yield Piece(plain, slot=plain in slots, optional=False)
+
+
+def _operands(text: str) -> Iterable[Operand]:
+    required, _, tail = text.partition("{,")
+    for optional, part in ((False, required), (True, tail.rstrip("} "))):
+        for word in filter(None, (w.strip() for w in part.split(","))):
+            if word.isdigit():
+                yield Operand(word, "", literal=int(word))
+                continue
+            for position, half in enumerate(word.split("|")):
+                m = _OPERAND.fullmatch(half)
+                if m is None:
+                    raise ValueError(f"cannot read the operand {word!r} in {text!r}")
+                yield Operand(
+                    m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"], bool(m["open"]),
+                    optional, m["count"] or "", second=position > 0,
+                )  # fmt: skip
+
+
+def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> None:
+    where = f"@inst({row.syntax!r})"
+    if not row.semantics.__doc__:
+        raise ValueError(
+            f"{where}: the function needs a docstring that says what the instruction means"
+        )
+    unused = set(choices) - in_opcode
+    if unused:
+        raise ValueError(f"{where}: choices for {sorted(unused)}, which are not in the opcode")
+    if any(not values for values in row.choices.values()):
+        raise ValueError(f"{where}: a slot without choices")
+    if any(
+        row.syntax == other.syntax and row.choices == other.choices
+        for other in _ROWS.get(row.name, ())
+    ):
+        raise ValueError(f"{where}: declared twice")
+    want = {o.name for o in row.operands if not o.written and o.literal is None}
+    want |= set(row.choices)
+    of_types = {
+        s for s, values in row.choices.items() if all(isinstance(v, ScalarType) for v in values)
+    }
+    parameters = inspect.signature(row.semantics).parameters
+    got = set(parameters) - {"machine"}
+    if not want - of_types <= got <= want:
+        raise ValueError(
+            f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}"
+        )
+    if (row.effect is not Effect.NONE) != ("machine" in parameters):
+        raise ValueError(
+            f"{where}: an effect other than NONE and the parameter 'machine' go together"
+        )
+
+
+def rows() -> Mapping[str, list[Inst]]:
+    """All rows by name, in declared order."""
+    return _ROWS
+
+
+def rows_named(name: str) -> list[Inst]:
+    """The rows called `name`; raises `ModifierError` with the nearest name otherwise."""
+    try:
+        return _ROWS[name]
+    except KeyError:
+        raise ModifierError(f"no instruction {name!r}{did_you_mean(name, _ROWS)}") from None
+
+
+def recognise(opcode: str) -> tuple[Op, ...]:
+    """The ops whose opcode is exactly this text: none, or one per operand form; cached."""
+    found = _RECOGNISED.get(opcode)
+    if found is None:
+        words = opcode.split(".")
+        candidates = (_match(row, words) for row in _HEADS.get(words[0], ()))
+        found = _RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
+    return found
+
+
+def op_of(instr: Instr) -> Op:
+    """The op of an instruction: the one of its opcode that its operands fit.
+
+    Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that fit none.
+    """
+    found = recognise(instr.opcode)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        head = instr.opcode.split(".")[0]
+        known = _HEADS.get(head)
+        hint = (
+            f"; {head} is declared as: " + " | ".join(r.syntax for r in known)
+            if known
+            else did_you_mean(head, _HEADS)
+        )
+        raise ModifierError(f"no instruction prints the opcode {instr.opcode!r}{hint}")
+    for op in found:
+        if fits(op, instr.operands):
+            return op
+    wanted = " | ".join(op.row.syntax for op in found)
+    raise TypeMismatchError(
+        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {wanted}"
+    )
+
+
+def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
+    """Whether the operands have the number and the shapes (vector, pair, address) that the op wants."""
+    if not op.required <= len(operands) <= len(op.flat):
+        return False
+    for i, (want, got) in enumerate(zip(op.flat, operands, strict=False)):
+        if want.address != isinstance(got, ir.Address):
+            return False
+        if (i in op.pairs) != isinstance(got, ir.Pair):
+            return False
+        if want.count != (len(got.items) if isinstance(got, ir.Vector) else 0):
+            return False
+    return True
+
+
+def heads() -> Iterable[str]:
+    """The first pieces of all opcodes (`ld`, `fma`, …)."""
+    return _HEADS
+
+
+def _match(row: Inst, words: list[str]) -> Op | None:
+    def walk(
+        pieces: tuple[Piece, ...], rest: list[str], chosen: dict[str, Modifier]
+    ) -> dict[str, Modifier] | None:
+        if not pieces:
+            return None if rest else chosen
+        piece, tail = pieces[0], pieces[1:]
+        if rest:
+            value = _value(row, piece, rest[0])
+            if value is not None:
+                done = walk(tail, rest[1:], {**chosen, piece.name: value} if piece.slot else chosen)
+                if done is not None:
+                    return done
+        return walk(tail, rest, chosen) if piece.optional else None
+
+    chosen = walk(row.pieces, words, {})
+    if chosen is None:
+        return None
+    absent = {
+        p.name: None if None in row.choices[p.name] else False for p in row.pieces if p.optional
+    }
+    return row.resolve({**absent, **chosen})
+
+
+def _value(row: Inst, piece: Piece, word: str) -> Modifier:
+    if not piece.slot:
+        return word if word == piece.name else None
+    for value in row.choices[piece.name]:
+        if (value is True and word == piece.name) or (
+            value is not None and not isinstance(value, bool) and str(value) == word
+        ):
+            return value
+    return None

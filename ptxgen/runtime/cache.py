@@ -1,0 +1,498 @@
+"""The module cache: bytes in, bytes out, in memory and on disk.
+
+A `CacheKey` holds everything the bytes depend on, the text itself included, so nothing has to be
+bumped when a kernel changes. `ModuleCache` keeps what this process has built or loaded; `DiskCache`
+keeps one self-contained file for each entry, shared by all processes of one user:
+
+    ptxgen-cache                     fixed first line
+    <sha256 of the next line>
+    {"assembler": ..., "key": ...}   schema, key, payload length and sha256; the rest is for people
+    <payload>                        `tail -n +4 FILE` prints it
+
+An entry is trusted only when it is a private file of this user and every byte is accounted for;
+anything else is a miss. Nothing is ever unpickled. A directory that cannot be used costs speed,
+never a launch: the cache then works in memory and says so once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import itertools
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from ptxgen.errors import ConfigError
+from ptxgen.runtime.settings import Settings
+
+KEY_SCHEMA: Final = 1  # of the key's encoding and of the entry file; bump it with either
+STALE_SECONDS: Final = 3600  # a temporary file this old has lost its writer, which needs ms
+_MAGIC: Final = b"ptxgen-cache\n"
+_OUR_NAME: Final = re.compile(r"[0-9a-f]{64}\.(entry|(?P<random>\w+)\.tmp)", re.ASCII)
+_SHOWN_CHARS: Final = 200  # of each field that is in the header for people
+_HEADER_MAX_BYTES: Final = 1 << 14  # three such fields, every character escaped, fit twice
+
+
+class CacheWarning(UserWarning):
+    """The disk cannot be used as a cache; everything still works, from memory."""
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What a built module depends on.
+
+    `text` is the PTX, `target` a name such as `sm_90a`; `assembler` and `version` name the program
+    that makes the bytes, `options` what it is told besides.
+    """
+
+    text: str = field(repr=False)
+    target: str
+    assembler: str
+    version: str
+    options: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Sha256, as 64 hex digits, of `KEY_SCHEMA` and all fields.
+
+        Each field is preceded by its length, so no two keys share an encoding.
+        """
+        parts = (str(KEY_SCHEMA), self.target, self.assembler, self.version, self.text)
+        sha = hashlib.sha256()
+        for part in (*parts, *self.options):
+            data = part.encode()
+            sha.update(len(data).to_bytes(8, "little"))
+            sha.update(data)
+        return sha.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many entries, and the bytes of their files."""
+
+    entries: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What a cache directory holds.
+
+    `oldest` and `newest` are the times of the least and the most recent use (seconds since 1970,
+    None without entries); `by_target` maps a target's name, or `unreadable`, to its share;
+    `temporaries` counts files being written or left by a writer that died.
+    """
+
+    total: Usage
+    oldest: float | None
+    newest: float | None
+    by_target: dict[str, Usage]
+    temporaries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """An entry that would not be used, and why."""
+
+    path: Path
+    reason: str
+
+
+class _DamagedEntryError(Exception):
+    """An entry file is not what a writer of ours left; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file named like ours; `used` is its time of last use in ns since 1970."""
+
+    name: str
+    nbytes: int
+    used: int
+
+
+class DiskCache:
+    """Entries as files of one private directory of at most `max_bytes` bytes.
+
+    Any number of threads and processes may use one directory at once. The entries unused for
+    longest make room for new ones. `get` and `put` never raise because of the disk: they warn once
+    (`CacheWarning`). `info`, `verify`, `discard` and `clear`, which are for people, raise OSError,
+    and ConfigError for a directory that is not private.
+    """
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self._writable = True
+        self._warned = threading.Lock()  # a latch: whoever takes it warns, and nobody gives it back
+
+    def get(self, key: CacheKey) -> bytes | None:
+        """The bytes put under `key`, or None. A damaged entry is removed."""
+        problem = refusal(self.directory)
+        if problem:
+            self._warn(problem)
+            return None
+        path = self._path(key)
+        try:
+            with _open_private(path) as file:
+                payload = _read_entry(file, key.digest)
+        except _DamagedEntryError:
+            # Another process may have repaired it since: then its entry is lost, and built again.
+            _remove(path)
+            return None
+        except OSError:
+            return None  # not there; if it cannot be read, the next put replaces it or says why
+        with contextlib.suppress(OSError):  # a read-only cache is still worth reading
+            os.utime(path)
+        return payload
+
+    def put(self, key: CacheKey, data: bytes) -> None:
+        """Store `data` under `key`, then remove what was unused for longest until the cap holds."""
+        if not self._writable:
+            return
+        path, blob = self._path(key), _encode(key, data)
+        if len(blob) > self.max_bytes:
+            self._warn(f"an entry of {len(blob)} bytes is larger than the cap of {self.max_bytes}")
+            return
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            problem = refusal(self.directory)
+            if problem is None:
+                _write(path, blob)
+                self._make_room(keep=path.name)
+        except FileNotFoundError:
+            return  # the directory was emptied under us; the next put makes it again
+        except OSError as error:
+            problem = f"{self.directory} cannot be written ({error.strerror or error})"
+        if problem:
+            self._writable = False
+            self._warn(problem)
+
+    def info(self) -> CacheInfo:
+        """Count what is there, reading headers only."""
+        self._require_private()
+        entries, temporaries = self._scan()
+        by_target: dict[str, Usage] = {}
+        for entry in entries:
+            target = _target_of(self.directory / entry.name)
+            before = by_target.get(target, Usage(0, 0))
+            by_target[target] = Usage(before.entries + 1, before.nbytes + entry.nbytes)
+        used = [entry.used / 1e9 for entry in entries]
+        return CacheInfo(
+            total=Usage(len(entries), sum(entry.nbytes for entry in entries)),
+            oldest=min(used, default=None),
+            newest=max(used, default=None),
+            by_target=dict(sorted(by_target.items())),
+            temporaries=len(temporaries),
+        )
+
+    def verify(self) -> tuple[int, tuple[Damage, ...]]:
+        """Read every entry; return how many there are and those that are damaged."""
+        self._require_private()
+        checked, damaged = 0, []
+        for entry in sorted(self._scan()[0], key=lambda entry: entry.name):
+            path = self.directory / entry.name
+            try:
+                with _open_private(path) as file:
+                    _read_entry(file, path.stem)
+            except FileNotFoundError:
+                continue  # made room for another since the listing
+            except (_DamagedEntryError, OSError) as error:
+                damaged.append(Damage(path, str(error)))
+            checked += 1
+        return checked, tuple(damaged)
+
+    def discard(self, damaged: Iterable[Damage]) -> None:
+        """Remove the entries that `verify` found damaged."""
+        self._require_private()
+        for damage in damaged:
+            damage.path.unlink(missing_ok=True)
+
+    def clear(self) -> tuple[Usage, tuple[Path, ...]]:
+        """Remove every entry and temporary file that begins as ours do.
+
+        Returns what was removed, and what was left because only its name is like ours.
+        """
+        self._require_private()
+        removed, kept = [], []
+        for file in itertools.chain(*self._scan()):
+            path = self.directory / file.name
+            if _begins_like_ours(path):
+                path.unlink(missing_ok=True)
+                removed.append(file.nbytes)
+            else:
+                kept.append(path)
+        return Usage(len(removed), sum(removed)), tuple(kept)
+
+    def _path(self, key: CacheKey) -> Path:
+        return self.directory / f"{key.digest}.entry"
+
+    def _warn(self, problem: str) -> None:
+        if self._warned.acquire(blocking=False):
+            message = (
+                f"ptxgen keeps compiled modules in memory only: {problem}; set PTXGEN_CACHE_DIR to "
+                "a private, writable directory, raise PTXGEN_CACHE_SIZE, or set PTXGEN_CACHE=off"
+            )
+            warnings.warn(message, CacheWarning, stacklevel=3)
+
+    def _require_private(self) -> None:
+        problem = refusal(self.directory)
+        if problem:
+            raise ConfigError(f"the module cache refuses its directory: {problem}")
+
+    def _scan(self) -> tuple[list[_File], list[_File]]:
+        """The entries and the temporary files of the directory, both empty without a directory."""
+        entries: list[_File] = []
+        temporaries: list[_File] = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as found:
+            for item in found:
+                if not (match := _OUR_NAME.fullmatch(item.name)):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    status = item.stat(follow_symlinks=False)
+                    file = _File(item.name, status.st_size, status.st_mtime_ns)
+                    (temporaries if match["random"] else entries).append(file)
+        return entries, temporaries
+
+    def _make_room(self, keep: str) -> None:
+        """Remove what dead writers left, and the entries unused for longest beyond the cap."""
+        entries, temporaries = self._scan()
+        newest_stale = time.time_ns() - STALE_SECONDS * 10**9
+        for temporary in temporaries:
+            if temporary.used < newest_stale:
+                _remove(self.directory / temporary.name)
+        excess = sum(entry.nbytes for entry in entries) - self.max_bytes
+        for entry in sorted(entries, key=lambda entry: (entry.used, entry.name)):
+            if excess <= 0:
+                break
+            if entry.name != keep:
+                _remove(self.directory / entry.name)
+                excess -= entry.nbytes
+
+
+class ModuleCache:
+    """What this process has built or loaded, above a `DiskCache` (None: memory only)."""
+
+    # `dict.setdefault` decides who builds, so there is no lock that a fork could copy while held.
+
+    def __init__(self, disk: DiskCache | None) -> None:
+        self.disk = disk
+        self._modules: dict[str, bytes] = {}
+        self._builds: dict[tuple[int, str], Future[bytes]] = {}  # under way, by process and digest
+
+    def get_or_build(self, key: CacheKey, build: Callable[[], bytes]) -> bytes:
+        """The bytes of `key`: from memory, from disk, or from `build()`.
+
+        Threads that ask for one key at once share one build. When it raises, nothing is kept, each
+        of them gets the exception, and the next call builds again.
+        """
+        digest = key.digest
+        while True:
+            if (known := self._modules.get(digest)) is not None:
+                return known
+            mine: Future[bytes] = Future()
+            # A forked child has its parent's builds but not the threads that ran them.
+            current = self._builds.setdefault((os.getpid(), digest), mine)
+            if current is mine:
+                break
+            # Cancelled: the builder was interrupted, which is not this thread's failure.
+            with contextlib.suppress(CancelledError):
+                return current.result()
+        data, fresh = self._settle(key, build, mine)
+        if self.disk and fresh:
+            self.disk.put(key, data)
+        return data
+
+    def _settle(
+        self, key: CacheKey, build: Callable[[], bytes], result: Future[bytes]
+    ) -> tuple[bytes, bool]:
+        """Find or build `key` and tell the threads that wait for `result`; True if it was built."""
+        fresh = False
+        try:
+            data = self._modules.get(key.digest)  # another build may have ended just before ours
+            if data is None and self.disk:
+                data = self.disk.get(key)
+            if data is None:
+                data, fresh = build(), True
+            self._modules[key.digest] = data
+            result.set_result(data)
+        except Exception as error:
+            result.set_exception(error)
+            raise
+        finally:
+            self._builds.pop((os.getpid(), key.digest), None)
+            result.cancel()  # does nothing unless an interrupt ended the build
+        return data, fresh
+
+
+_DEFAULT: Final[dict[str, ModuleCache]] = {}
+
+
+def default_cache() -> ModuleCache:
+    """The cache of this process, as the environment sets it at the first call.
+
+    Raises ConfigError when a variable has a value that cannot be used.
+    """
+    if "cache" not in _DEFAULT:
+        settings = Settings.from_environment()
+        disk = DiskCache(settings.cache_dir, settings.cache_bytes)
+        # Threads may race to here; setdefault gives all of them the same one.
+        _DEFAULT.setdefault("cache", ModuleCache(disk if settings.cache_on_disk else None))
+    return _DEFAULT["cache"]
+
+
+def refusal(directory: Path) -> str | None:
+    """Why entries of `directory` could be somebody else's, or None (also if it does not exist)."""
+    if not directory.is_absolute():
+        return f"{directory} is not an absolute path"
+    try:
+        link, status = os.lstat(directory), os.stat(directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{directory} cannot be examined ({error.strerror or error})"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{directory} is not a directory"
+    if sys.platform == "win32":  # has neither owners nor modes in this form
+        return None
+    me = os.geteuid()
+    if status.st_uid != me:
+        return f"{directory} belongs to user {status.st_uid}, not to this process's user {me}"
+    if link.st_uid not in (me, 0):  # the administrator may point us elsewhere, nobody else
+        return f"{directory} is a link made by user {link.st_uid}, not by this process's user {me}"
+    if (mode := stat.S_IMODE(status.st_mode)) & 0o022:
+        return f"{directory} is writable by others (mode {mode:o}, wanted 700)"
+    return None
+
+
+def _encode(key: CacheKey, payload: bytes) -> bytes:
+    """The whole entry file."""
+    header = {
+        "schema": KEY_SCHEMA,
+        "key": key.digest,
+        "target": key.target[:_SHOWN_CHARS],
+        "assembler": key.assembler[:_SHOWN_CHARS],
+        "version": key.version[:_SHOWN_CHARS],
+        "payload_bytes": len(payload),
+        "payload_sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    line = json.dumps(header, sort_keys=True).encode() + b"\n"
+    return _MAGIC + _seal(line) + line + payload
+
+
+def _seal(line: bytes) -> bytes:
+    return hashlib.sha256(line).hexdigest().encode() + b"\n"
+
+
+def _open_private(path: Path) -> BinaryIO:
+    """Open an entry for reading, refusing what another user could have planted."""
+    # O_NONBLOCK: opening a named pipe must not wait for a writer.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _DamagedEntryError("is a symbolic link") from None
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise _DamagedEntryError("is not a regular file")
+    if sys.platform != "win32" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+        os.close(descriptor)
+        raise _DamagedEntryError("belongs to or is writable by another user")
+    return os.fdopen(descriptor, "rb")
+
+
+def _read_header(file: BinaryIO) -> Mapping[str, object]:
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise _DamagedEntryError("does not begin as an entry does")
+    seal, line = file.readline(_HEADER_MAX_BYTES), file.readline(_HEADER_MAX_BYTES)
+    if seal != _seal(line):
+        raise _DamagedEntryError("has a damaged header")
+    header: dict[str, object] = {}
+    with contextlib.suppress(ValueError, TypeError):  # no JSON object, so no schema either
+        header = dict(json.loads(line))
+    if (schema := header.get("schema")) != KEY_SCHEMA:
+        raise _DamagedEntryError(f"has schema {schema}, this version reads {KEY_SCHEMA}")
+    return header
+
+
+def _read_entry(file: BinaryIO, digest: str) -> bytes:
+    """The payload of the entry that `file` must be for the key `digest`."""
+    header = _read_header(file)
+    if header.get("key") != digest:
+        raise _DamagedEntryError(f"holds the entry of another key, {header.get('key')}")
+    here, written = os.fstat(file.fileno()).st_size - file.tell(), header.get("payload_bytes")
+    if here != written:
+        raise _DamagedEntryError(f"has {here} bytes of payload, its header says {written}")
+    payload = file.read()
+    if hashlib.sha256(payload).hexdigest() != header.get("payload_sha256"):
+        raise _DamagedEntryError("has a damaged payload")
+    return payload
+
+
+def _target_of(path: Path) -> str:
+    try:
+        with _open_private(path) as file:
+            return str(_read_header(file).get("target"))
+    except (_DamagedEntryError, OSError):
+        return "unreadable"
+
+
+def _begins_like_ours(path: Path) -> bool:
+    """Whether a file begins with our magic, or with as much of it as a killed writer left."""
+    try:
+        with _open_private(path) as file:
+            return _MAGIC.startswith(file.read(len(_MAGIC)))
+    except (_DamagedEntryError, OSError):
+        return False
+
+
+def _write(path: Path, blob: bytes) -> None:
+    """Make `path` hold `blob`, or leave it as it was, whatever happens in between."""
+    # mkstemp creates the file with mode 600 under a name nobody can guess.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(blob)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename, or a power cut could leave an empty entry
+        os.replace(temporary, path)
+    except BaseException as error:
+        _remove(temporary)
+        if sys.platform == "win32" and isinstance(error, PermissionError) and path.exists():
+            return  # Windows does not replace a file that somebody reads; it holds the same bytes
+        raise
+    if sys.platform != "win32":
+        _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename outlast a power cut, where the system can; the entry is complete either way."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

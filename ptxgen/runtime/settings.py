@@ -1,0 +1,120 @@
+"""What a user sets through environment variables, read here and nowhere else.
+
+| variable | meaning | default |
+|---|---|---|
+| `PTXGEN_CACHE_DIR` | directory of the module cache, absolute | the user's cache directory |
+| `PTXGEN_CACHE_SIZE` | largest size of that directory: bytes, or `512MB`, `2GiB` | 512 MiB |
+| `PTXGEN_CACHE` | `on`, or `off` for memory only | `on` |
+| `PTXGEN_PTXAS` | the ptxas to assemble with | found by search |
+| `PTXGEN_BACKEND` | the backend of a launch that names none | `auto` |
+
+An empty variable counts as unset.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from ptxgen.errors import ConfigError, did_you_mean
+
+DEFAULT_CACHE_BYTES: Final = 512 << 20
+BACKENDS: Final = ("auto", "cuda", "interpreter", "cpu")
+
+_UNIT_BYTES: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of this process.
+
+    `cache_bytes` is the cap of `cache_dir` in bytes; `cache_on_disk` is False for memory only;
+    `ptxas` is None when it is to be searched for; `backend` is one of `BACKENDS`.
+    """
+
+    cache_dir: Path
+    cache_bytes: int
+    cache_on_disk: bool
+    ptxas: Path | None
+    backend: str
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Settings from `environ`, by default the environment of the process as it is now.
+
+        Raises ConfigError for a value that cannot be used, naming the variable.
+        """
+        found = os.environ if environ is None else environ
+        return cls(
+            cache_dir=_cache_dir(found.get("PTXGEN_CACHE_DIR", "")),
+            cache_bytes=_cache_bytes(found.get("PTXGEN_CACHE_SIZE", "")),
+            cache_on_disk=_choice(found, "PTXGEN_CACHE", ("on", "off")) == "on",
+            ptxas=_ptxas(found.get("PTXGEN_PTXAS", "")),
+            backend=_choice(found, "PTXGEN_BACKEND", BACKENDS),
+        )
+
+
+def _choice(environ: Mapping[str, str], variable: str, accepted: tuple[str, ...]) -> str:
+    """The variable's value, one of `accepted`, of which the first is the default."""
+    value = environ.get(variable, "") or accepted[0]
+    if value not in accepted:
+        raise ConfigError(
+            f"{variable} must be one of {', '.join(accepted)}, got {value!r}"
+            f"{did_you_mean(value, accepted)}"
+        )
+    return value
+
+
+def _cache_dir(value: str) -> Path:
+    if not value:
+        return platformdirs.user_cache_path("ptxgen", appauthor=False)
+    # A relative path would mean another directory after every change of the working directory.
+    # os.path's expanduser leaves `~` alone where there is no home; pathlib's raises.
+    path = Path(os.path.expanduser(value))
+    if not path.is_absolute():
+        raise ConfigError(
+            f"PTXGEN_CACHE_DIR must be an absolute path (or begin with ~), got {value!r}"
+        )
+    return path
+
+
+def _cache_bytes(value: str) -> int:
+    if not value:
+        return DEFAULT_CACHE_BYTES
+    # Fifteen digits are a petabyte; more would be a mistake, and int() itself refuses thousands.
+    match = re.fullmatch(r"([0-9]{1,15}) ?([A-Za-z]*)", value.strip())
+    unit = _UNIT_BYTES.get(match[2].lower()) if match else None
+    if match is None or unit is None or int(match[1]) == 0:
+        raise ConfigError(
+            "PTXGEN_CACHE_SIZE must be a positive whole number of bytes or one with a unit "
+            f"(KB, MB, GB, KiB, MiB, GiB) such as 512MB, got {value!r}; "
+            "to keep nothing on disk set PTXGEN_CACHE=off"
+        )
+    return int(match[1]) * unit
+
+
+def _ptxas(value: str) -> Path | None:
+    if not value:
+        return None
+    path = Path(value)
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ConfigError(
+            f"PTXGEN_PTXAS must be the path of an executable file, got {value!r}; "
+            "unset it to search the pip package, the toolkit and PATH"
+        )
+    return path.absolute()

@@ -1,0 +1,225 @@
+"""What each GPU architecture offers: the PTX targets, their limits, and occupancy.
+
+Sources of the numbers in `TARGETS`:
+
+* first PTX version: PTX ISA 9.1, section "PTX Module Directives: .target", "PTX ISA Notes";
+* limits of a block and of a multiprocessor: CUDA C++ Programming Guide 13.0, section "Compute
+  Capabilities", table "Technical Specifications per Compute Capability" (10.3 is as 10.0);
+* reserved shared memory: CUDA C++ Programming Guide 12.9, sections "Compute Capability 8.x" and
+  "Compute Capability 9.0", "Shared Memory": 1 KB of each block's is kept for system use;
+* f32 lanes: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native Arithmetic
+  Instructions", row "32-bit floating-point add, multiply, multiply-add";
+* allocation units: `cuda_occupancy.h` of the CUDA Toolkit 13.5, the functions
+  `cudaOccRegAllocationGranularity`, `cudaOccSMemAllocationGranularity` and
+  `cudaOccSubPartitionsPerMultiprocessor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from ptxgen.errors import ConfigError, UnsupportedTargetError, did_you_mean
+
+KIB: Final = 1024
+WARP_SIZE: Final = 32  # threads
+
+# A multiprocessor has four schedulers, each with a quarter of the registers and of the warps.
+_SCHEDULERS_PER_SM: Final = 4
+# A warp gets registers in units of this many.
+_REGISTER_UNIT: Final = 256
+# A block gets shared memory in units of this many bytes.
+_SHARED_UNIT_TURING: Final = 256
+_SHARED_UNIT: Final = 128
+_FIRST_AMPERE: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One `.target` of a PTX module and the limits of the GPUs it names.
+
+    Shared memory is in bytes, registers are 32 bits wide. `name` is as PTX spells it (`sm_90a`),
+    `sm` its number (90). `suffix` is `"a"` for a target with architecture-specific features,
+    which runs on exactly that architecture, and `""` for one that later GPUs run too. `ptx` is the
+    first PTX ISA version that knows the target. `shared_per_block` is the most that a launch
+    gets without asking, `shared_per_block_optin` the most it can ask for; the driver takes
+    `shared_reserved_per_block` for itself on top, out of `shared_per_sm`. `fp32_lanes_per_sm` is
+    f32 fused multiply-adds per clock.
+    """
+
+    name: str
+    sm: int
+    suffix: str
+    ptx: tuple[int, int]
+    shared_per_block: int
+    shared_per_block_optin: int
+    shared_per_sm: int
+    shared_reserved_per_block: int
+    registers_per_sm: int
+    registers_per_block: int
+    registers_per_thread: int
+    threads_per_block: int
+    threads_per_sm: int
+    warps_per_sm: int
+    blocks_per_sm: int
+    fp32_lanes_per_sm: int
+
+    def __str__(self) -> str:
+        return self.name
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Whether a GPU of compute capability `major.minor` runs PTX of this target.
+
+        PTX ISA, section ".target": an `a` target runs on its own architecture only, any other
+        on its own and on all later ones.
+        """
+        device = _sm_number(major, minor)
+        return self.sm == device if self.suffix else self.sm <= device
+
+    def blocks_per_sm_for(self, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
+        """How many blocks of a kernel fit on one multiprocessor at once; 0 if not even one does.
+
+        `threads` are those of a block, `shared_bytes` its static and dynamic shared memory
+        together, without the driver's own share. The launch is taken to have opted in to the shared
+        memory it uses, and to use so few named barriers that those are no limit. The rules are
+        those of `cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`. Raises
+        `ConfigError` if there is no thread, or if another quantity is negative.
+        """
+        _check_kernel(threads, registers_per_thread, shared_bytes)
+        if threads > self.threads_per_block:
+            return 0
+        warps = -(-threads // WARP_SIZE)
+        return min(
+            self.blocks_per_sm,
+            self.warps_per_sm // warps,
+            self._blocks_by_registers(warps, registers_per_thread),
+            self._blocks_by_shared(shared_bytes),
+        )
+
+    def _blocks_by_registers(self, warps: int, registers_per_thread: int) -> int:
+        if registers_per_thread > self.registers_per_thread:
+            return 0
+        if registers_per_thread == 0:
+            return self.blocks_per_sm
+        per_warp = _round_up(registers_per_thread * WARP_SIZE, _REGISTER_UNIT)
+        # A warp takes its registers from its own scheduler's quarter. Where a block may have all
+        # registers of a multiprocessor, as here everywhere, that is also the limit of one block.
+        warps_per_scheduler = self.registers_per_sm // _SCHEDULERS_PER_SM // per_warp
+        return warps_per_scheduler * _SCHEDULERS_PER_SM // warps
+
+    def _blocks_by_shared(self, shared_bytes: int) -> int:
+        unit = _SHARED_UNIT if self.sm >= _FIRST_AMPERE else _SHARED_UNIT_TURING
+        allocated = _round_up(shared_bytes + self.shared_reserved_per_block, unit)
+        if allocated > self.shared_per_block_optin + self.shared_reserved_per_block:
+            return 0
+        return self.shared_per_sm // allocated if allocated else self.blocks_per_sm
+
+
+def target(name: str | Target) -> Target:
+    """The target called `name`, or `name` itself if it is one already.
+
+    Raises `UnsupportedTargetError` with the nearest name and the list of all of them.
+    """
+    if isinstance(name, Target):
+        return name
+    try:
+        return TARGETS[name]
+    except (KeyError, TypeError):  # a TypeError is for what cannot be a key
+        hint = did_you_mean(str(name), TARGETS) or "."
+        raise UnsupportedTargetError(f"unknown target {name!r}{hint} {_KNOWN}") from None
+
+
+def target_for_device(major: int, minor: int) -> Target:
+    """The target to compile for on a GPU of compute capability `major.minor`.
+
+    The GPU's own if it is in `TARGETS`, with architecture-specific features where there are any;
+    else the newest that the GPU runs. Raises `UnsupportedTargetError` for a GPU older than sm_75.
+    """
+    device = _sm_number(major, minor)
+    runnable = [
+        t
+        for t in TARGETS.values()
+        if t.runs_on(major, minor) and (t.sm not in _LARGER_THAN_ITS_SUCCESSORS or t.sm == device)
+    ]
+    if not runnable:
+        raise UnsupportedTargetError(
+            f"a GPU of compute capability {major}.{minor} is too old: "
+            "7.5 (sm_75) or later is needed; use backend='cpu'"
+        )
+    return max(runnable, key=lambda t: (t.sm, t.suffix))
+
+
+def _sm_number(major: int, minor: int) -> int:
+    return 10 * major + minor
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _check_kernel(threads: int, registers_per_thread: int, shared_bytes: int) -> None:
+    for what, value, least in (
+        ("threads", threads, 1),
+        ("registers_per_thread", registers_per_thread, 0),
+        ("shared_bytes", shared_bytes, 0),
+    ):
+        if value < least:
+            raise ConfigError(f"occupancy: {what} must be at least {least}, got {value}")
+
+
+def _row(
+    name: str,
+    ptx: tuple[int, int],
+    *,
+    shared_kib: int,
+    threads: int,
+    blocks: int,
+    lanes: int,
+) -> Target:
+    """One column of the guide's table; KiB, threads and blocks are those of a multiprocessor."""
+    digits = name.removeprefix("sm_")
+    sm = int(digits.rstrip("a"))
+    reserved = KIB if sm >= _FIRST_AMPERE else 0
+    return Target(
+        name=name,
+        sm=sm,
+        suffix="a" if digits.endswith("a") else "",
+        ptx=ptx,
+        shared_per_block=48 * KIB,
+        # The guide lists 64, 163, 99 and 227 KiB: all that the driver does not reserve.
+        shared_per_block_optin=shared_kib * KIB - reserved,
+        shared_per_sm=shared_kib * KIB,
+        shared_reserved_per_block=reserved,
+        registers_per_sm=64 * KIB,
+        registers_per_block=64 * KIB,
+        registers_per_thread=255,
+        threads_per_block=1024,
+        threads_per_sm=threads,
+        warps_per_sm=threads // WARP_SIZE,
+        blocks_per_sm=blocks,
+        fp32_lanes_per_sm=lanes,
+    )
+
+
+# An sm_87 GPU has more shared memory than an 8.8 one, so its limits would promise too much there.
+_LARGER_THAN_ITS_SUCCESSORS: Final = frozenset({87})
+
+_ROWS: Final = (
+    _row("sm_75", (6, 3), shared_kib=64, threads=1024, blocks=16, lanes=64),
+    _row("sm_80", (7, 0), shared_kib=164, threads=2048, blocks=32, lanes=64),
+    _row("sm_86", (7, 1), shared_kib=100, threads=1536, blocks=16, lanes=128),
+    _row("sm_87", (7, 4), shared_kib=164, threads=1536, blocks=16, lanes=128),
+    _row("sm_89", (7, 8), shared_kib=100, threads=1536, blocks=24, lanes=128),
+    _row("sm_90", (7, 8), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_90a", (8, 0), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_100", (8, 6), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_100a", (8, 6), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_103a", (8, 8), shared_kib=228, threads=2048, blocks=32, lanes=128),
+    _row("sm_120", (8, 7), shared_kib=100, threads=1536, blocks=24, lanes=128),
+    _row("sm_120a", (8, 7), shared_kib=100, threads=1536, blocks=24, lanes=128),
+)
+
+TARGETS: Final[Mapping[str, Target]] = MappingProxyType({t.name: t for t in _ROWS})
+_KNOWN: Final = f"Known targets: {', '.join(TARGETS)}"

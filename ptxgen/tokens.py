@@ -1,0 +1,162 @@
+"""PTX text as tokens with their places, and errors that show a place. `ptxgen.parse` reads them."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import Final, NoReturn
+
+from ptxgen.errors import ParseError, did_you_mean
+from ptxgen.types import TYPES, ScalarType
+
+_SKIPPED: Final = r"(?:\s+|/\*.*?\*/)*"
+_WORD: Final = r"[.%$_A-Za-z][\w$]*(?:(?:\.|::)\w[\w$]*)*"
+_NUMBER: Final = (
+    r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?"
+    r"|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?"
+)
+_TOKEN: Final = re.compile(
+    rf"{_SKIPPED}(//[^\n]*|{_WORD}|{_NUMBER}|[][(){{}}<>,;:|@!+-]|)", re.DOTALL
+)
+DECIMAL_FLOAT: Final = re.compile(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+")
+# A comment after one of these has a line to itself between statements, not inside one.
+_BETWEEN_STATEMENTS: Final = frozenset(";:{}")
+_END: Final = ""
+
+
+class Tokens:
+    """A text and how far it has been read.
+
+    `words[at]` is the next token and `starts[at]` its place; a comment that has a line between two
+    statements to itself is a token, other comments are not. The last token is the empty string.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.words: list[str] = []
+        self.starts: list[int] = []
+        self._line_ends = [match.start() for match in re.finditer("\n", text)]
+        self._tokenize()
+
+    def _tokenize(self) -> None:
+        words, starts = self.words, self.starts
+        text = self.text
+        before = ";"
+        for match in _TOKEN.finditer(text):
+            word = match[1]
+            if word[:2] == "//":
+                if before not in _BETWEEN_STATEMENTS or not self._alone(match.start(1)):
+                    continue
+            elif not word:
+                starts.append(match.start(1))
+                words.append(_END)
+                break
+            else:
+                before = word
+            words.append(word)
+            starts.append(match.start(1))
+        if starts[-1] < len(text):
+            self.at = len(starts) - 1
+            rest = text[starts[-1] :]
+            if rest.startswith("/*"):
+                self.fail("this comment has no end; add */")
+            self.fail(f"{rest[0]!r} is not part of PTX as read here")
+
+    def _alone(self, start: int) -> bool:
+        """Whether only white space precedes this place on its line."""
+        return not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
+
+    def line(self, token: int) -> int:
+        """The number of a token's line, counted from 1."""
+        return bisect_right(self._line_ends, self.starts[token] - 1) + 1
+
+    def fail(self, message: str, token: int | None = None) -> NoReturn:
+        """Raise `ParseError` that shows a token, by default the next."""
+        token = self.at if token is None else token
+        place = self.starts[token]
+        line = self.line(token)
+        begin = self._line_ends[line - 2] + 1 if line > 1 else 0
+        end = self._line_ends[line - 1] if line <= len(self._line_ends) else len(self.text)
+        shown = self.text[begin:end].rstrip("\r")
+        caret = "".join(c if c == "\t" else " " for c in self.text[begin:place])
+        raise ParseError(
+            f"PTX text, line {line}, column {place - begin + 1}: {message}\n{shown}\n{caret}^"
+        )
+
+    def next(self) -> str:
+        """The next token that is no comment, which is then behind us."""
+        words, at = self.words, self.at
+        word = words[at]
+        while word[:2] == "//":
+            at += 1
+            word = words[at]
+        self.at = at + 1 if word else at
+        return word
+
+    def peek(self) -> str:
+        """The next token that is no comment."""
+        while self.words[self.at][:2] == "//":
+            self.at += 1
+        return self.words[self.at]
+
+    def skip(self, word: str) -> bool:
+        """Step over `word` if it is next."""
+        if self.peek() != word:
+            return False
+        self.at += 1
+        return True
+
+    def want(self, wanted: str) -> None:
+        """Step over `wanted`, which must be next."""
+        if not self.skip(wanted):
+            self.fail(f"wanted {wanted!r}, got {self.shown(self.peek())}")
+
+    @staticmethod
+    def shown(word: str) -> str:
+        """A token for an error message."""
+        return repr(word) if word else "the end of the text"
+
+    def name(self, what: str) -> str:
+        """The name or dotted word that must be next; `what` says for what."""
+        word = self.peek()
+        if not word or not (word[0].isalpha() or word[0] in "%$_"):
+            self.fail(f"wanted {what}, got {self.shown(word)}")
+        self.at += 1
+        return word
+
+    def count(self, what: str) -> int:
+        """A literal of a declaration, which is never negative."""
+        word = self.peek()
+        if not word[:1].isdigit() or DECIMAL_FLOAT.fullmatch(word) or word[:2] in ("0f", "0d"):
+            self.fail(f"wanted {what}, got {self.shown(word)}")
+        self.at += 1
+        return self.integer(word, self.at - 1)
+
+    def type(self) -> ScalarType:
+        """A type after a dot, as in `.u32`."""
+        word = self.peek()
+        if word[:1] != "." or word[1:] not in TYPES:
+            hint = did_you_mean(word, [f".{t}" for t in TYPES])
+            self.fail(f"wanted a type such as .u32, got {self.shown(word)}{hint}")
+        self.at += 1
+        return TYPES[word[1:]]
+
+    def integer(self, word: str, token: int) -> int:
+        """The value of an integer literal: `10`, `0x1F`, `0b101`, `017`, each maybe with a `U`."""
+        digits = word.removesuffix("U")
+        base = 8 if digits[0] == "0" else 10
+        if digits[1:2] in ("x", "X"):
+            base = 16
+        elif digits[1:2] in ("b", "B"):
+            base = 2
+        try:
+            return int(digits, base)
+        except ValueError:  # Python's own limit for decimals is thousands of digits
+            octal = "; it begins with 0, so it is octal" if base == 8 else ""
+            self.fail(f"{word[:20]} is not an integer literal{octal}", token)
+
+
+def comment(word: str) -> str:
+    """The text of a comment: without the slashes, one space after them, and what trails."""
+    return word[2:].removeprefix(" ").rstrip()

@@ -1,0 +1,115 @@
+"""The scalar types of PTX (PTX ISA, section "Types") and the register classes that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ptxgen.errors import ModifierError, did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """One fundamental, packed or alternate PTX type.
+
+    `kind` is one of `u` (unsigned), `s` (signed), `b` (untyped bits), `f` (floating point),
+    `x` (two packed floating-point numbers) and `p` (predicate). `register` is the name of the type its
+    registers are declared with.
+    """
+
+    name: str
+    bits: int
+    kind: str
+    register: str
+    dtype_name: str
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("ScalarType", self.name)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, bytes."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        """Whether a single value of this type is a floating-point number."""
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether integer arithmetic applies (signed, unsigned or untyped bits)."""
+        return self.kind in "usb"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether this is a signed integer type."""
+        return self.kind == "s"
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The numpy dtype of one lane of this type."""
+        import numpy as np
+
+        if self.dtype_name == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(self.dtype_name)
+
+
+pred: Final = ScalarType("pred", 1, "p", "pred", "bool")
+u8: Final = ScalarType("u8", 8, "u", "b16", "uint8")
+u16: Final = ScalarType("u16", 16, "u", "b16", "uint16")
+u32: Final = ScalarType("u32", 32, "u", "b32", "uint32")
+u64: Final = ScalarType("u64", 64, "u", "b64", "uint64")
+s8: Final = ScalarType("s8", 8, "s", "b16", "int8")
+s16: Final = ScalarType("s16", 16, "s", "b16", "int16")
+s32: Final = ScalarType("s32", 32, "s", "b32", "int32")
+s64: Final = ScalarType("s64", 64, "s", "b64", "int64")
+b8: Final = ScalarType("b8", 8, "b", "b16", "uint8")
+b16: Final = ScalarType("b16", 16, "b", "b16", "uint16")
+b32: Final = ScalarType("b32", 32, "b", "b32", "uint32")
+b64: Final = ScalarType("b64", 64, "b", "b64", "uint64")
+f16: Final = ScalarType("f16", 16, "f", "b16", "float16")
+bf16: Final = ScalarType("bf16", 16, "f", "b16", "bfloat16")
+f16x2: Final = ScalarType("f16x2", 32, "x", "b32", "uint32")
+bf16x2: Final = ScalarType("bf16x2", 32, "x", "b32", "uint32")
+f32: Final = ScalarType("f32", 32, "f", "f32", "float32")
+f64: Final = ScalarType("f64", 64, "f", "f64", "float64")
+
+_ALL: Final = (
+    *(pred, u8, u16, u32, u64, s8, s16, s32, s64, b8, b16, b32, b64),
+    *(f16, bf16, f16x2, bf16x2, f32, f64),
+)
+TYPES: Final[dict[str, ScalarType]] = {t.name: t for t in _ALL}
+
+# How generated code names its registers: nvcc's own prefixes, by declared register type.
+REGISTER_PREFIX: Final[dict[str, str]] = {
+    "pred": "%p",
+    "b16": "%rs",
+    "b32": "%r",
+    "b64": "%rd",
+    "f32": "%f",
+    "f64": "%fd",
+}
+
+
+def scalar_type(name: str) -> ScalarType:
+    """The type called `name`; raises `ModifierError` with the nearest name otherwise."""
+    try:
+        return TYPES[name]
+    except KeyError:
+        raise ModifierError(f"no PTX type {name!r}{did_you_mean(name, TYPES)}") from None

@@ -1,0 +1,108 @@
+"""What tests may need and a machine may lack, and the rule that a required thing is never skipped.
+
+`PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
+instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
+(`assembler`, `torch`, `onnx`). Nothing is looked for before a selected test asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from ptxgen.errors import BackendError, did_you_mean
+from ptxgen.runtime.assembler import Assembler, find_assembler
+
+
+def _no_assembler() -> str:
+    try:
+        find_assembler()
+    except BackendError as error:
+        return str(error)
+    return ""
+
+
+def _no_gpu() -> str:
+    try:
+        driver = importlib.import_module("cuda.bindings.driver")
+        status = int(driver.cuInit(0)[0])
+        if status:
+            return f"no GPU: cuInit returned {status}"
+        return "" if driver.cuDeviceGetCount()[1] > 0 else "no GPU: the driver lists none"
+    except (ImportError, RuntimeError) as error:
+        return f"no GPU: {str(error).strip().splitlines()[0]}"
+
+
+def _no_module(name: str) -> str:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        return f"{name} cannot be imported: {error}"
+    return ""
+
+
+# What may be required: its name, and what tells why it is missing ("" if it is there).
+WHY_MISSING: dict[str, Callable[[], str]] = {
+    "assembler": functools.cache(_no_assembler),
+    "gpu": functools.cache(_no_gpu),
+    "torch": functools.cache(lambda: _no_module("torch")),
+    "onnx": functools.cache(lambda: _no_module("onnx")),
+}
+REQUIRED = pytest.StashKey[frozenset[str]]()
+NEEDS_OF_MARKERS = {"ptxas": "assembler", "gpu": "gpu"}
+
+
+def required_names(value: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in value.split(",") if name.strip())
+    for name in sorted(names - set(WHY_MISSING)):
+        raise pytest.UsageError(
+            f"PTXGEN_REQUIRE may name {', '.join(WHY_MISSING)}, got {name!r}"
+            f"{did_you_mean(name, WHY_MISSING)}"
+        )
+    return names
+
+
+def need(name: str, required: frozenset[str]) -> None:
+    """Skip the running test if `name` is missing, or fail it if `name` is required."""
+    reason = WHY_MISSING[name]()
+    if not reason:
+        return
+    if name in required:
+        pytest.fail(f"PTXGEN_REQUIRE names {name}, but: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, name in NEEDS_OF_MARKERS.items():
+        if item.get_closest_marker(marker):
+            need(name, item.config.stash[REQUIRED])
+
+
+@pytest.fixture(scope="session")
+def assembler(pytestconfig: pytest.Config) -> Assembler:
+    """The assembler that the package itself would use."""
+    need("assembler", pytestconfig.stash[REQUIRED])
+    return find_assembler()
+
+
+@pytest.fixture(scope="session")
+def torch(pytestconfig: pytest.Config) -> ModuleType:
+    """PyTorch, with or without a GPU."""
+    need("torch", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
+def onnx(pytestconfig: pytest.Config) -> ModuleType:
+    """The onnx package."""
+    need("onnx", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("onnx")

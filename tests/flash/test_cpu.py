@@ -1,0 +1,349 @@
+"""The blocked CPU engine against the float64 reference."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from types import ModuleType
+
+import ml_dtypes
+import numpy as np
+import pytest
+from flash_oracles import torch_attention
+from judge import assert_attention_is_accurate, assert_close, rounded_normal
+
+from flash import cpu
+from flash.cpu import attention_cpu
+from flash.cpu_threads import BlasThreads
+from flash.reference import attention_reference
+from ptxgen.errors import ConfigError
+
+CAUSAL = [False, "bottom_right", "top_left"]
+PAIRS = [
+    (1, 1), (1, 3), (2, 1), (64, 128), (128, 192), (239, 1), (799, 3), (113, 203), (113, 128),
+    (128, 217), (108, 256), (256, 512), (384, 256), (640, 128), (1, 239), (3, 799), (127, 512),
+    (512, 127),
+]  # fmt: skip
+HEAD_DIMS = [1, 3, 32, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks so small that a small problem has many."""
+    monkeypatch.setattr(cpu, "BLOCK_Q", 16)
+    monkeypatch.setattr(cpu, "BLOCK_K", 24)
+
+
+def inputs(seq_q, seq_k, d=16, *, d_v=None, heads=2, kv_heads=1, batch=1, dtype=np.float32):
+    rng = np.random.default_rng([seq_q, seq_k, d])
+    return (
+        rounded_normal(rng, (batch, heads, seq_q, d), dtype),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d), dtype),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d_v or d), dtype),
+    )
+
+
+def run(q, k, v, *, softmax_scale=None, causal=False, threads=None):
+    """Output and LSE from memory full of NaN, so that what is not written shows."""
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
+    lse = np.full(q.shape[:3], np.nan, np.float64 if q.dtype == np.float64 else np.float32)
+    attention_cpu(q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, threads=threads)
+    return out, lse
+
+
+def check(q, k, v, **how):
+    out, lse = run(q, k, v, **how)
+    assert_attention_is_accurate(out, lse, q, k, v, **how)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize(("seq_q", "seq_k"), PAIRS)
+def test_every_pair_of_lengths(seq_q, seq_k, causal):
+    check(*inputs(seq_q, seq_k), causal=causal)
+
+
+@pytest.mark.parametrize("safe_total", [cpu.SAFE_TOTAL, np.inf], ids=["unshifted", "shifted"])
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 97), (97, 1), (50, 100), (100, 50), (33, 33)])
+@pytest.mark.usefixtures("small_blocks")
+def test_many_blocks_with_and_without_the_row_maximum(
+    seq_q, seq_k, causal, safe_total, monkeypatch
+):
+    monkeypatch.setattr(cpu, "SAFE_TOTAL", safe_total)
+    check(*inputs(seq_q, seq_k, heads=4, kv_heads=2, batch=2), causal=causal)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1023, 1024), (1024, 1023)])
+def test_lengths_near_a_thousand(seq_q, seq_k, causal):
+    check(*inputs(seq_q, seq_k, heads=1), causal=causal)
+
+
+@pytest.mark.parametrize("d_v", ["equal", "half", "double"])
+@pytest.mark.parametrize("d", HEAD_DIMS)
+def test_every_head_dim(d, d_v):
+    size = {"equal": d, "half": max(1, d // 2), "double": 2 * d}[d_v]
+    check(*inputs(37, 61, d, d_v=size), causal=True)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("seq_q", [1, 3, 20])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 1), (5, 1), (12, 2), (7, 1)])
+@pytest.mark.usefixtures("small_blocks")
+def test_grouped_heads(heads, kv_heads, seq_q, causal):
+    check(*inputs(seq_q, 30, heads=heads, kv_heads=kv_heads, batch=2), causal=causal)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32, np.float64])
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.usefixtures("small_blocks")
+def test_every_float_type(dtype, causal):
+    check(*inputs(40, 56, 32, dtype=dtype), causal=causal)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, 1.7, 1e-6])
+def test_any_scale(scale):
+    check(*inputs(40, 56), softmax_scale=scale, causal=True)
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2, 5])
+def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
+    monkeypatch.setattr(cpu, "WORTH_A_THREAD", 1)
+    q, k, v = inputs(600, 700, heads=3, kv_heads=1)
+    expected = run(q, k, v, causal=True, threads=1)
+    for _ in range(3):
+        for one, other in zip(run(q, k, v, causal=True, threads=threads), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_threads_share_the_work(monkeypatch):
+    monkeypatch.setattr(cpu, "WORTH_A_THREAD", 1)
+    attend, meet, seen = cpu._attend, threading.Barrier(2, timeout=30), set()
+
+    def recording(*args):
+        seen.add(threading.get_ident())
+        meet.wait()
+        attend(*args)
+
+    monkeypatch.setattr(cpu, "_attend", recording)
+    run(*inputs(512, 8, heads=1), threads=2)
+    assert len(seen) == 2
+
+
+def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
+    monkeypatch.setattr(cpu, "WORTH_A_THREAD", 1)
+    meet = threading.Barrier(2, timeout=30)
+
+    def failing(*_):
+        meet.wait()
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError("no more")
+
+    monkeypatch.setattr(cpu, "_attend", failing)
+    with pytest.raises(MemoryError, match="^no more$"):
+        run(*inputs(512, 8, heads=1), threads=2)
+
+
+# Rows, slots and views that broke others.
+
+
+@pytest.mark.parametrize(("causal", "seq_q", "seq_k"), [(True, 50, 20), (True, 20, 0), (False, 3, 0)])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(causal, seq_q, seq_k):
+    out, lse = run(*inputs(seq_q, seq_k), causal=causal)
+    blind = seq_q - seq_k
+    assert (out[:, :, :blind] == 0).all()
+    assert np.isneginf(lse[:, :, :blind]).all()
+    assert np.isfinite(lse[:, :, blind:]).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.usefixtures("small_blocks")
+def test_keys_that_no_query_sees_cannot_matter(bad, dtype):
+    q, k, v = inputs(20, 60, dtype=dtype)
+    k[:, :, 20:] = bad
+    v[:, :, 20:] = bad
+    check(q, k, v, causal="top_left")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("key", [0, 5, 17, 23, 49])
+@pytest.mark.parametrize("where", ["k", "v"])
+@pytest.mark.usefixtures("small_blocks")
+def test_a_bad_key_reaches_only_the_queries_that_see_it(where, key, bad):
+    q, k, v = inputs(50, 50, heads=2, kv_heads=1)
+    clean, clean_lse = run(q, k, v, causal=True)
+    {"k": k, "v": v}[where][:, :, key] = bad
+    out, lse = run(q, k, v, causal=True)
+    np.testing.assert_array_less(np.abs(out - clean)[:, :, :key], 1e-5)
+    np.testing.assert_array_less(np.abs(lse - clean_lse)[:, :, :key], 1e-5)
+    if where == "v":
+        assert (np.isnan(out) if np.isnan(bad) else out == bad)[:, :, key:].all()
+        np.testing.assert_array_less(np.abs(lse - clean_lse), 1e-5)
+    else:
+        assert np.isnan(out[:, :, key:]).all()
+        assert np.isnan(lse[:, :, key:]).all()
+
+
+def test_broadcast_keys_and_values():
+    q, k, v = inputs(40, 1, batch=2, heads=4, kv_heads=2)
+    k, v = np.broadcast_to(k, (2, 2, 33, 16)), np.broadcast_to(v, (2, 2, 33, 16))
+    assert k.strides[2] == 0
+    check(q, k, v, causal=True)
+    q, k, v = inputs(40, 50)
+    check(np.broadcast_to(q, (3, *q.shape[1:])), *(np.broadcast_to(x, (3, 4, 50, 16)) for x in (k, v))) if False else None
+    wide = [np.broadcast_to(x, (3, *x.shape[1:])) for x in (q, k, v)]
+    check(*wide)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_views_of_a_fused_qkv_array(dtype):
+    rng = np.random.default_rng(0)
+    qkv = rounded_normal(rng, (2, 45, 3, 4, 24), dtype)  # batch, seq, which, head, d
+    q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    check(q, k, v, causal=True)
+
+
+def test_reversed_spaced_and_misaligned_views():
+    q, k, v = inputs(40, 60)
+    check(q[:, :, ::-1], k[:, :, ::-3], v[:, :, ::-3])
+    loose = np.zeros(k.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(k.shape)
+    loose[...] = k
+    assert not loose.flags.aligned
+    check(q, loose, v)
+
+
+def test_output_goes_into_the_strides_it_is_given():
+    q, k, v = inputs(30, 40, heads=4, kv_heads=2, batch=2)
+    room, lse_room = np.full((2, 30, 4, 20), 7, np.float32), np.full((2, 30, 4, 2), 7, np.float32)
+    out, lse = room[..., :16].transpose(0, 2, 1, 3), lse_room[..., 0].transpose(0, 2, 1)
+    attention_cpu(q, k, v, out, lse, softmax_scale=None, causal=True)
+    assert_attention_is_accurate(out, lse, q, k, v, causal=True)
+    assert (room[..., 16:] == 7).all()
+    assert (lse_room[..., 1] == 7).all()
+
+
+def test_lse_may_be_left_out():
+    q, k, v = inputs(30, 40)
+    out = np.empty_like(q)
+    attention_cpu(q, k, v, out, None, softmax_scale=None, causal=False)
+    assert_attention_is_accurate(out, None, q, k, v)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize(
+    ("batch", "heads", "seq_q", "seq_k"), [(0, 2, 3, 4), (2, 2, 0, 4), (0, 2, 0, 0), (1, 0, 2, 2)]
+)
+def test_nothing_to_compute(batch, heads, seq_q, seq_k, causal):
+    shape = (batch, heads, seq_q, 8)
+    k = np.ones((batch, heads, seq_k, 8), np.float32)
+    out, lse = run(np.ones(shape, np.float32), k, k, causal=causal)
+    assert (out.shape, lse.shape) == (shape, shape[:3])
+
+
+# Scores for which exp without the row maximum is not safe.
+
+
+@pytest.mark.parametrize("factor", [5, 30, 300, 1e4])
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.usefixtures("small_blocks")
+def test_huge_scores(factor, causal):
+    q, k, v = inputs(50, 70)
+    check(np.float32(factor) * q, k, v, causal=causal)
+
+
+@pytest.mark.parametrize("score", [-1e4, -110.0, -95.0, -80.0, -13.0, 13.0, 80.0, 88.0, 100.0, 1e4])
+@pytest.mark.usefixtures("small_blocks")
+def test_all_scores_near_one_number(score):
+    q, k, v = inputs(20, 50, 8)
+    q[..., 0], k[..., 0] = 1, score
+    k[..., 1:] /= 100
+    check(q, k, v, softmax_scale=1.0)
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.usefixtures("small_blocks")
+def test_scores_that_rise_or_fall_from_block_to_block(direction):
+    q, k, v = inputs(20, 200, 8)
+    q[..., 0], k[..., 0] = 1, np.linspace(-300, 300, 200)[::direction]
+    check(q, k, v, softmax_scale=1.0)
+
+
+@pytest.mark.parametrize("size", [1e37, 1e30, 1e-30, 1e-36])
+@pytest.mark.parametrize("lift", [-12.0, 0.0, 12.0, 60.0])
+@pytest.mark.usefixtures("small_blocks")
+def test_values_near_the_ends_of_the_range(size, lift):
+    q, k, v = inputs(20, 50, 8)
+    q[..., 0], k[..., 0] = 1, lift
+    v *= np.float32(size)
+    out, _ = run(q, k, v, softmax_scale=1.0)
+    how = {"softmax_scale": 1.0}
+    exact, _ = attention_reference(q, k, v, **how)
+    peer, _ = attention_reference(q, k, v, dtype=np.float32, **how)
+    assert_close("out", out / np.float32(size), exact / size, peer / np.float32(size))
+
+
+def test_valid_scores_below_any_finite_sentinel_survive():
+    q = np.full((1, 1, 4, 1), -1e18, np.float32)
+    k = np.full((1, 1, 4, 1), 1e18, np.float32)
+    v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    out, lse = run(q, k, v, softmax_scale=1.0, causal=True)
+    np.testing.assert_allclose(out.ravel(), [0, 0.5, 1, 1.5], rtol=1e-6)
+    np.testing.assert_allclose(lse, -1e36, rtol=1e-6)
+
+
+def test_lse_is_natural_and_right_near_zero():
+    q = np.zeros((1, 1, 1, 4), np.float32)
+    k = np.zeros((1, 1, 8, 4), np.float32)
+    assert run(q, k, k)[1].item() == pytest.approx(np.log(8), rel=1e-6)
+    assert run(q, k[:, :, :1], k[:, :, :1])[1].item() == 0
+
+
+@pytest.mark.parametrize("causal", ["", "top_left"])
+def test_agrees_with_pytorch(torch: ModuleType, causal):
+    q, k, v = inputs(300, 300, 64, heads=3, kv_heads=3)
+    out, _ = run(q, k, v, causal=causal or False)
+    np.testing.assert_allclose(out, torch_attention(torch, q, k, v, causal=causal), atol=2e-6)
+
+
+def test_an_unknown_causal_word_is_refused_before_anything_is_written():
+    q, k, v = inputs(3, 3)
+    out = np.full_like(q, 7)
+    with pytest.raises(ConfigError) as error:
+        attention_cpu(q, k, v, out, None, softmax_scale=None, causal="right")
+    assert str(error.value) == (
+        "attention: causal must be False, True, 'bottom_right' or 'top_left', got 'right'"
+    )
+    assert (out == 7).all()
+
+
+# Memory and BLAS.
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_memory_stays_within_the_documented_bound(dtype):
+    d, d_v = 32, 48
+    q, k, v = inputs(2048, 4096, d, d_v=d_v, heads=1, dtype=dtype)
+    out = np.empty((1, 1, 2048, d_v), dtype)
+    rows, keys = cpu.BLOCK_Q, cpu.BLOCK_K
+    elements = rows * (keys + d + 3 * d_v + 8) + keys * (d + 2 * d_v + 1)
+    tracemalloc.start()
+    try:
+        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=True, threads=1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 4 * elements + rows * keys + 64 * 1024  # and Python's own objects
+
+
+def test_blas_gets_its_threads_back_when_the_last_overlapping_call_ends():
+    blas = BlasThreads()
+    first, second = blas.one_each(), blas.one_each()
+    with BlasThreads().one_each() as usual:
+        pass
+    assert first.__enter__() == usual
+    assert second.__enter__() == usual
+    first.__exit__(None, None, None)
+    assert blas._hold() == 1
+    blas._limit.close()

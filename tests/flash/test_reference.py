@@ -1,0 +1,179 @@
+"""The float64 reference against closed forms and against other people's attention."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from flash_oracles import onnx_attention, torch_attention
+from judge import assert_close, rounded_normal
+
+from flash.reference import attention_reference, causal_offset
+from ptxgen.errors import ConfigError
+
+# (batch, heads, kv_heads, seq_q, seq_k, d, d_v)
+SHAPES = [
+    (1, 1, 1, 1, 1, 1, 1),
+    (2, 3, 3, 5, 7, 8, 8),
+    (1, 5, 1, 7, 5, 3, 6),
+    (2, 12, 2, 33, 17, 16, 8),
+    (1, 7, 1, 17, 33, 40, 59),
+]
+
+
+def inputs(shape, dtype=np.float64):
+    batch, heads, kv_heads, seq_q, seq_k, d, d_v = shape
+    rng = np.random.default_rng(sum(shape))
+    return (
+        rounded_normal(rng, (batch, heads, seq_q, d), dtype),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d), dtype),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d_v), dtype),
+    )
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("causal", ["", "top_left", "bottom_right"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_agrees_with_pytorch(torch: ModuleType, shape, causal, scale):
+    q, k, v = inputs(shape)
+    ours, lse = attention_reference(q, k, v, causal=causal or False, softmax_scale=scale)
+    theirs = torch_attention(torch, q, k, v, causal=causal, scale=scale)
+    seen = np.isfinite(lse)  # PyTorch gives other things to rows without a key
+    np.testing.assert_allclose(ours[seen], theirs[seen], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("causal", ["", "top_left", "bottom_right"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_agrees_with_the_onnx_operator(onnx: ModuleType, shape, causal, scale):
+    q, k, v = inputs(shape)
+    ours, _ = attention_reference(q, k, v, causal=causal or False, softmax_scale=scale)
+    theirs = onnx_attention(onnx, q, k, v, causal=causal, scale=scale)
+    rtol = 1e-6 if scale else 1e-12  # an attribute of a node is an f32
+    np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
+
+
+def test_lse_is_the_natural_log_of_the_sum():
+    q, k, v = inputs((2, 4, 2, 6, 9, 8, 8))
+    _, lse = attention_reference(q, k, v, softmax_scale=0.7)
+    scores = 0.7 * np.einsum("bhid,bhjd->bhij", q, k.repeat(2, axis=1))
+    np.testing.assert_allclose(lse, np.log(np.exp(scores).sum(-1)), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("causal", "seen"),
+    [
+        (False, [3, 3, 3, 3, 3]),
+        (True, [0, 0, 1, 2, 3]),
+        ("bottom_right", [0, 0, 1, 2, 3]),
+        ("top_left", [1, 2, 3, 3, 3]),
+    ],
+)
+def test_each_query_sees_as_many_keys_as_its_mask_says(causal, seen):
+    q, k, v = np.zeros((1, 1, 5, 2)), np.ones((1, 1, 3, 2)), np.array([[[[1.0], [2], [4]]]])
+    out, lse = attention_reference(q, k, v, causal=causal)
+    means = [0, 1, 1.5, 7 / 3]
+    np.testing.assert_allclose(out[0, 0, :, 0], [means[n] for n in seen])
+    logs = [-np.inf, 0, np.log(2), np.log(3)]
+    np.testing.assert_allclose(lse[0, 0], [logs[n] for n in seen])
+
+
+def test_true_means_bottom_right():
+    assert causal_offset(True, 2, 5) == causal_offset("bottom_right", 2, 5) == 3
+
+
+def test_heads_share_key_heads_in_consecutive_groups():
+    q = np.zeros((1, 6, 1, 1))
+    k = np.zeros((1, 2, 1, 1))
+    out, _ = attention_reference(q, k, np.array([10.0, 20.0]).reshape(1, 2, 1, 1))
+    assert out.ravel().tolist() == [10, 10, 10, 20, 20, 20]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_no_query_sees_cannot_matter(bad):
+    q, k, v = inputs((1, 2, 2, 4, 9, 8, 8))
+    clean = attention_reference(q, k, v, causal="top_left")
+    k[:, :, 4:] = bad
+    v[:, :, 4:] = bad
+    dirty = attention_reference(q, k, v, causal="top_left")
+    for one, other in zip(clean, dirty, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_nan_in_a_value_reaches_only_the_queries_that_see_it():
+    q, k, v = inputs((1, 1, 1, 6, 6, 8, 8))
+    v[0, 0, 3] = np.nan
+    out, lse = attention_reference(q, k, v, causal=True)
+    assert np.isnan(out).all(axis=-1)[0, 0].tolist() == [False] * 3 + [True] * 3
+    assert np.isfinite(lse).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 1, 3, 4, 8, 8), (2, 2, 1, 0, 4, 8, 8)])
+def test_no_batch_or_no_query_gives_an_empty_result(shape):
+    out, lse = attention_reference(*inputs(shape))
+    assert (out.shape, lse.shape) == ((shape[0], 2, shape[3], 8), (shape[0], 2, shape[3]))
+
+
+@pytest.mark.parametrize("causal", [False, True, "top_left"])
+def test_no_key_gives_zero_and_minus_infinity(causal):
+    out, lse = attention_reference(*inputs((1, 2, 1, 3, 0, 8, 8)), causal=causal)
+    assert (out == 0).all()
+    assert np.isneginf(lse).all()
+
+
+def test_scores_beyond_the_range_of_exp_are_exact():
+    q, k = np.array([[[[1000.0], [-1000.0]]]]), np.array([[[[2.0], [3.0]]]])
+    out, lse = attention_reference(q, k, np.array([[[[5.0], [7.0]]]]), softmax_scale=1.0)
+    assert out.ravel().tolist() == [7, 5]
+    assert lse.ravel().tolist() == [3000, -2000]
+
+
+def test_lower_precision_computes_in_that_precision():
+    q, k, v = inputs((1, 2, 1, 16, 32, 64, 64), np.float32)
+    out, lse = attention_reference(q, k, v, dtype=np.float32)
+    exact, exact_lse = attention_reference(q, k, v)
+    assert (out.dtype, lse.dtype) == (np.float32, np.float32)
+    assert 0 < np.abs(out - exact).max() < 1e-6
+    assert 0 < np.abs(lse - exact_lse).max() < 1e-5
+
+
+def test_an_unknown_causal_word_is_refused():
+    with pytest.raises(ConfigError) as error:
+        attention_reference(*inputs(SHAPES[0]), causal="left")
+    assert str(error.value) == (
+        "attention: causal must be False, True, 'bottom_right' or 'top_left', got 'left'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v"),
+    [
+        ((1, 3, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8)),
+        ((1, 2, 4, 8), (1, 0, 4, 8), (1, 0, 4, 8)),
+        ((1, 2, 4, 8), (2, 2, 4, 8), (2, 2, 4, 8)),
+        ((1, 2, 4, 8), (1, 2, 4, 7), (1, 2, 4, 8)),
+        ((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 5, 8)),
+        ((2, 4, 8), (2, 4, 8), (2, 4, 8)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(q, k, v):
+    with pytest.raises(ConfigError) as error:
+        attention_reference(np.zeros(q), np.zeros(k), np.zeros(v))
+    assert str(error.value) == (
+        "attention_reference: wanted q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d] "
+        "and v [batch, kv_heads, seq_k, d_v] with heads a multiple of kv_heads, "
+        f"got q {list(q)}, k {list(k)}, v {list(v)}"
+    )
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1.001])
+def test_the_judge_fails_what_is_wrong_and_passes_what_is_right(wrong):
+    exact = np.array([1.0, -np.inf, 3.0])
+    peer = np.float32(exact)
+    assert_close("x", peer.copy(), exact, peer)
+    for at in range(3):
+        got = peer.copy()
+        got[at] = wrong
+        with pytest.raises(AssertionError):
+            assert_close("x", got, exact, peer)

@@ -1,0 +1,510 @@
+"""What every row means, said a second time in plain Python: exact numbers, one lane at a time.
+
+`MEANING` has a line for each syntax in the table whose effect is `NONE`. Its function takes the modifiers and the
+operands of one lane: integers as `int`, predicates as `bool`, floats as `Fraction` when all of them are finite and
+as `float` otherwise. It returns an `int` (which is wrapped to the width of the result), a `bool`, or a number that
+the caller rounds once as the modifiers say. `MEMORY`, `WARP` and `CALLS` do the same for the other effects.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from fractions import Fraction
+from types import SimpleNamespace as M
+from typing import Any
+
+# ------------------------------------------------------------------------------------------ rounding
+
+FORMATS = {  # type: significant bits, smallest exponent of a normal number, largest one
+    "f64": (53, -1022, 1023),
+    "f32": (24, -126, 127),
+    "f16": (11, -14, 15),
+    "bf16": (8, -126, 127),
+    "tf32": (11, -126, 127),
+}
+
+
+def rounded(x: Fraction, format: str, rnd: str) -> float:
+    """`x` rounded to the format by the definition of the rounding, with integers only. 0 is +0."""
+    precision, low, high = FORMATS[format]
+    if x == 0:
+        return 0.0
+    exponent = low
+    while abs(x) >= Fraction(2) ** (exponent + 1):
+        exponent += 64 if abs(x) >= Fraction(2) ** (exponent + 65) else 1
+    ulp = Fraction(2) ** (exponent - precision + 1)
+    down = math.floor(x / ulp)
+    rest = x / ulp - down
+    half = Fraction(1, 2)
+    up = {
+        "rm": False,
+        "rp": rest > 0,
+        "rz": rest > 0 and x < 0,
+        "rn": rest > half or (rest == half and down % 2 == 1),
+        "rna": rest > half or (rest == half and x > 0),
+    }[rnd]
+    whole = (down + up) * ulp
+    if abs(whole) >= Fraction(2) ** (high + 1):
+        stays = rnd == "rz" or (rnd == "rm" and x > 0) or (rnd == "rp" and x < 0)
+        largest = (2 - Fraction(2) ** (1 - precision)) * Fraction(2) ** high
+        return math.copysign(float(largest) if stays else math.inf, x)
+    return math.copysign(float(whole), x)
+
+
+def to_integer(x: Any, rnd: str) -> Any:
+    """`x` rounded to an integer; infinities and NaN stay."""
+    if isinstance(x, float):
+        return x
+    return {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[rnd](x)
+
+
+def converted_to_integer(m: M, x: Any) -> int:
+    bits = m.dtype.bits
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if m.dtype.is_signed else (0, (1 << bits) - 1)
+    if isinstance(x, float):
+        if math.isnan(x):
+            return 1 << bits - 1 if bits == 64 or m.atype.name == "f64" else 0
+        return high if x > 0 else low
+    return min(max(to_integer(x, m.rnd), low), high)
+
+
+# ------------------------------------------------------------------------------------------ floats
+
+
+def total(function: Callable[[float], float]) -> Callable[..., float]:
+    """A function of `math` that gives infinity or NaN instead of raising."""
+
+    def wrapped(_: M, a: Any) -> float:
+        try:
+            return function(float(a))
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return math.nan
+
+    return wrapped
+
+
+def reciprocal(a: Any) -> Any:
+    return Fraction(1) / a if isinstance(a, Fraction) and a else 1 / a if a else math.inf
+
+
+def quotient(m: M, a: Any, b: Any) -> Any:
+    if getattr(m, "mode", "") == "approx" and math.isfinite(b) and abs(b) > 2.0**126:
+        return math.nan if not math.isfinite(a) else 0.0
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.inf
+    return a / b
+
+
+def smaller(m: M, a: Any, b: Any) -> Any:
+    if math.isnan(a) or math.isnan(b):
+        both = (math.isnan(a) and math.isnan(b)) or getattr(m, "NaN", None)
+        return math.nan if both else a if math.isnan(b) else b
+    return min(a, b)
+
+
+def larger(m: M, a: Any, b: Any) -> Any:
+    return -smaller(m, -a, -b)
+
+
+def compared(m: M, a: Any, b: Any) -> bool:
+    unordered = a != a or b != b
+    if m.cmp in ("num", "nan"):
+        return unordered == (m.cmp == "nan")
+    if unordered:
+        return len(m.cmp) == 3
+    return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[m.cmp[:2]]
+
+
+def combined(m: M, a: Any, b: Any, c: bool) -> bool:
+    first = compared(m, a, b)
+    return {"and": first and c, "or": first or c, "xor": first != c}[m.combine]
+
+
+def kind_of(m: M, a: float) -> bool:
+    smallest = 2.0**-126 if m.type.bits == 32 else 2.0**-1022
+    subnormal = 0 < abs(a) < smallest
+    return {
+        "finite": math.isfinite(a),
+        "infinite": math.isinf(a),
+        "number": not math.isnan(a),
+        "notanumber": math.isnan(a),
+        "normal": math.isfinite(a) and not subnormal,
+        "subnormal": subnormal,
+    }[m.op]
+
+
+# ------------------------------------------------------------------------------------------ integers
+
+
+def clamp(x: int, bits: int, signed: bool) -> int:
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return min(max(x, low), high)
+
+
+def halves(m: M, product: int) -> int:
+    return product >> m.type.bits if m.mode == "hi" else product
+
+
+def divided(a: int, b: int) -> int:
+    return -1 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def remainder(a: int, b: int) -> int:
+    return a if b == 0 else a - b * divided(a, b)
+
+
+def bits_of(m: M, a: int) -> str:
+    return format(a % (1 << m.type.bits), f"0{m.type.bits}b")
+
+
+def found(m: M, a: int) -> int:
+    width = m.type.bits
+    differing = [n for n in range(width) if (a >> n & 1) != (a < 0)]
+    if not differing:
+        return 0xFFFFFFFF
+    return width - 1 - differing[-1] if m.shiftamt else differing[-1]
+
+
+def field(m: M, a: int, b: int, c: int) -> int:
+    """The manual's loop for bfe, bit by bit."""
+    top, start, length = m.type.bits - 1, b & 255, c & 255
+    sign = 0 if not m.type.is_signed or length == 0 else a >> min(start + length - 1, top) & 1
+    picked = [a >> start + n & 1 if n < length and start + n <= top else sign for n in range(top + 1)]
+    return sum(bit << n for n, bit in enumerate(picked))
+
+
+def inserted(m: M, a: int, b: int, c: int, e: int) -> int:
+    """The manual's loop for bfi, bit by bit."""
+    start, length = c & 255, e & 255
+    for n in range(min(length, m.type.bits)):
+        if start + n < m.type.bits:
+            b = b & ~(1 << start + n) | (a >> n & 1) << start + n
+    return b
+
+
+def looked_up(_: M, a: int, b: int, c: int, lut: int) -> int:
+    return sum((lut >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | c >> n & 1) & 1) << n for n in range(32))
+
+
+def funnel(m: M, a: int, b: int, c: int) -> int:
+    n = c % 32 if m.mode == "wrap" else min(c, 32)
+    return (b << 32 | a) >> n if m.dir == "r" else (b << 32 | a) << n >> 32
+
+
+PRMT = {  # the manual's tables: the bytes picked for c = 0, 1, 2, 3, the lowest byte first
+    "f4e": ("0123", "1234", "2345", "3456"),
+    "b4e": ("0765", "1076", "2107", "3210"),
+    "rc8": ("0000", "1111", "2222", "3333"),
+    "ecl": ("0123", "1123", "2223", "3333"),
+    "ecr": ("0000", "0111", "0122", "0123"),
+    "rc16": ("0101", "2323", "0101", "2323"),
+}
+
+
+def permuted(m: M, a: int, b: int, c: int) -> int:
+    source = struct.pack("<II", a, b)
+    if m.mode:
+        return int.from_bytes(bytes(source[int(n)] for n in PRMT[m.mode][c & 3]), "little")
+    out = []
+    for n in range(4):
+        pick = c >> 4 * n & 15
+        byte = source[pick & 7]
+        out.append((255 if byte & 128 else 0) if pick & 8 else byte)
+    return int.from_bytes(bytes(out), "little")
+
+
+def shifted_right(m: M, a: int, b: int) -> int:
+    return a >> min(b, m.type.bits)
+
+
+def packed(width: int, a: tuple[int, ...]) -> int:
+    return sum(part << n * width for n, part in enumerate(a))
+
+
+def unpacked(width: int, count: int, a: int) -> tuple[int, ...]:
+    return tuple(a >> n * width & (1 << width) - 1 for n in range(count))
+
+
+# ------------------------------------------------------------------------------------------ one line a row
+
+
+def add(_: M, a: Any, b: Any) -> Any:
+    return a + b
+
+
+def sub(_: M, a: Any, b: Any) -> Any:
+    return a - b
+
+
+def mul(_: M, a: Any, b: Any) -> Any:
+    return a * b
+
+
+def fma(_: M, a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
+
+
+def same(_: M, a: Any) -> Any:
+    return a
+
+
+def negated(_: M, a: Any) -> Any:
+    return -a
+
+
+def absolute(_: M, a: Any) -> Any:
+    return abs(a)
+
+
+MEANING: dict[str, Callable[..., Any]] = {
+    # integers
+    "add.type d, a, b": add,
+    "add{.sat}.s32 d, a, b": lambda m, a, b: clamp(a + b, 32, True) if m.sat else a + b,
+    "sub.type d, a, b": sub,
+    "sub{.sat}.s32 d, a, b": lambda m, a, b: clamp(a - b, 32, True) if m.sat else a - b,
+    "mul.mode.type d, a, b": lambda m, a, b: halves(m, a * b),
+    "mul.wide.type d:wide, a, b": mul,
+    "mad.mode.type d, a, b, c": lambda m, a, b, c: halves(m, a * b) + c,
+    "mad.wide.type d:wide, a, b, c:wide": fma,
+    "div.type d, a, b": lambda _, a, b: divided(a, b),
+    "rem.type d, a, b": lambda _, a, b: remainder(a, b),
+    "abs.type d, a": absolute,  # of integers, and of bf16
+    "neg.type d, a": negated,  # of integers, and of bf16
+    "min.type d, a, b": lambda _, a, b: min(a, b),
+    "max.type d, a, b": lambda _, a, b: max(a, b),
+    "and.type d, a, b": lambda _, a, b: a & b,
+    "or.type d, a, b": lambda _, a, b: a | b,
+    "xor.type d, a, b": lambda _, a, b: a ^ b,
+    "not.type d, a": lambda m, a: not a if m.type.name == "pred" else ~a,
+    "lop3.b32 d, a, b, c, lut:imm": looked_up,
+    "shl.type d, a, b:u32": lambda m, a, b: a << min(b, m.type.bits),
+    "shr.type d, a, b:u32": shifted_right,
+    "shf.dir.mode.b32 d, a, b, c:u32": funnel,
+    "popc.type d:u32, a": lambda m, a: bits_of(m, a).count("1"),
+    "clz.type d:u32, a": lambda m, a: m.type.bits - a.bit_length(),
+    "bfind{.shiftamt}.type d:u32, a": found,
+    "brev.type d, a": lambda m, a: int(bits_of(m, a)[::-1], 2),
+    "bfe.type d, a, b:u32, c:u32": field,
+    "bfi.type d, a, b, c:u32, e:u32": inserted,
+    "prmt.b32{.mode} d:b32, a:b32, b:b32, c:b32": permuted,
+    # floats
+    "add.rnd{.ftz}{.sat}.f32 d, a, b": add,
+    "add.rnd.f64 d, a, b": add,
+    "add.rnd{.ftz}{.sat}.type d, a, b": add,
+    "add.rnd.type d, a, b": add,
+    "sub.rnd{.ftz}{.sat}.f32 d, a, b": sub,
+    "sub.rnd.f64 d, a, b": sub,
+    "sub.rnd{.ftz}{.sat}.type d, a, b": sub,
+    "sub.rnd.type d, a, b": sub,
+    "mul.rnd{.ftz}{.sat}.f32 d, a, b": mul,
+    "mul.rnd.f64 d, a, b": mul,
+    "mul.rnd{.ftz}{.sat}.type d, a, b": mul,
+    "mul.rnd.type d, a, b": mul,
+    "fma.rnd{.ftz}{.sat}.f32 d, a, b, c": fma,
+    "fma.rnd.f64 d, a, b, c": fma,
+    "fma.rnd{.ftz}{.sat}.type d, a, b, c": fma,
+    "fma.rnd{.ftz}.relu.type d, a, b, c": fma,
+    "fma.rnd{.relu}.type d, a, b, c": fma,
+    "neg{.ftz}.f32 d, a": negated,
+    "neg.f64 d, a": negated,
+    "neg{.ftz}.type d, a": negated,
+    "abs{.ftz}.f32 d, a": absolute,
+    "abs.f64 d, a": absolute,
+    "abs{.ftz}.type d, a": absolute,
+    "min{.ftz}{.NaN}.f32 d, a, b": smaller,
+    "min.f64 d, a, b": smaller,
+    "min{.ftz}{.NaN}.type d, a, b": smaller,
+    "min{.NaN}.type d, a, b": smaller,
+    "max{.ftz}{.NaN}.f32 d, a, b": larger,
+    "max.f64 d, a, b": larger,
+    "max{.ftz}{.NaN}.type d, a, b": larger,
+    "max{.NaN}.type d, a, b": larger,
+    "copysign.type d, a, b": lambda _, a, b: math.copysign(b, a),
+    "testp.op.type p:pred, a": kind_of,
+    "div.rnd{.ftz}.f32 d, a, b": quotient,
+    "div.rnd.f64 d, a, b": quotient,
+    "div.mode{.ftz}.f32 d, a, b": quotient,
+    "rcp.approx{.ftz}.f32 d, a": lambda _, a: reciprocal(a),
+    "rcp.rnd{.ftz}.f32 d, a": lambda _, a: reciprocal(a),
+    "rcp.rnd.f64 d, a": lambda _, a: reciprocal(a),
+    "sqrt.approx{.ftz}.f32 d, a": total(math.sqrt),
+    "sqrt.rnd{.ftz}.f32 d, a": total(math.sqrt),
+    "sqrt.rnd.f64 d, a": total(math.sqrt),
+    "rsqrt.approx{.ftz}.f32 d, a": total(lambda a: reciprocal(math.sqrt(a))),
+    "ex2.approx{.ftz}.f32 d, a": total(math.exp2),
+    "lg2.approx{.ftz}.f32 d, a": total(lambda a: math.log2(a) if a else -math.inf),
+    "sin.approx{.ftz}.f32 d, a": total(math.sin),
+    "cos.approx{.ftz}.f32 d, a": total(math.cos),
+    "tanh.approx.f32 d, a": total(math.tanh),
+    # comparison
+    "setp.cmp.type p:pred, a, b": compared,
+    "setp.cmp{.ftz}.f32 p:pred, a, b": compared,
+    "setp.cmp.f64 p:pred, a, b": compared,
+    "setp.cmp{.ftz}.f16 p:pred, a, b": compared,
+    "setp.cmp.bf16 p:pred, a, b": compared,
+    "setp.cmp.combine.type p:pred, a, b, c:pred": combined,
+    "setp.cmp.combine{.ftz}.f32 p:pred, a, b, c:pred": combined,
+    "selp.type d, a, b, c:pred": lambda _, a, b, c: a if c else b,
+    # conversion
+    "cvt.dtype.atype d:dtype, a:atype": same,
+    "cvt.sat.dtype.atype d:dtype, a:atype": lambda m, a: clamp(a, m.dtype.bits, m.dtype.is_signed),
+    "cvt.rnd.dtype.atype d:dtype, a:atype": lambda m, a: (
+        same(m, a) if m.rnd in ("rn", "rz", "rm", "rp")
+        else converted_to_integer(m, a) if m.dtype.is_integer
+        else to_integer(a, m.rnd)
+    ),
+    "cvt.rnd{.ftz}.dtype.atype d:dtype, a:atype": lambda m, a: (
+        converted_to_integer(m, a) if m.dtype.is_integer else a
+    ),
+    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype": lambda m, a: (
+        to_integer(a, m.rnd) if m.atype is m.dtype else a
+    ),
+    "cvt{.ftz}.dtype.atype d:dtype, a:atype": same,
+    "cvt.rnd.relu.dtype.atype d:dtype, a:atype": same,
+    "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype": same,
+    "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype, b:atype": lambda _, a, b: (b, a),  # lower half first
+    "cvt.rnd.tf32.f32 d:b32, a:f32": same,
+    # data movement
+    "mov.type d, a": same,
+    "mov.b32 d, a:b16*2": lambda _, a: packed(16, a),
+    "mov.b64 d, a:b32*2": lambda _, a: packed(32, a),
+    "mov.b64 d, a:b16*4": lambda _, a: packed(16, a),
+    "mov.b32 d:b16*2, a": lambda _, a: unpacked(16, 2, a),
+    "mov.b64 d:b32*2, a": lambda _, a: unpacked(32, 2, a),
+    "mov.b64 d:b16*4, a": lambda _, a: unpacked(16, 4, a),
+    "prefetch.global.level [addr:u64]": lambda *_: (),
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------------------ memory
+
+# The old values in memory and the operands of one lane; the new values and what d becomes (None: no d).
+LOAD = lambda m, old: (old, old if m.vec else old[0])  # noqa: E731  # one line a row, as above
+
+
+def store(m: M, _: Any, a: Any) -> Any:
+    return (a if m.vec else (a,)), None
+
+
+UPDATE: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, b: old + b,
+    "min": min,
+    "max": max,
+    "and": lambda old, b: old & b,
+    "or": lambda old, b: old | b,
+    "xor": lambda old, b: old ^ b,
+    "exch": lambda old, b: b,
+    "inc": lambda old, b: 0 if old >= b else old + 1,
+    "dec": lambda old, b: b if old == 0 or old > b else old - 1,
+}
+
+
+def atom(m: M, old: Any, b: Any) -> Any:
+    return (UPDATE[getattr(m, "op", "add")](old[0], b),), old[0]
+
+
+def red(m: M, old: Any, b: Any) -> Any:
+    return (UPDATE[getattr(m, "op", "add")](old[0], b),), None
+
+
+MEMORY: dict[str, Callable[..., Any]] = {
+    "ld.space{.cop}{.vec}.type d*vec, [addr:u64]": LOAD,
+    "ld{.vec}.type d*vec, [addr:u64]": LOAD,
+    "ld.global.nc{.evict}{.prefetch}{.vec}.type d*vec, [addr:u64]": LOAD,
+    "st.space{.cop}{.vec}.type [addr:u64], a*vec": store,
+    "st{.vec}.type [addr:u64], a*vec": store,
+    "atom{.sem}{.scope}.space.op.type d, [addr:u64], b": atom,
+    "atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b": atom,
+    "atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c": lambda m, old, b, c: (
+        (c if old[0] == b else old[0],), old[0],
+    ),
+    "red{.sem}{.scope}.space.op.type [addr:u64], b": red,
+    "red{.sem}{.scope}.space.add.noftz.type [addr:u64], b": red,
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------------------ warps
+
+
+def shuffled(m: M, lane: int, warp: list[M]) -> tuple[int, bool]:
+    """The four drawings of the manual: segments of 32 - mask lanes, which a lane does not leave."""
+    me = warp[lane]
+    n, c, mask = me.b & 31, me.c & 31, me.c >> 8 & 31
+    first, last = lane & mask, lane & mask | c & ~mask
+    source = {"up": lane - n, "down": lane + n, "bfly": lane ^ n, "idx": first | n & ~mask}[m.mode]
+    inside = source >= last if m.mode == "up" else source <= last
+    return warp[source if inside else lane].a, inside
+
+
+def votes(lane: int, warp: list[M]) -> list[bool]:
+    return [bool(x.a) for n, x in enumerate(warp) if warp[lane].membermask >> n & 1 and x.active]
+
+
+def voted(m: M, lane: int, warp: list[M]) -> bool:
+    cast = votes(lane, warp)
+    return {"any": any(cast), "all": all(cast), "uni": all(cast) or not any(cast)}[m.mode]
+
+
+def members(lane: int, warp: list[M]) -> list[int]:
+    return [n for n, x in enumerate(warp) if warp[lane].membermask >> n & 1 and x.active]
+
+
+def reduced(m: M, lane: int, warp: list[M]) -> int:
+    values = [warp[n].a for n in members(lane, warp)]
+    result = values[0]
+    for value in values[1:]:
+        result = UPDATE[m.op](result, value)
+    return result
+
+
+# The modifiers, a lane's number, and the operands of all lanes of its warp; the result of that lane.
+WARP: dict[str, Callable[..., Any]] = {
+    "shfl.sync.mode.b32 d, a, b:u32, c:u32, membermask:u32": lambda m, n, w: shuffled(m, n, w)[0],
+    "shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32": shuffled,
+    "vote.sync.mode.pred p:pred, a:pred, membermask:u32": voted,
+    "vote.sync.ballot.b32 d, a:pred, membermask:u32": lambda _, n, w: sum(
+        1 << i for i in members(n, w) if w[i].a
+    ),
+    "activemask.b32 d": lambda _, n, w: sum(1 << i for i, x in enumerate(w) if x.active),
+    "redux.sync.op.type d, a, membermask:u32": reduced,
+    "elect.sync d:b32|p:pred, membermask:u32": lambda _, n, w: (
+        min(members(n, w)), n == min(members(n, w)),
+    ),
+    "bar.warp.sync membermask:u32": lambda *_: (),
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------------------ everything else
+
+# What the machine is asked to do: the method and its arguments, where strings name operands or modifiers.
+CALLS: dict[str, list[tuple[Any, ...]]] = {
+    "bra{.uni} target:label": [],
+    "ret{.uni}": [],
+    "exit": [],
+    "trap": [("trap", "=trap instruction")],
+    "bar.sync a:u32{, b:u32}": [("barrier", "a", "b", {"wait": True})],
+    "bar.arrive a:u32, b:u32": [("barrier", "a", "b", {"wait": False})],
+    "cvta.space.u64 d, a": [("convert_address", "space", "a", {"to_space": False})],
+    "cvta.to.space.u64 d, a": [("convert_address", "space", "a", {"to_space": True})],
+    "membar.level": [("fence", "level")],
+    "fence.sem.scope": [("fence", "scope")],
+    "cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm{, src_size:u32}": [
+        ("copy_async", "dst", "src", "cp_size", "src_size")
+    ],
+    "cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16{, src_size:u32}": [
+        ("copy_async", "dst", "src", 16, "src_size")
+    ],
+    "cp.async.commit_group": [("copy_async_commit",)],
+    "cp.async.wait_group n:imm": [("copy_async_wait", "n")],
+    "cp.async.wait_all": [("copy_async_wait", None)],
+}
+
+# ------------------------------------------------------------------------------------------ operands
+
+# Literals that an `imm` operand may be; the first is used in the text given to the assembler.
+IMMEDIATES: dict[str, tuple[int, ...]] = {
+    "cp_size": (16, 8, 4),
+    "lut": (0xE8, 0x96, 0x00, 0xFF, 0x1B),
+    "n": (0, 1, 7),
+}

@@ -1,0 +1,159 @@
+"""A wheel, an editable install and a bare checkout all find the packages and the templates.
+
+The archives are made by setuptools' build hooks, which pip and build call, and are unpacked as pip
+does it, so no network is needed and nothing outside the temporary folder is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGED = ("ptxgen", "flash", "templates")
+PROBE = "probe.txt.j2"
+
+pytestmark = pytest.mark.slow
+
+REPORT = """
+import importlib, importlib.util, json, ptxgen, flash
+from ptxgen.frames import load_template
+from pathlib import Path
+names = {names!r}
+print(json.dumps(dict(
+    ptxgen=ptxgen.__file__,
+    flash=flash.__file__,
+    templates=importlib.util.find_spec("ptxgen.templates") and
+        importlib.import_module("ptxgen.templates").__file__,
+    probe=load_template({probe!r}).render(word="found"),
+    compiled=[load_template(name).name for name in names],
+    probe_file=load_template({probe!r}).filename,
+)))
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A copy of what is packaged, with a probe template of its own, and the archives made of it."""
+
+    checkout: Path
+    wheel: Path
+    editable: Path
+    sdist: Path
+
+
+def build(hook: str, checkout: Path, out: Path) -> Path:
+    out.mkdir()
+    code = f"from setuptools import build_meta as b; print(b.{hook}({str(out)!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True)
+    (made,) = out.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    pytest.importorskip("setuptools", minversion="77")
+    top = tmp_path_factory.mktemp("packaging")
+    checkout = top / "checkout"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    for name in PACKAGED:
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, checkout / name, ignore=ignore)
+    (checkout / "templates" / PROBE).write_text("{{ word }}\n")
+    # The sdist is unpacked and built in turn, as an installer without wheels does it.
+    sdist = build("build_sdist", checkout, top / "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(top / "unpacked", filter="data")
+    (unpacked,) = (top / "unpacked").iterdir()
+    wheel = build("build_wheel", unpacked, top / "wheel")
+    return Built(checkout, wheel, build("build_editable", checkout, top / "editable"), sdist)
+
+
+def report(tmp_path: Path, *, install: Path | None = None, path: Path | None = None) -> Any:
+    """What a new environment sees that has the dependencies and, if given, `install` unpacked."""
+    env = tmp_path / "env"
+    venv.create(env, with_pip=False, symlinks=os.name != "nt")
+    scheme = {"base": str(env), "platbase": str(env)}
+    site = Path(sysconfig.get_path("purelib", "venv", vars=scheme))
+    # Appended, and its own .pth files are not read: an installed ptxgen does not get in.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    if install:
+        with zipfile.ZipFile(install) as archive:
+            archive.extractall(site)
+    python = Path(sysconfig.get_path("scripts", "venv", vars=scheme)) / Path(sys.executable).name
+    names = [p.name for p in sorted((ROOT / "templates").glob("*.j2"))]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_"))}
+    if path:
+        environ["PYTHONPATH"] = str(path)
+    ran = subprocess.run(
+        [python, "-c", REPORT.format(names=names, probe=PROBE)],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    seen = json.loads(ran.stdout)
+    assert seen["probe"] == "found\n"
+    assert seen["compiled"] == names
+    return seen
+
+
+def test_a_wheel_brings_its_own_templates(built: Built, tmp_path: Path) -> None:
+    seen = report(tmp_path, install=built.wheel)
+    for what in ("ptxgen", "flash", "templates", "probe_file"):
+        assert Path(seen[what]).is_relative_to(tmp_path / "env"), what
+
+
+def test_an_editable_install_uses_the_checkout(built: Built, tmp_path: Path) -> None:
+    seen = report(tmp_path, install=built.editable)
+    assert Path(seen["ptxgen"]) == built.checkout / "ptxgen" / "__init__.py"
+    assert Path(seen["flash"]) == built.checkout / "flash" / "__init__.py"
+    assert Path(seen["templates"]) == built.checkout / "templates" / "__init__.py"
+    assert Path(seen["probe_file"]) == built.checkout / "templates" / PROBE
+
+
+def test_a_bare_checkout_needs_no_install(built: Built, tmp_path: Path) -> None:
+    seen = report(tmp_path, path=built.checkout)
+    assert Path(seen["ptxgen"]) == built.checkout / "ptxgen" / "__init__.py"
+    assert seen["templates"] is None  # there it is not a package, and nothing needs it to be
+    assert Path(seen["probe_file"]) == built.checkout / "templates" / PROBE
+
+
+def test_a_wheel_is_importable_without_being_unpacked(built: Built, tmp_path: Path) -> None:
+    assert Path(report(tmp_path, path=built.wheel)["ptxgen"]).is_relative_to(built.wheel)
+
+
+def test_a_wheel_holds_every_source_file_and_nothing_else_at_the_top(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        inside = {PurePosixPath(n) for n in archive.namelist() if ".dist-info/" not in n}
+    want = {
+        PurePosixPath("ptxgen" if top == "templates" else "", f.relative_to(built.checkout))
+        for top in PACKAGED
+        for f in (built.checkout / top).rglob("*")
+        if f.suffix in {".py", ".pyi", ".typed", ".j2"}
+    }
+    assert inside == want
+    assert PurePosixPath("ptxgen/templates", PROBE) in inside
+    assert {n.parts[0] for n in inside} == {"ptxgen", "flash"}
+
+
+def test_an_sdist_holds_templates_licence_and_configuration(built: Built) -> None:
+    with tarfile.open(built.sdist) as archive:
+        inside = {str(PurePosixPath(*PurePosixPath(n).parts[1:])) for n in archive.getnames()}
+    assert {f"templates/{PROBE}", "templates/__init__.py", "LICENSE", "pyproject.toml"} <= inside

@@ -1,0 +1,1 @@
+"""Command lines: each parses arguments, calls the library and prints."""
