@@ -1,1 +1,29 @@
-"""Attention: configurations, kernels, references and the launch object."""
+"""Attention kernels: a config, a kernel object that launches on arrays, and a function for both at
+once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from flash.config import AttentionConfig
+    from flash.kernel import AttentionKernel, attention
+
+__all__ = ["AttentionConfig", "AttentionKernel", "attention"]
+
+_HOME: Final = {"AttentionConfig": "config", "AttentionKernel": "kernel", "attention": "kernel"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used: a program that only makes configs needs no
+    kernel.
+    """
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'flash' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
+    found = getattr(importlib.import_module(f"flash.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found

@@ -29,10 +29,11 @@ from flash.reference import Causal, causal_offset
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# exp(score) is used as it is when every row's sum of them lies between this and infinity. Above it,
-# what f32 loses below its smallest number 2^-149 changes an output by less than 2^-129 for each
-# key, which is less than the smallest normal f32.
+# exp(score) is used as it is when every row's sum of them is finite and at least SAFE_TOTAL, and
+# its largest |sum of exp(score) * v| is finite and at least SAFE_SUM (or 0, as for v = 0). Then
+# what f32 loses below its smallest number, 2^-149 for each key, is nothing beside its rounding.
 SAFE_TOTAL = 2.0**-20
+SAFE_SUM = 2.0**-100
 
 # Starting a thread costs about 0.2 ms, which is this many multiplications.
 WORTH_A_THREAD = 2**24
@@ -130,7 +131,7 @@ class _Job:
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
             return
-        heads_each = min(self.group, max(1, BLOCK_Q // seq_q))
+        heads_each = max(1, BLOCK_Q // seq_q)
         for q0 in reversed(range(0, seq_q, BLOCK_Q)):
             queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
             for b in range(batch):
@@ -171,8 +172,8 @@ class _Workspace:
         size = self.ones.itemsize
         step, unit = x.strides
         in_place = step >= x.shape[1] * size and step % size == 0 and unit == size
-        if in_place and x.dtype == self.ones.dtype and x.flags.aligned:
-            return x
+        if in_place and x.dtype == self.ones.dtype:
+            return x  # numpy 2.0 multiplies other strides slowly, without BLAS
         copy = self.take(name, *x.shape)
         copy[...] = x
         return copy
@@ -186,12 +187,19 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
     np.multiply(q, job.dtype.type(job.scale), out=scaled.reshape(q.shape))
 
     acc, total, top = _sweep(job, space, scaled, k, v, queries, shifted=False)
-    if not (total.min() >= SAFE_TOTAL and total.max() < np.inf and np.isfinite(acc).all()):
+    if not _safe(acc, total):
         acc, total, top = _sweep(job, space, scaled, k, v, queries, shifted=True)
     total_or_one = np.where(total == 0, 1, total)
     job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
     if job.lse is not None:
         job.lse[b, heads, queries] = (top + np.log(total)).reshape(q.shape[:2])
+
+
+def _safe(acc: NDArray[Any], total: NDArray[Any]) -> bool:
+    """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, nor met NaN."""
+    size = np.maximum(acc.max(axis=1), -acc.min(axis=1))
+    lasting = (size >= SAFE_SUM) | (size == 0)
+    return bool(((total >= SAFE_TOTAL) & (total < np.inf) & (size < np.inf) & lasting).all())
 
 
 def _sweep(

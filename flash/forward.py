@@ -5,6 +5,7 @@ One CTA computes `block_q` rows of one head. Everything is f32 and each operatio
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
@@ -12,10 +13,19 @@ from itertools import product
 from flash.config import KernelConfig
 from flash.mask import Mask
 from flash.softmax import LOG2E, OnlineSoftmax
-from flash.tiles import Matrix, TileLoader, access_width, clear_padding, repeat, store_chunk
+from flash.tiles import (
+    Matrix,
+    TileLoader,
+    access_width,
+    await_copies,
+    clear_padding,
+    commit_copies,
+    repeat,
+    store_chunk,
+)
 from flash.tiling import CHUNK, F32_BYTES, Tiling
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
 from ptxgen.types import f32, s32, s64, u32, u64
 
 # Text size against loop overhead: a turn of the two inner loops holds about so many multiply-adds.
@@ -43,7 +53,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     """The module with the kernel of this configuration; `flash/contract.py` says what its parameters mean."""
     t = config.tiling
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
-    Q, K, V, O, LSE = _arrays(k, config)
+    Q_all, K_all, V_all, O_all, LSE = _arrays(k, config)
     seq_q, seq_k = (k.signed(k.param(name, u32)) for name in ("seq_q", "seq_k"))
     heads, group = k.param("heads", u32), k.param("group", u32)
     scale_log2 = k.param("softmax_scale", f32) * LOG2E
@@ -58,8 +68,8 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     first_row = nth_block * t.block_q
     batch, head = head_of_batch // heads.as_(s32), head_of_batch % heads.as_(s32)
     kv_head = head // group.as_(s32)
-    Q, O = (M.head(k, batch, head, seq_q) for M in (Q, O))
-    K, V = (M.head(k, batch, kv_head, seq_k) for M in (K, V))
+    Q, O = (M.head(k, batch, head, seq_q) for M in (Q_all, O_all))
+    K, V = (M.head(k, batch, kv_head, seq_k) for M in (K_all, V_all))
 
     k.note("shared memory, and where this thread stands in it")
     Q_tile = k.shared("Q_tile", (t.block_q, t.qk_pitch))
@@ -88,39 +98,51 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     S = k.fragment(t.rows, t.keys)
 
     for tile in (Q_tile, K_tile):
-        clear_padding(k, tile, used=t.head_dim, summed=t.dim_chunks * t.splits * CHUNK)
-    Q_loader.start()
-    K_loader.start()
+        clear_padding(k, tile, used=t.head_dim, read=t.dim_chunks * t.splits * CHUNK)
+    clear_padding(k, V_tile, used=t.head_dim_v, read=t.value_chunks * CHUNK)
+    with k.when(tiles > 0, uniform=True):
+        Q_loader.start()
+        K_loader.start()
+        commit_copies(k)
     with k.loop(0, tiles * t.tile, step=t.tile) as first_key:
-        K_loader.wait()
+        await_copies(k)
         k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
         V_loader.start()
+        commit_copies(k)
 
         k.note("S = scale * Q K^T")
         _scores(k, t, S, q_rows, k_rows)
         for score in S.all():
             k.mul(score, scale_log2, into=score)
-        with k.when(first_key + (t.tile - 1) > all_see, uniform=True):
+        hides_keys = first_key + (t.tile - 1) > all_see
+        with k.when(hides_keys, uniform=True):
             mask.apply(k, t, S, my_first_row, first_key + k.signed(me.key_lane))
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
         rescale = softmax.take(S)
         _share_weights(k, t, S, me, p_mine)
-        for row, factor in zip(O_acc, rescale, strict=True):
-            for value in row:
+        for outputs, factor in zip(O_acc, rescale, strict=True):
+            for value in outputs:
                 k.mul(value, factor, into=value)
 
-        V_loader.wait()
         V_loader.advance()
         K_loader.advance()
-        k.barrier()  # V has arrived for all, and nobody still reads this K
-        K_loader.start()
+        await_copies(k)
+        k.barrier()  # V and P have arrived for all, and nobody still reads this K
+        with k.when(first_key < (tiles - 1) * t.tile, uniform=True):
+            K_loader.start()
+            commit_copies(k)
 
         k.note("O += P V")
-        _outputs(k, t, O_acc, p_rows, v_chunks)
+        if not config.causal:  # the only keys unseen are beyond the end, where V is zero
+            _outputs(k, t, O_acc, p_rows, v_chunks, _add_product)
+        else:
+            with k.when(hides_keys, uniform=True):
+                _outputs(k, t, O_acc, p_rows, v_chunks, _add_product_if_seen)
+            with k.otherwise():
+                _outputs(k, t, O_acc, p_rows, v_chunks, _add_product)
 
     k.note("O / sum, LSE")
-    K_loader.wait()  # the copy of a block beyond the last one, which read nothing
     for i in range(t.rows):
         row = my_first_row + t.groups * i
         inverse, lse = softmax.finish(i)
@@ -192,7 +214,7 @@ def _scores(k: KernelBuilder, t: Tiling, S: Fragment, q_rows: TilePointer, k_row
 
 
 def _share_weights(k: KernelBuilder, t: Tiling, P: Fragment, me: Thread, p_mine: TilePointer) -> None:
-    """Give this thread's weights to the other lanes of its row group, which are all in its warp.
+    """Give this thread's weights to the other lanes of its row group; they are complete after the next barrier.
 
     Columns of the P tile are in the order in which keys were dealt: chunk c of a key lane holds its keys 4c … 4c+3. The splits of a key lane have the
     same weights and write every splits-th row each.
@@ -202,27 +224,46 @@ def _share_weights(k: KernelBuilder, t: Tiling, P: Fragment, me: Thread, p_mine:
             for i, c in product(range(writer, t.rows, t.splits), range(t.keys // CHUNK)):
                 to = p_mine.step(t.groups * i, c * t.key_lanes * CHUNK)
                 k.store(to, P.row(i)[c * CHUNK : (c + 1) * CHUNK])
-    k.bar_warp_sync(-1)  # the row group's weights are complete
 
 
-def _outputs(k: KernelBuilder, t: Tiling, O: Fragment, p_rows: TilePointer, v_chunks: list[TilePointer]) -> None:
-    """O += P V for this thread's rows and chunks of head_dim_v."""
+def _add_product(k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]) -> None:
+    """totals += weight * values."""
+    for total, value in zip(totals, values, strict=True):
+        k.accumulate(total, weight, value)
+
+
+def _add_product_if_seen(k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]) -> None:
+    """totals += weight * values, but nothing where the weight is 0: 0 * NaN from a key that is not seen would be NaN."""
+    with k.only_if(k.setp(weight, 0.0, cmp="neu")):
+        _add_product(k, totals, weight, values)
+
+
+def _outputs(
+    k: KernelBuilder,
+    t: Tiling,
+    O: Fragment,
+    p_rows: TilePointer,
+    v_chunks: list[TilePointer],
+    add: Callable[[KernelBuilder, list[Var], Value, list[Value]], None],
+) -> None:
+    """O += P V for this thread's rows and chunks of head_dim_v; `add` adds one key's values to one row."""
     p = p_rows.cursor()
     v = [chunk.cursor() for chunk in v_chunks]
     whole = t.value_chunks // t.lanes  # chunks that every lane has; they lie at fixed distances from the first
 
     def v_part(c: int, key: int) -> tuple[Value, ...]:
         cursor = v[0].step(key, t.lanes * CHUNK * c) if c < whole else v[-1].step(key)
-        return k.load(cursor, CHUNK)  # type: ignore[no-any-return]  # CHUNK > 1: a tuple
+        return k.load(cursor, CHUNK)
 
     def add_keys(n: int) -> None:
         """The keys of key lane n."""
         for c in range(t.keys // CHUNK):
             p_parts = [k.load(p.step(t.groups * i, (c * t.key_lanes + n) * CHUNK), CHUNK) for i in range(t.rows)]
             for j in range(CHUNK):
-                v_parts = [v_part(x, n + t.key_lanes * (c * CHUNK + j)) for x in range(t.chunks)]
-                for i, x, d in product(range(t.rows), range(t.chunks), range(CHUNK)):
-                    k.accumulate(O[i, x * CHUNK + d], p_parts[i][j], v_parts[x][d])
+                key = n + t.key_lanes * (c * CHUNK + j)
+                v_row = [value for x in range(t.chunks) for value in v_part(x, key)]
+                for i in range(t.rows):
+                    add(k, O.row(i), p_parts[i][j], v_row)
 
     def advance(lanes: int) -> None:
         p.advance(columns=CHUNK * lanes)

@@ -45,8 +45,8 @@ def attention_reference(
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], with heads a multiple of kv_heads. Returns out [batch, heads, seq_q, d_v] and lse [batch,
     heads, seq_q], both of `dtype`; `dtype=np.float32` is the same-precision reference of the
-    tests. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and -inf. Keys and
-    values that a row does not see are never read for it, so that what they hold cannot matter.
+    tests. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and -inf. What a row
+    does not see is left out of its sums, not multiplied by 0, so that NaN there cannot matter.
     Memory is O(seq_q * seq_k).
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
@@ -61,9 +61,10 @@ def attention_reference(
     last = np.arange(seq_q) + causal_offset(causal, seq_q, seq_k)
     seen = np.clip(last + 1, 0, seq_k)  # query i sees the keys 0 .. seen[i] - 1
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
+        scores = scale * (q @ k.swapaxes(2, 3))
         for n in np.unique(seen):
             rows = seen == n
-            score = scale * (q[:, :, rows] @ k[:, :, :n].swapaxes(2, 3))
+            score = scores[:, :, rows, :n]
             top = score.max(axis=3, keepdims=True, initial=-np.inf)
             top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
             weight = np.exp(score - top)

@@ -11,6 +11,7 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 _MOST_LANES_PER_ROW = 32  # a warp reads at most one row at a time, so rows of 512 bytes and more are contiguous
 _FIRST_WITH_COPY_ASYNC = 80
+_COPIES_IN_FLIGHT = 4  # rows on their way through registers at once, where copies are not asynchronous
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,14 @@ class TileLoader:
     """Copies a block of rows of a matrix into a tile, again and again, walking down the matrix.
 
     Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in every `rows_at_once`-th row. Rows beyond the
-    matrix become zeros and are not read. From sm_80 on the copy is asynchronous: complete for this thread after
-    `wait`, and for the CTA after a barrier behind that.
+    matrix become zeros and are not read. From sm_80 on copies are asynchronous: complete for this thread after
+    `commit_copies` and `await_copies`, and for the CTA after a barrier behind that.
     """
 
     def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value) -> None:
         self.k = k
         self.matrix = matrix
         self.tile = tile
-        self.asynchronous = k.target.sm >= _FIRST_WITH_COPY_ASYNC
         accesses = matrix.columns // matrix.width
         self.lanes = min(_MOST_LANES_PER_ROW, 1 << (accesses - 1).bit_length(), k.threads)
         self.rows_at_once = k.threads // self.lanes
@@ -67,41 +67,40 @@ class TileLoader:
         # Where this thread reads next, and how many rows are left from there; both move down with `advance`.
         self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
         self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
-        self.step_bytes = (matrix.row_bytes * self.rows_at_once).as_(u64) if self.turns > 1 else None
+        self.turn_bytes = (matrix.row_bytes * self.rows_at_once).as_(u64)
         self.tile_bytes = (matrix.row_bytes * tile.rows).as_(u64)
-        self.target = tile.pointer(self.row, self.lane * matrix.width)
+        self.place = tile.pointer(self.row, self.lane * matrix.width)
 
     def start(self) -> None:
         """Begin copying the next `tile.rows` rows."""
-        k, source = self.k, self.source.as_(u64)
-        for turn in range(self.turns):
-            if turn:
-                source = source + self.step_bytes
-            first = turn * self.rows_at_once
-            if first + self.rows_at_once > self.tile.rows:  # more threads than rows in this turn
-                with k.when(self.row < self.tile.rows - first):
-                    self._copy_row(source, first)
-            else:
-                self._copy_row(source, first)
-        if self.asynchronous:
-            k.cp_async_commit_group()
+        k = self.k
+        source, rows_left, place = k.var(u64, self.source), k.var(s32, self.rows_left), self.place.cursor()
 
-    def wait(self) -> None:
-        """Wait until this thread's part of every block begun has arrived."""
-        if self.asynchronous:
-            self.k.cp_async_wait_group(0)
+        def copy_turn(n: int) -> None:
+            first = n * self.rows_at_once
+            if self.rows_at_once > self.tile.rows:  # more threads than the tile has rows for
+                with k.when(self.row < self.tile.rows):
+                    self._copy_row(source, place.step(first), rows_left > first)
+            else:
+                self._copy_row(source, place.step(first), rows_left > first)
+            k.add(source, self.turn_bytes, into=source)
+
+        def advance(turns: int) -> None:
+            place.advance(turns * self.rows_at_once)
+            k.sub(rows_left, turns * self.rows_at_once, into=rows_left)
+
+        repeat(k, self.turns, self.turns if copies_are_asynchronous(k) else _COPIES_IN_FLIGHT, copy_turn, advance)
 
     def advance(self) -> None:
         """Move to the next block of rows."""
         self.k.add(self.source, self.tile_bytes, into=self.source)
         self.k.sub(self.rows_left, self.tile.rows, into=self.rows_left)
 
-    def _copy_row(self, source: Value, first: int) -> None:
+    def _copy_row(self, source: Value, place: TilePointer, present: Value) -> None:
         k, width = self.k, self.matrix.width
-        present = self.rows_left > first
         for start in range(0, self.accesses, self.lanes):
             at = Pointer(source, "global", f32, start * width * F32_BYTES)
-            to = self.target.step(rows=first, columns=start * width)
+            to = place.step(columns=start * width)
             if start + self.lanes > self.accesses:  # fewer accesses left in the row than lanes
                 with k.when(self.lane < self.accesses - start):
                     self._copy(to, at, present)
@@ -111,26 +110,44 @@ class TileLoader:
     def _copy(self, to: TilePointer, at: Pointer, present: Value) -> None:
         k, width = self.k, self.matrix.width
         nbytes = width * F32_BYTES
-        if self.asynchronous:
+        if copies_are_asynchronous(k):
             k.copy_async(to, at, nbytes, k.selp(nbytes, 0, present, type=u32))
             return
         values = [k.var(f32, 0.0) for _ in range(width)]
         with k.when(present):
             loaded = k.load(at, width)
-            for variable, value in zip(values, loaded if width > 1 else (loaded,), strict=True):
+            parts = loaded if isinstance(loaded, tuple) else (loaded,)
+            for variable, value in zip(values, parts, strict=True):
                 variable.set(value)
         k.store(to, values)
 
 
-def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, summed: int) -> None:
-    """Put zeros into columns used..summed of every row: dot products run over whole chunks, and copies never write here."""
-    if used == summed:
+def copies_are_asynchronous(k: KernelBuilder) -> bool:
+    """Whether the target copies from global to shared memory without passing through registers."""
+    return k.target.sm >= _FIRST_WITH_COPY_ASYNC
+
+
+def commit_copies(k: KernelBuilder) -> None:
+    """Make one group of the copies started since the last one."""
+    if copies_are_asynchronous(k):
+        k.cp_async_commit_group()
+
+
+def await_copies(k: KernelBuilder) -> None:
+    """Wait until this thread's part of every group has arrived."""
+    if copies_are_asynchronous(k):
+        k.cp_async_wait_group(0)
+
+
+def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> None:
+    """Put zeros into columns used..read of every row: whole chunks are read, and copies write only the used part."""
+    if used == read:
         return
     for first in range(0, tile.rows, k.threads):
         row = k.thread_id() + first
         with k.when(row < tile.rows):
             at = tile.pointer(row, used)
-            for column in range(summed - used):
+            for column in range(read - used):
                 k.store(at.step(columns=column), 0.0)
 
 

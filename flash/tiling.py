@@ -36,6 +36,18 @@ def padded(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
+def _conflict_free(chunks: int, neighbours: int) -> int:
+    """The least number of chunks for each row, `chunks` or more, with which eight lanes meet eight groups of banks.
+
+    The lanes take `neighbours` adjacent chunks in each of 8 / neighbours adjacent rows: row r, chunk c lies in group (r * pitch + c) mod 8, which takes all
+    values when the pitch is an odd multiple of `neighbours`.
+    """
+    if neighbours >= BANK_GROUPS:
+        return chunks
+    multiple = -(-chunks // neighbours)
+    return neighbours * (multiple + 1 - multiple % 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Tiles and micro-tiles of one kernel; all sizes in elements unless they say bytes."""
@@ -85,15 +97,8 @@ class Tiling:
 
     @property
     def qk_pitch(self) -> int:
-        """Elements between rows of the Q and K tiles.
-
-        Chunks per row are congruent to `splits` modulo `2 * splits`, so that (8 / splits) rows times `splits` chunks lie in eight
-        different groups of banks.
-        """
-        chunks = self.dim_chunks * self.splits
-        while chunks % (2 * self.splits) != self.splits:
-            chunks += 1
-        return chunks * CHUNK
+        """Elements between rows of the Q and K tiles, of which eight lanes read 8 / splits rows, `splits` chunks of each."""
+        return CHUNK * _conflict_free(self.dim_chunks * self.splits, self.splits)
 
     @property
     def v_pitch(self) -> int:
@@ -102,9 +107,8 @@ class Tiling:
 
     @property
     def p_pitch(self) -> int:
-        """Elements between rows of the P tile: padded only where a quarter-warp spans two row groups."""
-        chunks = self.tile // CHUNK
-        return CHUNK * (chunks if self.lanes >= BANK_GROUPS else padded(chunks - 4, BANK_GROUPS) + 4)
+        """Elements between rows of the P tile, of which eight lanes write 8 / lanes rows, `lanes` chunks of each."""
+        return CHUNK * _conflict_free(self.tile // CHUNK, self.lanes)
 
     @property
     def shared_bytes(self) -> int:

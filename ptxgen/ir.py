@@ -125,9 +125,10 @@ class Instr:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place a branch can go to."""
+    """A place a branch can go to. `pragma` is printed for the loop that it heads (`nounroll`), if not empty."""
 
     name: str
+    pragma: str = ""
 
 
 @dataclass(frozen=True, slots=True)

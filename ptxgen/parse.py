@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
@@ -47,7 +48,6 @@ from ptxgen.isa.spec import op_of, recognise
 from ptxgen.isa.special import special
 from ptxgen.tokens import DECIMAL_FLOAT, Tokens, comment
 
-_NUMBERED: Final = re.compile(r"(.*?)(0|[1-9]\d*)")
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 _REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)")
 # What `text.render` gives every dynamic shared array, so it need not be remembered.
@@ -61,6 +61,18 @@ def parse(text: str) -> Module:
     for parts of PTX that are not modelled. Whether the operands fit is for `verify` to say.
     """
     return _Parser(text).module()
+
+
+def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | None:
+    """The one of `ranges`, by prefix, that declares a register: `%r<5>` for `%r3`; None if none."""
+    prefix = name.rstrip("0123456789")
+    while prefix != name:
+        number = name[len(prefix) :]
+        found = ranges.get(prefix)
+        if found and (number[0] != "0" or number == "0") and int(number) < found.count:
+            return found
+        prefix = name[: len(prefix) + 1]  # a prefix may itself end in digits
+    return None
 
 
 class _Parser(Tokens):
@@ -207,11 +219,23 @@ class _Parser(Tokens):
                 return tuple(body)
             elif words[min(self.at + 1, len(words) - 1)] == ":":
                 self.at += 2
-                body.append(Label(word))
+                body.append(Label(word, self._pragma()))
             elif word != ";":
                 body.append(self._instr())
             else:  # an empty statement
                 self.at += 1
+
+    def _pragma(self) -> str:
+        """The pragma of the loop that a label heads, empty if there is none."""
+        if self.words[self.at] != ".pragma":  # a comment here is the next statement
+            return ""
+        self.at += 1
+        text = self.peek()
+        if text[:1] != '"':
+            self.fail(f'wanted a string such as "nounroll", got {self.shown(text)}')
+        self.at += 1
+        self.want(";")
+        return text.strip('"')
 
     def _declaration(self, shared: list[Shared]) -> None:
         if self.skip(".reg"):
@@ -333,12 +357,10 @@ class _Parser(Tokens):
         known = self.names.get(word)
         if known is not None:
             return known
-        numbered = _NUMBERED.fullmatch(word)
-        if numbered is not None:
-            range = self.ranges.get(numbered[1])
-            if range is not None and int(numbered[2]) < range.count:
-                known = self.names[word] = Reg(word, range.declared)
-                return known
+        declared = range_of(word, self.ranges)
+        if declared is not None:
+            known = self.names[word] = Reg(word, declared.declared)
+            return known
         if word[0] != "%":
             self.mentioned.setdefault(word, token)
             return Symbol(word)

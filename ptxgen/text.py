@@ -112,7 +112,7 @@ def _instr_line(instr: Instr) -> str:
 
 _LINES: Final[dict[type, Callable[[Any], str]]] = {
     Instr: _instr_line,
-    Label: lambda s: f"{s.name}:",
+    Label: lambda s: f'{s.name}:\n\t.pragma "{s.pragma}";' if s.pragma else f"{s.name}:",
     Note: lambda s: f"\n\t// {s.text}",
 }
 

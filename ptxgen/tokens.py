@@ -11,12 +11,13 @@ from ptxgen.types import TYPES, ScalarType
 
 _SKIPPED: Final = r"(?:\s+|/\*.*?\*/)*"
 _WORD: Final = r"[.%$_A-Za-z][\w$]*(?:(?:\.|::)\w[\w$]*)*"
+_STRING: Final = r'"[^"\n]*"'
 _NUMBER: Final = (
     r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?"
     r"|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?"
 )
 _TOKEN: Final = re.compile(
-    rf"{_SKIPPED}(//[^\n]*|{_WORD}|{_NUMBER}|[][(){{}}<>,;:|@!+-]|)", re.DOTALL
+    rf"{_SKIPPED}(//[^\n]*|{_STRING}|{_WORD}|{_NUMBER}|[][(){{}}<>,;:|@!+-]|)", re.DOTALL
 )
 DECIMAL_FLOAT: Final = re.compile(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+")
 # A comment after one of these has a line to itself between statements, not inside one.

@@ -1,22 +1,24 @@
 """Addresses that are certainly misaligned.
 
-An integer register is known as `value = residue (mod modulus)`, where the modulus is a power of two, so that
-wrapping around changes nothing; modulus 0 means that the value is exactly `residue`, 1 that nothing is known.
-A register written in several places is known by what all of them have in common. Only what is wrong for
-certain is reported: pointers and other 64-bit parameters are taken to be multiples of 16, which
-a launch checks, and so is any value that nothing is known of.
+An integer register is known as `value = residue (mod modulus)`, where the modulus is a power of
+two, so that wrapping around changes nothing; modulus 0 means that the value is exactly `residue`,
+1 that nothing is known. A register written in several places is known by what all of them have in
+common. Only what is wrong for certain is reported: a value of which nothing is known may be
+aligned, and pointers and other 64-bit parameters are taken to be multiples of 16, as a launch
+checks them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
 from ptxgen.ir import Address, Instr, IntImm, Kernel, Operand, Reg, Symbol
+from ptxgen.types import TYPES
 
-# No access needs more, and it bounds how long a loop takes to settle.
-_LARGEST: Final = 1024
+# No address needs more; less than 256, so that a conversion to 8 bits changes nothing either.
+_LARGEST: Final = 128
 _POINTER_ALIGN: Final = 16
 
 
@@ -28,6 +30,8 @@ class Residue(NamedTuple):
 
 
 UNKNOWN: Final = Residue(1, 0)
+_POINTER: Final = Residue(_POINTER_ALIGN, 0)
+_LOADS_OF_POINTERS: Final = frozenset({"ld.param.u64", "ld.param.b64"})
 _Rule = Callable[..., Residue]
 
 
@@ -109,6 +113,8 @@ _RULES: Final[Mapping[str, _Rule]] = {
 def rule_of(opcode: str) -> _Rule | None:
     """How the result of an integer instruction follows from its operands; None if it does not."""
     first, _, rest = opcode.partition(".")
+    if ".sat" in opcode:
+        return None
     return _RULES.get(f"{first}.{rest.partition('.')[0]}") or _RULES.get(first)
 
 
@@ -126,46 +132,42 @@ def residues(definitions: Iterable[Definition], aligns: Mapping[str, int]) -> di
     `aligns` has the alignment of each variable in memory.
     """
     state: dict[str, Residue] = {}
-    pending: list[tuple[str, _Rule, tuple[Operand, ...]]] = []
-    for name, instr, rule in definitions:
+    pending = []
+    for definition in definitions:
+        name, instr, rule = definition
         if rule is not None:
-            pending.append((name, rule, instr.operands[1:]))
-        elif instr.opcode == "ld.param.u64" or instr.opcode == "ld.param.b64":
-            old = state.get(name)
-            wide = Residue(_POINTER_ALIGN, 0)
-            state[name] = wide if old is None else _either(old, wide)
+            pending.append(definition)
+        elif instr.opcode in _LOADS_OF_POINTERS:
+            state[name] = _either(state.get(name, _POINTER), _POINTER)
         else:
             state[name] = UNKNOWN
     ruled = {name for name, _, _ in pending}
     changed = True
-    while changed:
+    while changed:  # a loop's registers settle after a few rounds, as each change halves a modulus
         changed = False
-        for name, rule, operands in pending:
+        for name, instr, rule in pending:
             old = state.get(name)
-            if old == UNKNOWN:
+            if old is UNKNOWN or rule is None:
                 continue
-            values = []
-            for operand in operands:
-                if operand.__class__ is Reg:
-                    value = state.get(operand.name)  # type: ignore[union-attr]  # a Reg
-                    if value is None:
-                        if operand.name in ruled:  # type: ignore[union-attr]  # a Reg
-                            break  # not known yet, as on the first way round a loop
-                        value = UNKNOWN
-                elif operand.__class__ is IntImm:
-                    value = Residue(0, operand.value)  # type: ignore[union-attr]  # an IntImm
-                else:
-                    value = _symbol(operand, aligns)
-                values.append(value)
-            else:
-                new = rule(*values) if old is None else _either(old, rule(*values))
-                if new != old:
-                    state[name] = new
-                    changed = True
+            values = [_value(operand, state, ruled, aligns) for operand in instr.operands[1:]]
+            if None in values:
+                continue  # not known yet, as on the first way round a loop
+            new = rule(*values) if old is None else _either(old, rule(*values))
+            if new != old:
+                state[name] = UNKNOWN if new == UNKNOWN else new
+                changed = True
     return state
 
 
-def _symbol(operand: Operand, aligns: Mapping[str, int]) -> Residue:
+def _value(
+    operand: Operand, state: Mapping[str, Residue], ruled: Set[str], aligns: Mapping[str, int]
+) -> Residue | None:
+    """What is known of an operand; None if a rule will say."""
+    if isinstance(operand, Reg):
+        name = operand.name
+        return state.get(name) if name in ruled else state.get(name, UNKNOWN)
+    if isinstance(operand, IntImm):
+        return Residue(0, operand.value)
     if isinstance(operand, Symbol) and operand.name in aligns:
         return Residue(aligns[operand.name], 0)
     return UNKNOWN
@@ -174,7 +176,7 @@ def _symbol(operand: Operand, aligns: Mapping[str, int]) -> Residue:
 def misalignment(
     address: Address, nbytes: int, state: Mapping[str, Residue], aligns: Mapping[str, int]
 ) -> int:
-    """How far an address certainly is past a multiple of `nbytes`, or of what is known of it; 0: not."""
+    """How far an address certainly is past a multiple of `nbytes`, bytes; 0 if maybe not at all."""
     base = address.base
     if isinstance(base, Reg):
         modulus, residue = state.get(base.name, UNKNOWN)
@@ -186,8 +188,6 @@ def misalignment(
 
 def variable_aligns(kernel: Kernel) -> dict[str, int]:
     """The alignment of each variable and parameter of a kernel, bytes."""
-    from ptxgen.types import TYPES
-
     aligns = {shared.name: shared.align for shared in kernel.shared}
     if kernel.dynamic_shared:
         regions = (region.align for region in kernel.regions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ptxgen.check.flow import Block, predecessors, reverse_post_order
@@ -13,10 +13,10 @@ from ptxgen.ir import Guard, Instr
 class Uses:
     """What one block writes, and what it reads that it has not written before.
 
-    A guarded write counts only together with an earlier write on every path, with a write under the
-    opposite guard, or for a read under the same guard, both while the guard's register keeps its value and
-    within one block. That is sound: whatever counts as written has been written. `maybe` are
-    the names with guarded writes that do not count yet, and their guards.
+    A guarded write alone does not count as one. It counts together with a write under the
+    opposite guard, and for a read under the same guard, within one block and while the guard's
+    register keeps its value. So whatever counts as written has been written. `maybe` are the
+    names with guarded writes that do not count yet, and their guards.
     """
 
     written: set[str] = field(default_factory=set)
@@ -30,6 +30,12 @@ class Uses:
         if self.maybe and instr.guard is not None and self.maybe.get(name) == instr.guard:
             return
         self.exposed[name] = instr
+
+    def read_all(self, names: Iterable[str], instr: Instr) -> None:
+        """`instr` reads several registers."""
+        for name in names:
+            if name not in self.written:
+                self.read(name, instr)
 
     def write(self, name: str, guard: Guard | None) -> None:
         """An instruction under this guard writes a register."""
@@ -46,7 +52,7 @@ class Uses:
 
 
 def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Instr]:
-    """Registers that are read although some path does not write them before, with the first such read.
+    """Registers that some path reads without writing them before, with the first such read.
 
     `uses` has an entry for each block. Code that cannot be reached does not count.
     """
@@ -58,12 +64,24 @@ def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Inst
             bit.setdefault(name, 1 << len(bit))
     if not bit:
         return {}
-    names = bit.keys()
-    written = {index: sum(bit[n] for n in names & uses[index].written) for index in order}
+    at_start = _written_before(graph, uses, order, bit)
+    found: dict[str, Instr] = {}
+    for index in sorted(order):
+        for name, instr in uses[index].exposed.items():
+            if not at_start[index] & bit[name]:
+                found.setdefault(name, instr)
+    return found
+
+
+def _written_before(
+    graph: Sequence[Block], uses: Sequence[Uses], order: Sequence[int], bit: Mapping[str, int]
+) -> Mapping[int, int]:
+    """For each block in `order`, the bits of what every path to it has written."""
     everything = (1 << len(bit)) - 1
+    written = {i: sum(bit[n] for n in bit.keys() & uses[i].written) for i in order}
+    at_start = {}
     at_end = dict.fromkeys(order, everything)
     before = predecessors(graph)
-    at_start = {}
     changed = True
     while changed:
         changed = False
@@ -73,12 +91,6 @@ def undefined(graph: Sequence[Block], uses: Sequence[Uses]) -> Mapping[str, Inst
                 known &= at_end.get(previous, everything)
             at_start[index] = known
             after = known | written[index]
-            if after != at_end[index]:
-                at_end[index] = after
-                changed = True
-    found: dict[str, Instr] = {}
-    for index in sorted(order):
-        for name, instr in uses[index].exposed.items():
-            if not at_start[index] & bit[name]:
-                found.setdefault(name, instr)
-    return found
+            changed = changed or after != at_end[index]
+            at_end[index] = after
+    return at_start

@@ -12,10 +12,11 @@ from ptxgen.text import render_instr
 class Problem:
     """One thing that is wrong with a module.
 
-    `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`, `undefined`,
-    `barrier`, `alignment`, `shared`, `threads`, `end` and `text`. `instr` is the instruction as printed
-    and `where` the place it came from, a Python file or a line of PTX text; both are empty if
-    the problem is not one instruction's, and so is `kernel` if it is not one kernel's.
+    `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`,
+    `undefined`, `barrier`, `alignment`, `shared`, `threads`, `end` and `text`. `instr` is the
+    instruction as printed and `where` the place it came from, a Python file or a line of PTX text;
+    both are empty if the problem is not one instruction's, and so is `kernel` if it is not one
+    kernel's.
     """
 
     kind: str

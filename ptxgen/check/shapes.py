@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from ptxgen.check.alignment import rule_of
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.ir import Address, FloatImm, Instr, IntImm, Operand, Pair, Reg, Special, Symbol, Vector
-from ptxgen.isa.spec import BoundOperand, Gate, Op, op_of
+from ptxgen.isa.spec import BoundOperand, Effect, Gate, Op, op_of
 from ptxgen.isa.special import SPECIALS, special
 from ptxgen.text import render_operand
 from ptxgen.types import TYPES, ScalarType, pred
 
 ADDRESS_CLASSES: Final = ("b32", "b64")
 _COPY_SIZES: Final = (4, 8, 16)  # bytes; PTX ISA, section "cp.async"
+_SIZE_PLACE: Final = 2  # of the operands of cp.async
 _SHIFTS: Final = frozenset({"shl", "shr"})
 # PTX ISA, section "bar": which barrier, and how many threads, which are whole warps.
 _BARRIER: Final = (range(16), "a barrier from 0 to 15")
@@ -38,15 +40,18 @@ class Shape:
     """What is known of all instructions with one opcode and the same kinds of operands.
 
     `complaints` are pairs of a problem's kind and message; without any, the other fields hold.
-    `plain` says that every operand is a register and the first `dests` of them are the ones
-    written; `declared` are then their classes. `writes` are the places of the operands written,
-    `accesses` places of addresses with the bytes accessed there, which is the alignment needed (0:
-    none), `symbols` places of names with the kind wanted, `gates` what needs which target.
+    `names` gives the names of an instruction's registers, those written first, of which there are
+    `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
+    accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
+    says so; `integers` and `symbols` are places of
+    literals and of names with what is wanted there; `valued` says that there are any of these, or
+    a barrier. `gates` says what needs which target, `rule` how the result's alignment follows.
     """
 
     __slots__ = (
-        "accesses", "complaints", "declared", "dests", "gates", "integers", "op", "plain", "symbols", "writes"
-    )  # fmt: skip
+        *("accesses", "complaints", "declared", "dests", "gates", "integers", "names", "op"),
+        *("rule", "size_place", "symbols", "valued"),
+    )
 
     def __init__(self, instr: Instr) -> None:
         self.complaints: tuple[tuple[str, str], ...] = ()
@@ -63,17 +68,28 @@ class Shape:
         if self.complaints:
             return
         wanted = list(zip(op.flat, operands, strict=False))
-        written = [o.written for o, _ in wanted]
-        self.dests = sum(written)
-        self.plain = all(isinstance(got, Reg) for got in operands) and all(written[: self.dests])
-        self.declared = [got.declared for got in operands if isinstance(got, Reg)]
-        self.writes = tuple(i for i, w in enumerate(written) if w)
-        self.accesses = tuple(
-            (i, _accessed(op, operands)) for i, (o, _) in enumerate(wanted) if o.address
-        )
+        places = [
+            (path, register, o.written)
+            for i, (o, got) in enumerate(wanted)
+            for path, register in _registers(f"o[{i}]", got)
+        ]
+        places.sort(key=lambda place: not place[2])
+        self.dests = sum(written for _, _, written in places)
+        self.declared = [register.declared for _, register, _ in places]
+        # Made as code, because this is what most of the time of checking a kernel goes into.
+        source = "".join(f"{path}.name, " for path, _, _ in places)
+        self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
+        self.accesses = tuple((i, _accessed(op)) for i, (o, _) in enumerate(wanted) if o.address)
+        copies = op.opcode.startswith("cp.async.") and bool(self.accesses)
+        self.size_place = _SIZE_PLACE if copies else None
         self.integers = tuple(_ranges(op, operands))
         self.symbols = tuple(
             (i, o.kind) for i, (o, got) in enumerate(wanted) if isinstance(got, Symbol)
+        )
+        single = self.dests == 1 and operands[:1] and isinstance(operands[0], Reg)
+        self.rule = rule_of(op.opcode) if single else None
+        self.valued = (
+            bool(self.integers or self.symbols or self.accesses) or op.effect is Effect.BARRIER
         )
         named = [special(got.name) for got in operands if isinstance(got, Special)]
         self.gates: tuple[tuple[str, Gate], ...] = (
@@ -82,21 +98,57 @@ class Shape:
         )
 
 
+# Shapes without complaints, the same for all modules: no more than rows times register classes.
+_SHAPES: Final[dict[tuple[object, ...], Shape]] = {}
+
+
+def shape_of(instr: Instr) -> Shape:
+    """The shape of an instruction, made once for all of its kind."""
+    key = (instr.opcode, *[kinds(operand) for operand in instr.operands])
+    shape = _SHAPES.get(key)
+    if shape is None:
+        shape = Shape(instr)
+        if not shape.complaints:
+            _SHAPES[key] = shape
+    return shape
+
+
 def kinds(operand: Operand) -> object:
-    """What a shape depends on of an operand that is not a register."""
+    """What a shape depends on of an operand; the declared class of a register."""
     return _KINDS[operand.__class__](operand)
 
 
 def accepts(wanted: ScalarType, declared: str) -> bool:
     """Whether a register declared so may be an operand of this type.
 
-    PTX ISA, section "Operand Type Checking", without its relaxed rules: the register has the type's own
-    class, or one of them is untyped and they have the same size.
+    PTX ISA, section "Operand Type Checking", without its relaxed rules: the register has the
+    type's own class, or one of them is untyped and they have the same size.
     """
     if declared == wanted.register or declared == f"b{wanted.bits}":
         return True
     got = TYPES[declared]
     return wanted.kind == "b" and got.bits == wanted.bits and got is not pred
+
+
+def registers_of(operand: Operand) -> list[Reg]:
+    """The registers that an operand names."""
+    return [register for _, register in _registers("", operand)]
+
+
+def _registers(path: str, operand: Operand) -> Iterator[tuple[str, Reg]]:
+    """Each register of an operand, and the Python expression that leads to it."""
+    if isinstance(operand, Reg):
+        yield path, operand
+    elif isinstance(operand, Address):
+        if isinstance(operand.base, Reg):
+            yield f"{path}.base", operand.base
+    elif isinstance(operand, Vector):
+        for i, item in enumerate(operand.items):
+            if isinstance(item, Reg):
+                yield f"{path}.items[{i}]", item
+    elif isinstance(operand, Pair):
+        yield f"{path}.first", operand.first
+        yield f"{path}.second", operand.second
 
 
 _KINDS: Final[dict[type, Callable[[Any], object]]] = {
@@ -171,7 +223,7 @@ def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
         return f"must be an address such as [%rd1+16], got {_said(got)}"
     if not isinstance(got.base, Reg):
         return ""
-    # Shared memory is small, so its addresses may be kept in 32 bits; those of other spaces have 64.
+    # Shared memory is small, so its addresses fit 32 bits; those of other spaces have 64.
     narrow = str(op.modifiers.get("space", "")).startswith("shared")
     narrow = narrow or (wanted.type is not None and wanted.type.bits == 32)
     legal = ADDRESS_CLASSES if narrow else ADDRESS_CLASSES[1:]
@@ -191,11 +243,8 @@ def _said(got: Operand) -> str:
     )
 
 
-def _accessed(op: Op, operands: tuple[Operand, ...]) -> int:
+def _accessed(op: Op) -> int:
     """Bytes accessed at each address of the op, which is the alignment it needs; 0 if none."""
-    if op.opcode.startswith("cp.async."):
-        size = operands[2]
-        return size.value if isinstance(size, IntImm) and size.value in _COPY_SIZES else 0
     type = op.modifiers.get("type")
     if not isinstance(type, ScalarType):
         return 0

@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Final, Literal, overload
 
 from ptxgen import ir
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.tiles import Fragment, SharedTile
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var
-from ptxgen.errors import ConfigError, UnsupportedTargetError
-from ptxgen.isa.spec import Gate, op_of
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.isa.special import special
-from ptxgen.target import Target
+from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
 
 DYNAMIC_SHARED = "smem"  # the one dynamic shared array of a kernel; tiles are regions of it
-WARP_SIZE = 32
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
 
 
 class KernelBuilder(Control):
     """Builds one kernel for one target.
 
-    Every row of the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them. `build` returns the module.
+    Every row of the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them.
+    `build` returns the module.
     """
 
     def __init__(self, name: str, *, target: Target, threads: int, min_ctas: int = 0) -> None:
-        super().__init__()
-        if not 1 <= threads <= target.threads_per_block:
+        _check_name("kernel", name)
+        most = target.threads_per_block
+        if not _is_count(threads) or not 1 <= threads <= most:
             raise ConfigError(
-                f"kernel {name!r}: threads must be 1..{target.threads_per_block} on {target.name}, got {threads}"
+                f"kernel {name!r}: threads must be 1..{most} on {target.name}, got {threads!r}"
             )
-        self.name = name
-        self.target = target
+        super().__init__(name, target)
         self.threads = threads
         self.min_ctas = min_ctas
         self._params: list[ir.Param] = []
         self._regions: list[ir.Region] = []
         self._shared_base: Value | None = None
 
-    # ------------------------------------------------------------------------------------------ parameters
+    # ---------------------------------------------------------------------------- parameters
 
     def param(self, name: str, type: ScalarType) -> Value:
         """Declare a scalar parameter and load it."""
+        _check_name("parameter", name)
+        if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
+            raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
+        at = Pointer(ir.Symbol(name), "param", type)
+        value: Value = self.ld(at, space="param", type=type)
         self._params.append(ir.Param(name, type.name))
-        return self.emit("ld", (Pointer(ir.Symbol(name), "param", type),), {"space": "param", "type": type})
+        return value
 
     def pointer(self, name: str, dtype: ScalarType = f32) -> Pointer:
         """Declare a parameter that points to `dtype` elements in global memory, and load it."""
-        return Pointer(self.emit("cvta_to", (self.param(name, u64),), {"space": "global"}), "global", dtype)
+        address = self.emit("cvta_to", (self.param(name, u64),), {"space": "global"})
+        return Pointer(address, "global", dtype)
 
-    # ------------------------------------------------------------------------------------------ who am I
+    # ---------------------------------------------------------------------------- who am I
 
     def special(self, name: str) -> Value:
         """The value of a special register, such as `tid.x`."""
@@ -65,18 +74,42 @@ class KernelBuilder(Control):
         """This CTA's number in the grid, u32."""
         return self.special("ctaid.x")
 
-    # ------------------------------------------------------------------------------------------ shared memory
+    # ---------------------------------------------------------------------------- shared memory
 
     def shared(
-        self, name: str, shape: tuple[int, int], dtype: ScalarType = f32, *, pitch: int | None = None, align: int = 16
+        self,
+        name: str,
+        shape: tuple[int, int],
+        dtype: ScalarType = f32,
+        *,
+        pitch: int | None = None,
+        align: int = 16,
     ) -> SharedTile:
-        """A tile of `shape` (rows, columns) in shared memory whose rows are `pitch` elements apart."""
+        """A tile of `shape` (rows, columns) in shared memory, rows `pitch` elements apart.
+
+        `align` is in bytes. Not inside a block: what is declared there would not be defined behind.
+        """
         rows, columns = shape
         pitch = columns if pitch is None else pitch
-        if rows <= 0 or columns <= 0 or pitch < columns:
-            raise ConfigError(f"shared tile {name!r}: rows and columns must be positive and pitch >= columns, got {shape}, pitch {pitch}")
+        _check_name("shared tile", name)
+        if not all(map(_is_count, (rows, columns, pitch))) or pitch < columns:
+            raise ConfigError(
+                f"shared tile {name!r}: rows and columns must be positive and pitch >= columns, "
+                f"got {shape}, pitch {pitch}"
+            )
+        if not _is_count(align) or align & (align - 1):
+            raise ConfigError(
+                f"shared tile {name!r}: align must be a power of two (bytes), got {align!r}"
+            )
+        if dtype.nbytes == 0:
+            raise ConfigError(f"shared tile {name!r}: {dtype} has no size in memory")
         if any(r.name == name for r in self._regions):
             raise ConfigError(f"shared tile {name!r} is declared twice in kernel {self.name!r}")
+        if self._open:
+            raise ConfigError(
+                f"shared tile {name!r} is declared inside '{self._open[-1]}'; "
+                "declare it before the block begins"
+            )
         end = max((r.offset + r.nbytes for r in self._regions), default=0)
         offset = -(-end // align) * align
         self._regions.append(ir.Region(name, offset, rows * pitch * dtype.nbytes, align))
@@ -84,35 +117,54 @@ class KernelBuilder(Control):
             self._shared_base = self.emit("mov", (ir.Symbol(DYNAMIC_SHARED),), {"type": u32})
         return SharedTile(self, name, self._shared_base, offset, rows, columns, pitch, dtype)
 
-    def fragment(self, rows: int, columns: int, dtype: ScalarType = f32, initial: float | None = 0.0) -> Fragment:
+    def fragment(
+        self, rows: int, columns: int, dtype: ScalarType = f32, initial: float | None = 0.0
+    ) -> Fragment:
         """A register tile: `rows` x `columns` variables in each thread."""
         return Fragment(self, rows, columns, dtype, initial)
 
-    # ------------------------------------------------------------------------------------------ memory
+    # ---------------------------------------------------------------------------- memory
 
-    def load(self, at: Pointer, count: int = 1) -> Any:
+    @overload
+    def load(self, at: Pointer, count: Literal[1] = 1) -> Value: ...
+    @overload
+    def load(self, at: Pointer, count: Literal[2, 4]) -> tuple[Value, ...]: ...
+    @overload
+    def load(self, at: Pointer, count: int) -> Value | tuple[Value, ...]: ...
+    def load(self, at: Pointer, count: int = 1) -> Value | tuple[Value, ...]:
         """The element at a pointer, or a tuple of `count` (2 or 4) consecutive ones."""
-        return self.emit("ld", (at,), {"space": at.space, "vec": _vector(count), "type": at.dtype})
+        _require_pointer("load", at)
+        vec = _vector("load", count)
+        return self.emit("ld", (at,), {"space": at.space, "vec": vec, "type": at.dtype})
 
-    def store(self, at: Pointer, values: Value | Sequence[Scalar]) -> None:
+    def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
         """Write one element, or 2 or 4 consecutive ones."""
-        many = isinstance(values, Sequence)
-        vec = _vector(len(values)) if isinstance(values, Sequence) else None
-        source: Any = values if not many or vec else values[0]  # type: ignore[index]  # a sequence
+        _require_pointer("store", at)
+        source: Scalar | Sequence[Scalar] = values
+        vec = None
+        if isinstance(values, Sequence):
+            vec = _vector("store", len(values))
+            source = tuple(values) if vec else values[0]
         self.emit("st", (at, source), {"space": at.space, "vec": vec, "type": at.dtype})
 
-    def copy_async(self, to: Pointer, source: Pointer, nbytes: int, valid_bytes: Scalar | None = None) -> None:
+    def copy_async(
+        self, to: Pointer, source: Pointer, nbytes: int, valid_bytes: Scalar | None = None
+    ) -> None:
         """Start copying 4, 8 or 16 bytes from global to shared memory (sm_80 and later).
 
         Bytes from `valid_bytes` on become zero and are not read.
         """
+        if not is_int(nbytes) or nbytes not in _COPY_SIZES:
+            raise ConfigError(f"copy_async: nbytes must be 4, 8 or 16, got {nbytes!r}")
+        if isinstance(valid_bytes, int) and not 0 <= valid_bytes <= nbytes:
+            raise ConfigError(f"copy_async: valid_bytes must be 0..{nbytes}, got {valid_bytes}")
         tail = () if valid_bytes is None else (valid_bytes,)
-        if nbytes == 16:  # .cg: through L2 only, 16 bytes at a time
+        if nbytes == max(_COPY_SIZES):  # .cg: through L2 only, 16 bytes at a time
             self.emit("cp_async_cg", (to, source, *tail))
         else:
             self.emit("cp_async_ca", (to, source, nbytes, *tail))
 
-    # ------------------------------------------------------------------------------------------ small algebra
+    # ---------------------------------------------------------------------------- small algebra
 
     def accumulate(self, total: Var, a: Scalar, b: Scalar) -> None:
         """total += a * b, rounded once."""
@@ -124,47 +176,75 @@ class KernelBuilder(Control):
 
     def butterfly(self, value: Value, distance: int) -> Value:
         """The value of the lane whose number differs in the bit `distance` (1, 2, 4, 8 or 16)."""
+        if not _is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
+            raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {distance!r}")
         return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
 
     def signed(self, value: Value) -> Value:
         """A u32 known to be below 2**31 as s32."""
         return value.as_(s32)
 
-    # ------------------------------------------------------------------------------------------ the end
+    # ---------------------------------------------------------------------------- the end
 
     def note(self, text: str) -> None:
         """Name the next step of the algorithm; it is printed as a comment."""
+        _check_comment("note", text)
         self._statements.append(ir.Note(text))
 
     def build(self, header: tuple[str, ...] = ()) -> ir.Module:
         """The module, with the lowest PTX version that has everything used.
 
-        Raises `UnsupportedTargetError` if an instruction is newer than the target.
+        `header` is printed as comments at its head.
         """
-        self.emit("ret", ())
+        if self._open:
+            raise ConfigError(
+                f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first"
+            )
+        for line in header:
+            _check_comment("build: header", line)
         registers = tuple(
             ir.RegisterRange(prefix, declared, self._counts[declared])
             for declared, prefix in REGISTER_PREFIX.items()
             if self._counts.get(declared)
         )
+        self.emit("ret", ())
+        body = tuple(self._statements)
+        self._statements.pop()  # so that building twice gives the same module
         kernel = ir.Kernel(
-            self.name, tuple(self._params), registers, tuple(self._statements), threads=self.threads,
-            min_ctas=self.min_ctas, dynamic_shared=DYNAMIC_SHARED if self._regions else "", regions=tuple(self._regions),
+            self.name, tuple(self._params), registers, body, threads=self.threads,
+            min_ctas=self.min_ctas, dynamic_shared=DYNAMIC_SHARED if self._regions else "",
+            regions=tuple(self._regions),
         )  # fmt: skip
-        return ir.Module(self._lowest_version(), self.target.name, (kernel,), header)
-
-    def _lowest_version(self) -> tuple[int, int]:
-        version = self.target.ptx
-        for opcode in {s.opcode: s for s in self._statements if isinstance(s, ir.Instr)}.values():
-            gate: Gate = op_of(opcode).gate
-            if not gate.admits(self.target.name, self.target.sm):
-                only = f" (only {', '.join(sorted(gate.only))})" if gate.only else ""
-                raise UnsupportedTargetError(
-                    f"{opcode.opcode} needs sm_{gate.sm}{only} / PTX {gate.ptx[0]}.{gate.ptx[1]}, but kernel {self.name!r} targets {self.target.name}"
-                )
-            version = max(version, gate.ptx)
-        return version
+        return ir.Module(self._version, self.target.name, (kernel,), header)
 
 
-def _vector(count: int) -> str | None:
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and is_int(value) and value > 0
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _IDENTIFIER.fullmatch(name):
+        raise ConfigError(
+            f"{what} {name!r}: a name is made of ASCII letters, digits and _, "
+            "and does not begin with a digit"
+        )
+
+
+def _check_comment(who: str, text: str) -> None:
+    """Refuse what the assembler refuses in a comment, and what would not be one line of it."""
+    if not text.isascii() or not text.isprintable() or text != text.strip():
+        raise ConfigError(
+            f"{who}: the text must be one line of printable ASCII without blanks around it, "
+            f"got {text!r}"
+        )
+
+
+def _require_pointer(who: str, at: object) -> None:
+    if not isinstance(at, Pointer):
+        raise TypeMismatchError(f"{who}: the first operand must be a Pointer, got {at!r}")
+
+
+def _vector(who: str, count: int) -> str | None:
+    if not is_int(count) or count not in (1, 2, 4):
+        raise ConfigError(f"{who}: an access takes 1, 2 or 4 elements, got {count!r}")
     return None if count == 1 else f"v{count}"

@@ -1,4 +1,4 @@
-"""Device control flow: `with` runs on the GPU, Python's own `if` and `for` run while building."""
+"""Device control flow: `with` runs on the GPU, Python's `if` and `for` run while building."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from contextlib import contextmanager
 
 from ptxgen import ir
 from ptxgen.dsl.ops import Ops
-from ptxgen.dsl.values import Scalar, Value, Var
-from ptxgen.errors import TypeMismatchError
+from ptxgen.dsl.values import Scalar, Value, Var, is_int
+from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32
+
+_BARRIERS = 16  # of a CTA (PTX ISA, "bar")
 
 
 class Control(Ops):
-    """Loops, branches and predication."""
+    """Loops, branches and predication.
 
-    def __init__(self) -> None:
-        super().__init__()
+    A block is closed also when its body raises, so that a caught error leaves no open end.
+    """
+
+    def __init__(self, name: str, target: Target) -> None:
+        super().__init__(name, target)
         self._labels = 0
+        self._open: list[str] = []  # the blocks we are inside
         self._divergent = 0  # how many branches on a condition not promised uniform are open
+        self._closed: tuple[ir.Statement, bool] | None = None  # the last `when`: its end, uniform
 
     def var(self, type: ScalarType, initial: Scalar) -> Var:
         """A variable with its first value."""
@@ -27,23 +35,30 @@ class Control(Ops):
         return variable
 
     @contextmanager
-    def loop(self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType = s32) -> Iterator[Var]:
-        """Run the body for start, start + step, … while below `stop`; nothing runs if start >= stop.
+    def loop(
+        self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType = s32
+    ) -> Iterator[Var]:
+        """Run the body for start, start + step, … while below `stop`, not at all if start >= stop.
 
-        The bounds must be the same for all threads of the CTA if the body holds a barrier.
+        `stop` + `step` must fit `type`. The bounds must be the same for all threads of the CTA if
+        the body holds a barrier. The assembler is told not to unroll the loop (it would, until
+        registers spill): unrolling is the kernel's choice, written in Python.
         """
-        if step <= 0:
-            raise TypeMismatchError(f"loop: step must be a positive Python integer, got {step!r}")
+        self._refuse_predicated("loop")
+        _check_loop(start, stop, step, type)
         head, done = self._label("loop"), self._label("done")
         index = self.var(type, start)
         runs_once = isinstance(start, int) and isinstance(stop, int) and start < stop
         if not runs_once:
             self._branch(done, index >= stop)
-        self._statements.append(head)
-        yield index
-        self.emit("add", (index, step), into=index)
-        self._branch(head, index < stop)
-        self._statements.append(done)
+        self._statements.append(ir.Label(head.name, "nounroll"))
+        try:
+            with self._block("loop"):
+                yield index
+        finally:
+            self.emit("add", (index, step), into=index)
+            self._branch(head, index < stop)
+            self._statements.append(done)
 
     @contextmanager
     def when(self, condition: Value, *, uniform: bool = False) -> Iterator[None]:
@@ -51,63 +66,129 @@ class Control(Ops):
 
         `uniform` promises that all threads of the CTA agree on it, which allows barriers inside.
         """
-        _require_predicate("when", condition)
+        self._require_predicate("when", condition)
+        self._refuse_predicated("when")
         skip = self._label("end")
         self._branch(skip, condition, negated=True)
-        self._divergent += not uniform
-        yield
-        self._divergent -= not uniform
-        self._statements.append(skip)
+        try:
+            with self._block("when", divergent=not uniform):
+                yield
+        finally:
+            self._statements.append(skip)
+            self._closed = (skip, uniform)
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
-        """Run the body in the threads where the condition of the `when` just before did not hold."""
-        skip = self._statements[-1] if self._statements else None
-        if not isinstance(skip, ir.Label) or not skip.name.startswith("$end_"):
-            raise TypeMismatchError("otherwise must follow directly after the end of a 'with k.when(...)' block")
+        """Run the body in the threads where the condition of the `when` just before did not hold.
+
+        It is as uniform as that `when`.
+        """
+        if (
+            self._closed is None
+            or not self._statements
+            or self._statements[-1] is not self._closed[0]
+        ):
+            raise TypeMismatchError(
+                "otherwise must follow directly after the end of a 'with k.when(...)' block"
+            )
+        skip, uniform = self._closed
         self._statements.pop()
         end = self._label("join")
         self._branch(end)
         self._statements.append(skip)
-        self._divergent += 1
-        yield
-        self._divergent -= 1
-        self._statements.append(end)
+        try:
+            with self._block("otherwise", divergent=not uniform):
+                yield
+        finally:
+            self._statements.append(end)
 
     @contextmanager
     def only_if(self, condition: Value) -> Iterator[None]:
-        """Predicate each instruction of the body (`@p`), without a branch: for one or two cheap instructions."""
-        _require_predicate("only_if", condition)
+        """Predicate each instruction of the body (`@p`): for one or two cheap ones, not branched.
+
+        What the body computes is undefined in the other threads, except that a `Var` set there
+        keeps its value.
+        """
+        self._require_predicate("only_if", condition)
         if self._guard is not None:
             raise TypeMismatchError("only_if cannot be nested; combine the conditions with &")
         self._guard = ir.Guard(condition.reg)
-        yield
-        self._guard = None
+        try:
+            with self._block("only_if"):
+                yield
+        finally:
+            self._guard = None
 
     def barrier(self, number: int = 0, threads: int | None = None) -> None:
-        """Wait for all threads of the CTA, or for `threads` of them at the named barrier `number` (0..15).
+        """Wait for all threads of the CTA, or for `threads` of them at barrier `number` (0..15).
 
-        Raises `TypeMismatchError` inside a `when` that is not promised uniform: threads that do not come would be waited for
-        forever (PTX ISA, bar).
+        Raises `TypeMismatchError` inside a `when` that is not promised uniform: threads that do not
+        come would be waited for forever (PTX ISA, bar).
         """
+        self._refuse_predicated("barrier")
         if self._divergent and threads is None:
             raise TypeMismatchError(
-                "barrier inside 'when': threads where the condition is false never arrive; move it out, "
-                "or promise that all threads agree with k.when(condition, uniform=True)"
+                "barrier inside 'when': threads where the condition is false never arrive; move it "
+                "out, or promise that all threads agree with k.when(condition, uniform=True)"
+            )
+        if not is_int(number) or not 0 <= number < _BARRIERS:
+            raise ConfigError(f"barrier: number must be 0..{_BARRIERS - 1}, got {number!r}")
+        if threads is not None and (not is_int(threads) or threads <= 0 or threads % WARP_SIZE):
+            raise ConfigError(
+                f"barrier: threads must be a positive multiple of {WARP_SIZE}, got {threads!r}"
             )
         self.emit("bar_sync", (number,) if threads is None else (number, threads))
+
+    @contextmanager
+    def _block(self, kind: str, *, divergent: bool = False) -> Iterator[None]:
+        self._open.append(kind)
+        self._divergent += divergent
+        try:
+            yield
+        finally:
+            self._divergent -= divergent
+            self._open.pop()
 
     def _label(self, kind: str) -> ir.Label:
         self._labels += 1
         return ir.Label(f"${kind}_{self._labels}")
 
-    def _branch(self, to: ir.Label, condition: Value | None = None, *, negated: bool = False) -> None:
-        outer = self._guard
+    def _branch(
+        self, to: ir.Label, condition: Value | None = None, *, negated: bool = False
+    ) -> None:
+        """Branch always, or where the condition holds (or does not)."""
         self._guard = None if condition is None else ir.Guard(condition.reg, negated)
         self.append("bra", (ir.Symbol(to.name),))
-        self._guard = outer
+        self._guard = None
+
+    def _refuse_predicated(self, what: str) -> None:
+        if self._guard is not None:
+            raise TypeMismatchError(
+                f"{what} inside 'only_if', which predicates single instructions; "
+                "branch with 'with k.when(condition):' instead"
+            )
+
+    def _require_predicate(self, who: str, condition: object) -> None:
+        if not isinstance(condition, Value) or condition.type is not pred:
+            raise TypeMismatchError(
+                f"{who} takes a predicate, such as row < seq_q, got {condition!r}"
+            )
+        if condition.k is not self:
+            raise self._foreign(who, condition)
 
 
-def _require_predicate(who: str, condition: object) -> None:
-    if not isinstance(condition, Value) or condition.type is not pred:
-        raise TypeMismatchError(f"{who} takes a predicate, such as row < seq_q, got {condition!r}")
+def _check_loop(start: Scalar, stop: Scalar, step: int, type: ScalarType) -> None:
+    if not is_int(step) or step <= 0:
+        raise TypeMismatchError(f"loop: step must be a positive Python integer, got {step!r}")
+    if type.kind not in "us":
+        raise TypeMismatchError(f"loop: type must be an integer type such as s32, got {type}")
+    lowest, bits = (-(1 << (type.bits - 1)), type.bits - 1) if type.is_signed else (0, type.bits)
+    for what, bound in (("start", start), ("stop", stop)):
+        if isinstance(bound, Value):
+            if bound.type is not type:
+                raise TypeMismatchError(
+                    f"loop: {what} must be {type}, got {bound!r}; "
+                    f"reinterpret or convert it, or loop with type={bound.type}"
+                )
+        elif not is_int(bound) or not lowest <= bound < 1 << bits:
+            raise TypeMismatchError(f"loop: {what} must be {type}, got {bound!r}")

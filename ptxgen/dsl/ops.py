@@ -1,7 +1,7 @@
 """The instruction table as methods: `k.fma(a, b, c)` appends the row called `fma`.
 
-The methods are made from the table when first used; `ops.pyi`, which editors and type checkers read, is generated
-from it by `tools/gen_ops_stub.py`.
+The methods are made from the table when first used; `ops.pyi`, which editors and type checkers
+read, is generated from it by `tools/gen_ops_stub.py`.
 """
 
 from __future__ import annotations
@@ -9,54 +9,86 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from ptxgen import ir
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import ModifierError, TypeMismatchError
-from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op, rows_named
+from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean
+from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op, rows, rows_named
+from ptxgen.target import Target
 from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, f32, pred
 
 _NO_MODIFIERS: Final[Mapping[str, Modifier]] = {}
-_NUMBERS: Final = (int, float)
-_DSL: Final = str(Path(__file__).parent)  # frames in here are ours, not the kernel author's
+_STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
+
+
+class _OurFiles(dict[str, bool]):
+    """Whether a file's frames are ours, not the kernel author's; each file is looked at once."""
+
+    _dsl = str(Path(__file__).parent)
+    _contextlib = contextmanager.__code__.co_filename  # between a `with` line and our generator
+
+    def __missing__(self, filename: str) -> bool:
+        self[filename] = filename.startswith(self._dsl) or filename == self._contextlib
+        return self[filename]
+
+
+_OURS: Final = _OurFiles()
+
+# The registers %f0, %f1, … by declared type: the same objects in every kernel, for speed.
+_REGISTERS: Final[dict[str, list[ir.Reg]]] = {declared: [] for declared in REGISTER_PREFIX}
 
 
 class Plan:
-    """An op together with what a call with operands of certain types must do."""
+    """An op together with what a call with operands of certain types must do.
 
-    __slots__ = ("dest_types", "immediates", "op", "opcode", "simple_dest", "sources")
+    `simple_dest` is the type of the result if there is one and it is no vector. `whats` says of each
+    operand read how an error message calls it.
+    """
+
+    __slots__ = ("dest_types", "op", "opcode", "simple_dest", "sources", "whats")
 
     def __init__(self, op: Op, dest_types: tuple[ScalarType, ...]) -> None:
         self.op = op
         self.opcode = op.opcode
         self.dest_types = dest_types
         self.sources = tuple(o for o in op.sources if o.literal is None)
-        self.simple_dest = dest_types[0] if len(op.flat) - len(op.sources) == 1 and not op.dests[0].count else None
+        self.whats = tuple(f"{op.row.name}: operand {o.name}" for o in self.sources)
+        alone = len(op.dests) == 1 and op.operands[0].written and not op.dests[0].count
+        literal = len(self.sources) < len(op.sources)
+        self.simple_dest = dest_types[0] if alone and not literal else None
 
 
-_PLANS: dict[tuple[Any, ...], Plan] = {}  # by name, operand types and modifiers; plans do not depend on the kernel
+# By name, kinds of operands and modifiers; a plan does not depend on the kernel.
+_PLANS: Final[dict[tuple[Any, ...], Plan]] = {}
 
 
 class Ops:
-    """A method for each row of the instruction table, and the growing list of statements they append to."""
+    """A method for each row of the table, and the growing list of statements they append to."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, target: Target) -> None:
+        self.name = name
+        self.target = target
         self._statements: list[ir.Statement] = []
         self._counts: dict[str, int] = {}
         self._guard: ir.Guard | None = None
+        self._admitted: set[Op] = set()
+        self._version = target.ptx  # the lowest PTX version that has everything used
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        rows = rows_named(name)  # raises ModifierError with the nearest name
+        if name not in rows():
+            known = [*rows(), *(word for word in dir(type(self)) if not word.startswith("_"))]
+            raise ModifierError(f"no instruction {name!r}{did_you_mean(name, known)}")
 
         def method(self: Ops, *args: Any, into: Var | None = None, **modifiers: Modifier) -> Any:
             return self.emit(name, args, modifiers, into=into)
 
         method.__name__ = name
-        method.__doc__ = "\n\n".join(f"`{row.syntax}`\n\n{row.doc}" for row in rows)
+        method.__doc__ = "\n\n".join(f"`{row.syntax}`\n\n{row.doc}" for row in rows_named(name))
         setattr(Ops, name, method)
         return method.__get__(self)  # type: ignore[no-any-return]  # a bound method
 
@@ -68,38 +100,52 @@ class Ops:
         *,
         into: Var | None = None,
     ) -> Any:
-        """Append the row called `name` for these operands; its result, or its results as a tuple, or None.
+        """Append the row called `name`; its result, or its results as a tuple, or None.
 
-        `into` names the variable that takes the result instead of a new register. Raises `ModifierError` for a modifier
-        the row lacks and `TypeMismatchError` for an operand that does not fit.
+        `into` names the variable that takes the result instead of a new register. Raises
+        `ModifierError` for a modifier the row lacks, `TypeMismatchError` for an operand that does
+        not fit, and `UnsupportedTargetError` if the target has no such instruction.
         """
-        key = (name, *[getattr(a, "type", None) for a in args], *modifiers.items())
-        plan = _PLANS.get(key)
-        if plan is None:
-            plan = plan_call(name, args, modifiers)
-            if all(isinstance(a, Value) or a.__class__ in _NUMBERS for a in args):
-                _PLANS[key] = plan
-        sources = [
-            a.reg if isinstance(a, Value) else self._operand(a, want)
-            for a, want in zip(args, plan.sources, strict=False)
-        ]
+        sources: list[Any] = []
+        key: list[Any] = [name]
+        registers_only = True
+        for arg in args:
+            if isinstance(arg, Value):
+                if arg.k is not self:
+                    raise self._foreign(name, arg)
+                key.append(arg.type)
+                sources.append(arg.reg)
+            else:
+                key.append(_kind(arg))
+                sources.append(None)
+                registers_only = False
+        plan = self._plan((*key, *modifiers.items()), name, args, modifiers)
+        if not registers_only:
+            for i, arg in enumerate(args):
+                if sources[i] is None:
+                    sources[i] = self._operand(arg, plan, i)
         simple = plan.simple_dest
-        if simple is not None:
-            result = self._result(simple, plan, into)
+        if simple is None:
+            if into is not None:
+                raise TypeMismatchError(f"{name}: into= is for a single result (got {into!r})")
+            results, operands = self._results(plan, sources)
+            self.append(plan.opcode, operands)
+            return results
+        if into is None:
+            result = Value(self, self._register(simple), simple)
             self.append(plan.opcode, (result.reg, *sources))
             return result
-        results, operands = self._results(plan.op, plan.dest_types, sources)
-        self.append(plan.opcode, operands)
-        return results
+        self._check_into(name, simple, into)
+        self.append(plan.opcode, (into.reg, *sources))
+        return into
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction as it stands, under the current guard."""
         frame = sys._getframe(1)
-        while frame.f_code.co_filename.startswith(_DSL):
-            frame = frame.f_back  # type: ignore[assignment]  # somebody outside this package called us
-        self._statements.append(
-            ir.Instr(opcode, operands, self._guard, ir.Origin(frame.f_code, frame.f_lineno))
-        )
+        while _OURS[frame.f_code.co_filename]:
+            frame = frame.f_back  # type: ignore[assignment]  # somebody else called us
+        origin = ir.Origin(frame.f_code, frame.f_lineno)
+        self._statements.append(ir.Instr(opcode, operands, self._guard, origin))
 
     def fresh(self, type: ScalarType) -> Value:
         """A value in a register of its own, not written yet."""
@@ -109,23 +155,59 @@ class Ops:
         declared = type.register
         number = self._counts.get(declared, 0)
         self._counts[declared] = number + 1
-        return ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared)
+        known = _REGISTERS[declared]
+        if number >= len(known):
+            known.append(ir.Reg(f"{REGISTER_PREFIX[declared]}{number}", declared))
+        return known[number]
 
-    def _result(self, type: ScalarType, plan: Plan, into: Var | None) -> Value:
-        if into is None:
-            return Value(self, self._register(type), type)
-        if not accepts(type, into):
-            raise TypeMismatchError(f"{plan.op.row.name}: the result is {type}, but into= names {into!r}")
-        return into
+    def _plan(
+        self,
+        key: tuple[Any, ...],
+        name: str,
+        args: tuple[Any, ...],
+        modifiers: Mapping[str, Modifier],
+    ) -> Plan:
+        try:
+            plan = _PLANS.get(key)
+        except TypeError:  # a modifier that cannot be a key, and so is none of the choices
+            plan = None
+        if plan is None:
+            plan = _PLANS[key] = plan_call(name, args, modifiers)
+        if plan.op not in self._admitted:
+            self._admit(plan.op)
+        return plan
 
-    def _results(
-        self, op: Op, types: tuple[ScalarType, ...], sources: list[ir.Operand]
-    ) -> tuple[Any, tuple[ir.Operand, ...]]:
-        """The values of an op with no result, several, or a vector; and its operands in printed order."""
+    def _admit(self, op: Op) -> None:
+        gate = op.gate
+        if not gate.admits(self.target.name, self.target.sm):
+            only = f" (only {', '.join(sorted(gate.only))})" if gate.only else ""
+            raise UnsupportedTargetError(
+                f"{op.opcode} needs sm_{gate.sm}{only} / PTX {gate.ptx[0]}.{gate.ptx[1]}, "
+                f"but kernel {self.name!r} targets {self.target.name}"
+            )
+        self._version = max(self._version, gate.ptx)
+        self._admitted.add(op)
+
+    def _foreign(self, name: str, value: Value) -> TypeMismatchError:
+        return TypeMismatchError(
+            f"{name}: {value!r} belongs to kernel {value.k.name!r}, not to {self.name!r}; "
+            "a value lives in the KernelBuilder that made it"
+        )
+
+    def _check_into(self, name: str, result: ScalarType, into: object) -> None:
+        if not isinstance(into, Var):
+            raise TypeMismatchError(f"{name}: into= must be a Var, made by k.var, got {into!r}")
+        if into.k is not self:
+            raise self._foreign(name, into)
+        if not accepts(result, into):
+            raise TypeMismatchError(f"{name}: the result is {result}, but into= names {into!r}")
+
+    def _results(self, plan: Plan, sources: list[Any]) -> tuple[Any, tuple[ir.Operand, ...]]:
+        """The values of an op with no result, several, or a vector; its operands as printed."""
         results: list[Any] = []
         operands: list[ir.Operand] = []
-        remaining, written = iter(sources), iter(types)
-        for bound in op.operands:
+        remaining, written = iter(sources), iter(plan.dest_types)
+        for bound in plan.op.operands:
             if bound.literal is not None:
                 operands.append(ir.IntImm(bound.literal))
             elif not bound.written:
@@ -140,68 +222,100 @@ class Ops:
                 value = self.fresh(next(written))
                 results.append(value)
                 first = operands.pop() if bound.second else None
-                operands.append(ir.Pair(first, value.reg) if isinstance(first, ir.Reg) else value.reg)
+                operands.append(
+                    ir.Pair(first, value.reg) if isinstance(first, ir.Reg) else value.reg
+                )
         if not results:
             return None, tuple(operands)
         return results[0] if len(results) == 1 else tuple(results), tuple(operands)
 
-    def _operand(self, arg: Any, want: BoundOperand) -> ir.Operand:
+    def _operand(self, arg: Any, plan: Plan, position: int) -> ir.Operand:
+        """The operand for what is not a value."""
         if isinstance(arg, Pointer):
+            if isinstance(arg.base, Value) and arg.base.k is not self:
+                raise self._foreign(plan.op.row.name, arg.base)
             return arg.address
-        if isinstance(arg, (tuple, list)):
-            return ir.Vector(tuple(self._operand(a, want) for a in arg))  # type: ignore[arg-type]  # values only
-        if isinstance(arg, Value):
-            return arg.reg
         if isinstance(arg, (ir.Special, ir.Symbol)):
             return arg
-        return immediate(arg, want.type, f"operand {want.name}")
+        want, what = plan.sources[position].type, plan.whats[position]
+        if not isinstance(arg, (tuple, list)):
+            return immediate(arg, want, what)
+        items: list[ir.Reg | ir.IntImm | ir.FloatImm] = []
+        for item in arg:
+            if isinstance(item, Value):
+                if item.k is not self:
+                    raise self._foreign(plan.op.row.name, item)
+                items.append(item.reg)
+            else:
+                items.append(immediate(item, want, what))
+        return ir.Vector(tuple(items))
 
 
-def immediate(self, value: object, want: ScalarType | None, what: str) -> ir.IntImm | ir.FloatImm:
-        """The literal for a Python number where an operand of type `want` (None: any integer) is expected."""
-        return immediate(value, want, what)
+def _kind(arg: Any) -> object:
+    """All that the choice and the check of a row need to know of an operand, to find its plan."""
+    if isinstance(arg, Value):
+        return arg.type
+    if isinstance(arg, Pointer):
+        return (Pointer, arg.space, arg.base.type if isinstance(arg.base, Value) else None)
+    if isinstance(arg, (tuple, list)):
+        return tuple([_kind(item) for item in arg])
+    return arg.__class__
 
 
 def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | ir.FloatImm:
-    """The literal for a Python number where an operand of type `want` (None: any integer) is expected."""
-    if want is not None and want.is_float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if want.bits == 16:
-            raise TypeMismatchError(f"{what} is {want}, which has no literal in PTX; use k.cvt on an f32 value")
-        return ir.FloatImm(_float_bits(float(value), want), want.bits)
-    if isinstance(value, bool) or not isinstance(value, int) or (want is not None and want is pred):
+    """The literal for a Python number as an operand of type `want` (None: any integer).
+
+    An unsigned operand also takes a negative number, as its two's complement: -1 is all ones.
+    `what` names the operand in the `TypeMismatchError` that is raised for what is no such literal.
+    """
+    if isinstance(value, bool) or want is pred or not isinstance(value, (int, float)):
         raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {value!r}")
-    if want is not None and not -(1 << (want.bits - 1)) <= value < 1 << want.bits:
-        raise TypeMismatchError(f"{what} must fit {want}, got {value}")
+    if want is not None and want.is_float:
+        if want.bits not in (32, 64):
+            raise TypeMismatchError(
+                f"{what} is {want}, which has no literal in PTX; use k.cvt on an f32 value"
+            )
+        return ir.FloatImm(_float_bits(value, want), want.bits)
+    if not isinstance(value, int):
+        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {value!r}")
+    if want is not None:
+        lowest = -(1 << (want.bits - 1))
+        beyond = -lowest if want.is_signed else 1 << want.bits
+        if not lowest <= value < beyond:
+            raise TypeMismatchError(f"{what} must fit {want}, got {value}")
     return ir.IntImm(value)
 
 
 def _float_bits(value: float, type: ScalarType) -> int:
-    if type is f32:
-        try:
-            return int(struct.unpack("<I", struct.pack("<f", value))[0])
-        except OverflowError:
-            return 0x7F800000 if value > 0 else 0xFF800000
-    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+    """The bits of the nearest number of the type; what is too large becomes infinite."""
+    integer, real = ("<I", "<f") if type is f32 else ("<Q", "<d")
+    try:
+        packed = struct.pack(real, float(value))
+    except OverflowError:
+        packed = struct.pack(real, float("inf") if value > 0 else float("-inf"))
+    return int(struct.unpack(integer, packed)[0])
 
 
 def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> Plan:
     """Choose the row for a call, by the types of its operands, and check every operand.
 
-    Of several rows of one name, the first that fits is meant; if none does, the error of the one that came nearest
-    (whose modifiers were right) is raised.
+    Of several rows of one name, the first that fits is meant; if none does, the error of the one
+    that came nearest (whose modifiers were right, and then most operands) is raised.
     """
-    failure: Exception | None = None
+    failures: list[tuple[int, Exception]] = []
     for row in rows_named(name):
         try:
             op = row.resolve({**_inferred(row, args), **modifiers})
+        except ModifierError as error:
+            failures.append((-1, error))
+            continue
+        try:
             _check_operands(op, args)
-        except (ModifierError, TypeMismatchError) as error:
-            if failure is None or (isinstance(failure, ModifierError) and isinstance(error, TypeMismatchError)):
-                failure = error
+        except TypeMismatchError as error:
+            failures.append((_how_many_fit(op, args), error))
             continue
         return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
-    assert failure is not None  # rows_named never returns an empty list
-    raise failure
+    raise max(failures, key=lambda failure: failure[0])[1]  # the first of the nearest
 
 
 def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:
@@ -243,10 +357,28 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
     required = sum(1 for o in wanted if not o.optional)
     if not required <= len(args) <= len(wanted):
         raise TypeMismatchError(
-            f"{row.name} takes {' and '.join(o.name for o in wanted) or 'no operands'}, got {len(args)} operand(s) (syntax: {row.syntax})"
+            f"{row.name} takes {' and '.join(o.name for o in wanted) or 'no operands'}, "
+            f"got {len(args)} operand(s) (syntax: {row.syntax})"
         )
     for operand, arg in zip(wanted, args, strict=False):
         _check_operand(row, operand, arg)
+    printed = op.opcode.split(".")
+    spaces = [word for word in printed if word in _STATE_SPACES]
+    pointers = [(o, a) for o, a in zip(wanted, args, strict=False) if o.address]
+    for space, (operand, pointer) in zip(spaces, pointers, strict=False):
+        if pointer.space != space:
+            raise TypeMismatchError(
+                f"{row.name}: operand {operand.name} must point to {space} memory, got {pointer!r}"
+            )
+
+
+def _how_many_fit(op: Op, args: tuple[Any, ...]) -> int:
+    fitting = 0
+    with suppress(TypeMismatchError):
+        for operand, arg in zip((o for o in op.sources if o.literal is None), args, strict=False):
+            _check_operand(op.row, operand, arg)
+            fitting += 1
+    return fitting
 
 
 def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
@@ -274,7 +406,9 @@ def _check_value(what: str, want: ScalarType | None, arg: object) -> None:
         if not accepts(want, arg):
             same = want.bits == arg.type.bits and pred not in (want, arg.type)
             cure = f"reinterpret with .as_({want}) or convert" if same else "convert"
-            raise TypeMismatchError(f"{what} must be {want}, got {arg!r}; {cure} with k.cvt(value, dtype={want})")
+            raise TypeMismatchError(
+                f"{what} must be {want}, got {arg!r}; {cure} with k.cvt(value, dtype={want})"
+            )
     elif not isinstance(arg, (ir.Special, ir.Symbol)):
         immediate(arg, want, what)
 

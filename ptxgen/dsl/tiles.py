@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
+from ptxgen.errors import TypeMismatchError
 from ptxgen.types import ScalarType, u32
 
 if TYPE_CHECKING:
@@ -16,7 +17,15 @@ class SharedTile:
     """A named block of shared memory, `rows` x `columns` elements, rows `pitch` elements apart."""
 
     def __init__(
-        self, k: KernelBuilder, name: str, base: Value, offset: int, rows: int, columns: int, pitch: int, dtype: ScalarType
+        self,
+        k: KernelBuilder,
+        name: str,
+        base: Value,
+        offset: int,
+        rows: int,
+        columns: int,
+        pitch: int,
+        dtype: ScalarType,
     ) -> None:
         self.k = k
         self.name = name
@@ -35,12 +44,23 @@ class SharedTile:
     def pointer(self, row: Scalar = 0, column: Scalar = 0) -> TilePointer:
         """A pointer to an element whose place may depend on the thread."""
         base, offset = self._base, self._offset
+        self._check_index("row", row)
+        self._check_index("column", column)
         for index, stride in ((row, self.row_bytes), (column, self.dtype.nbytes)):
             if isinstance(index, Value):
                 base = self.k.emit("mad", (index.as_(u32), stride, base), {"mode": "lo"})
             else:
                 offset += int(index) * stride
         return TilePointer(self, base, offset)
+
+    def _check_index(self, what: str, index: Scalar) -> None:
+        known = is_int(index)
+        if isinstance(index, Value) and index.type.bits == u32.bits:
+            known = index.type.is_integer
+        if not known:
+            raise TypeMismatchError(
+                f"shared tile {self.name!r}: {what} must be an integer of 32 bits, got {index!r}"
+            )
 
 
 class TilePointer(Pointer):
@@ -54,9 +74,8 @@ class TilePointer(Pointer):
 
     def step(self, rows: int = 0, columns: int = 0) -> TilePointer:
         """The pointer so many rows and columns further on, both known while building."""
-        return TilePointer(
-            self.tile, self.value, self.offset + rows * self.tile.row_bytes + columns * self.dtype.nbytes
-        )
+        nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
+        return TilePointer(self.tile, self.value, self.offset + nbytes)
 
     def cursor(self) -> TilePointer:
         """The same pointer in a variable of its own, which `advance` moves."""
@@ -65,7 +84,8 @@ class TilePointer(Pointer):
 
     def advance(self, rows: int = 0, columns: int = 0) -> None:
         """Move a cursor by rows and columns known while building."""
-        assert isinstance(self.base, Var)  # only a cursor moves
+        if not isinstance(self.base, Var):
+            raise TypeMismatchError(f"advance moves a cursor; make one with cursor(), got {self!r}")
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         self.tile.k.emit("add", (self.base, nbytes), into=self.base)
 
@@ -76,13 +96,22 @@ class Fragment:
     Which element of the matrix a place holds is for the kernel to say.
     """
 
-    def __init__(self, k: KernelBuilder, rows: int, columns: int, dtype: ScalarType, initial: float | None) -> None:
+    def __init__(
+        self,
+        k: KernelBuilder,
+        rows: int,
+        columns: int,
+        dtype: ScalarType,
+        initial: float | None,
+    ) -> None:
+        def variable() -> Var:
+            if initial is None:
+                return Var(k, k.fresh(dtype).reg, dtype)
+            return k.var(dtype, initial)
+
         self.rows = rows
         self.columns = columns
-        self._vars = [
-            [Var(k, k.fresh(dtype).reg, dtype) if initial is None else k.var(dtype, initial) for _ in range(columns)]
-            for _ in range(rows)
-        ]
+        self._vars = [[variable() for _ in range(columns)] for _ in range(rows)]
 
     def __getitem__(self, place: tuple[int, int]) -> Var:
         row, column = place

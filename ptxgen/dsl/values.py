@@ -9,19 +9,22 @@ from ptxgen.errors import TypeMismatchError
 from ptxgen.types import ScalarType, pred
 
 if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
+    from ptxgen.dsl.ops import Ops
+
+_MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX ISA, "Operands")
 
 
 class Value:
     """One number per thread, in a register that is written once.
 
-    Operators are explicitly rounded (`add.rn`, `mul.rn`), so they mean the same on every backend; fusing is written
-    `k.fma`. An expression emits each time Python evaluates it: name what you use twice.
+    Operators are explicitly rounded (`add.rn`, `mul.rn`), so they mean the same on every backend;
+    fusing is written `k.fma`. `//` and `%` are for integers and round towards zero, as C does. An
+    expression emits each time Python evaluates it: name what you use twice.
     """
 
     __slots__ = ("k", "reg", "type")
 
-    def __init__(self, k: KernelBuilder, reg: ir.Reg, type: ScalarType) -> None:
+    def __init__(self, k: Ops, reg: ir.Reg, type: ScalarType) -> None:
         self.k = k
         self.reg = reg
         self.type = type
@@ -41,16 +44,32 @@ class Value:
     __hash__ = object.__hash__
 
     def as_(self, type: ScalarType) -> Value:
-        """The same bits under another type of the same size; an instruction only when the register class changes."""
-        if type.bits != self.type.bits or pred in (type, self.type):
-            raise TypeMismatchError(
-                f"as_({type}): {self!r} has {self.type.bits} bits, {type} has {type.bits}; convert with k.cvt(value, dtype={type})"
-            )
+        """The same bits under another type of the same size.
+
+        That takes an instruction only when the register class changes.
+        """
+        self._check_as(type)
         if type.register == self.reg.declared or type.kind == "b":
             return Value(self.k, self.reg, type)
+        return self._moved(type)
+
+    def _check_as(self, type: ScalarType) -> None:
+        if type.bits != self.type.bits or pred in (type, self.type):
+            raise TypeMismatchError(
+                f"as_({type}): {self!r} has {self.type.bits} bits, {type} has {type.bits}; "
+                f"convert with k.cvt(value, dtype={type})"
+            )
+
+    def _moved(self, type: ScalarType) -> Value:
         moved = self.k.fresh(type)
         self.k.append(f"mov.b{type.bits}", (moved.reg, self.reg))
         return moved
+
+    def _require_integer(self, operator: str) -> None:
+        if not self.type.is_integer:
+            raise TypeMismatchError(
+                f"{operator} is for integers, got {self!r}; divide with k.div(a, b)"
+            )
 
     def __add__(self, other: Scalar) -> Value:
         return self.k.emit("add", (self, other))
@@ -65,17 +84,19 @@ class Value:
         return self.k.emit("sub", (other, self))
 
     def __mul__(self, other: Scalar) -> Value:
-        if self.type.is_float:
-            return self.k.emit("mul", (self, other))
-        return self.k.emit("mul", (self, other), {"mode": "lo"})
+        if self.type.is_integer:
+            return self.k.emit("mul", (self, other), {"mode": "lo"})
+        return self.k.emit("mul", (self, other))
 
     def __rmul__(self, other: float) -> Value:
         return self * other
 
     def __floordiv__(self, other: Scalar) -> Value:
+        self._require_integer("//")
         return self.k.emit("div", (self, other))
 
     def __mod__(self, other: Scalar) -> Value:
+        self._require_integer("%")
         return self.k.emit("rem", (self, other))
 
     def __neg__(self) -> Value:
@@ -111,14 +132,20 @@ class Value:
     def __ge__(self, other: Scalar) -> Value:
         return self.k.emit("setp", (self, other), {"cmp": "ge"})
 
-    def __eq__(self, other: Scalar) -> Value:  # type: ignore[override]  # a comparison on the GPU, as numpy's
+    # A comparison on the GPU, as numpy's are elementwise: not the bool that object promises.
+    def __eq__(self, other: Scalar) -> Value:  # type: ignore[override]  # see above
         return self.k.emit("setp", (self, other), {"cmp": "eq"})
 
-    def __ne__(self, other: Scalar) -> Value:  # type: ignore[override]  # a comparison on the GPU, as numpy's
+    def __ne__(self, other: Scalar) -> Value:  # type: ignore[override]  # see above
         return self.k.emit("setp", (self, other), {"cmp": "ne"})
 
 
 Scalar: TypeAlias = Value | int | float
+
+
+def is_int(value: object) -> bool:
+    """Whether this is a number of Python's own type int; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class Var(Value):
@@ -130,6 +157,11 @@ class Var(Value):
         """Give the variable a new value."""
         self.k.emit("mov", (value,), {"type": self.type}, into=self)
 
+    def as_(self, type: ScalarType) -> Value:
+        """A copy of what the variable holds now, under another type of the same size."""
+        self._check_as(type)
+        return self._moved(type)
+
 
 class Pointer:
     """An address in a memory space: a register, and a byte offset known while building.
@@ -139,7 +171,19 @@ class Pointer:
 
     __slots__ = ("base", "dtype", "offset", "space")
 
-    def __init__(self, base: Value | ir.Symbol, space: str, dtype: ScalarType, offset: int = 0) -> None:
+    def __init__(
+        self, base: Value | ir.Symbol, space: str, dtype: ScalarType, offset: int = 0
+    ) -> None:
+        if offset.__class__ is not int:
+            raise TypeMismatchError(
+                f"the offset of a pointer must be a Python int, got {offset!r}; what is known only "
+                "on the GPU goes into pointer.plus(bytes) or tile.pointer(row, column)"
+            )
+        if not -_MAX_OFFSET <= offset <= _MAX_OFFSET:
+            raise TypeMismatchError(
+                f"the offset of a pointer must fit 32 bits, got {offset} bytes; "
+                "add it to the register with pointer.plus(bytes)"
+            )
         self.base = base
         self.space = space
         self.dtype = dtype
@@ -151,10 +195,11 @@ class Pointer:
 
     def at(self, elements: int) -> Pointer:
         """The pointer so many elements further on."""
-        return Pointer(self.base, self.space, self.dtype, self.offset + elements * self.dtype.nbytes)
+        offset = self.offset + elements * self.dtype.nbytes
+        return Pointer(self.base, self.space, self.dtype, offset)
 
-    def plus(self, nbytes: Value) -> Pointer:
-        """The pointer so many bytes (u64) further on, known only on the GPU."""
+    def plus(self, nbytes: Scalar) -> Pointer:
+        """The pointer so many bytes further on; a value is as wide as the address (u64 or u32)."""
         return Pointer(self.value + nbytes, self.space, self.dtype, self.offset)
 
     @property
@@ -166,4 +211,5 @@ class Pointer:
     @property
     def address(self) -> ir.Address:
         """The operand `[base+offset]`."""
-        return ir.Address(self.base if isinstance(self.base, ir.Symbol) else self.base.reg, self.offset)
+        base = self.base if isinstance(self.base, ir.Symbol) else self.base.reg
+        return ir.Address(base, self.offset)

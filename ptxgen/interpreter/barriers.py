@@ -19,9 +19,10 @@ BARRIERS: Final = 16
 class Barriers:
     """The barriers of a batch of CTAs.
 
-    Without a count, a barrier completes when all threads of the CTA that have not exited wait at it (CUDA C++ Programming
-    Guide, "Synchronization Functions": for compute capability 7.x and later). With a count, when so many threads have
-    arrived; lanes that never were or have exited count with the rest of their warp, as hardware counts warps.
+    Without a count, a barrier completes when all threads of the CTA that have not exited wait at it
+    (CUDA C++ Programming Guide, "Synchronization Functions": for compute capability 7.x and later).
+    With a count, when so many threads have arrived; lanes that never were or have exited count with
+    the rest of their warp, as hardware counts warps.
     """
 
     def __init__(self, ctas: int, width: int, race: RaceDetector | None) -> None:
@@ -33,8 +34,12 @@ class Barriers:
         self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrived without waiting
         self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # 0: all threads
 
-    def arrive(self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool) -> int | None:
-        """Lanes come to a barrier. Returns a lane whose count differs from that of an earlier arrival, if any."""
+    def arrive(
+        self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool
+    ) -> int | None:
+        """Lanes come to a barrier. Returns a lane whose count differs from that of an earlier
+        arrival, if any.
+        """
         cta = ids // self._width
         empty = self._arrived()[cta, barrier] == 0
         differs = ~empty & (self._wanted[cta, barrier] != count)
@@ -52,9 +57,11 @@ class Barriers:
         return None
 
     def complete(self, exited: Lanes) -> Lanes | None:
-        """Lanes, as a mask, that may go on because their barrier is complete; None if there are none.
+        """Lanes, as a mask, that may go on because their barrier is complete; None if there are
+        none.
 
-        `exited` says which lanes have ended or never were. Counts above what is wanted are left waiting.
+        `exited` says which lanes have ended or never were. Counts above what is wanted are left
+        waiting.
         """
         waiting = self.at >= 0
         if not waiting.any():
@@ -67,7 +74,7 @@ class Barriers:
         if not done.any():
             return None
         cta = np.arange(len(waiting)) // self._width
-        free = waiting & done[cta, self.at]
+        free: Lanes = waiting & done[cta, self.at]
         ids = np.flatnonzero(free)
         if self._race is not None and len(ids):
             self._race.join(ids, self.at[ids])
@@ -79,7 +86,10 @@ class Barriers:
     def _arrived(self) -> Lanes:
         ids = np.flatnonzero(self.at >= 0)
         keys = ids // self._width * BARRIERS + self.at[ids]
-        return np.bincount(keys, minlength=self._passed.size).reshape(self._passed.shape) + self._passed
+        return (
+            np.bincount(keys, minlength=self._passed.size).reshape(self._passed.shape)
+            + self._passed
+        )
 
     def _fillers(self, exited: Lanes) -> Lanes:
         """Lanes that do not exist any more, in warps that wait at a barrier with a count."""
@@ -87,6 +97,6 @@ class Barriers:
         gone = exited.reshape(-1, WARP).sum(axis=1)
         used = np.flatnonzero(warps >= 0)
         keys = used // (self._width // WARP) * BARRIERS + warps[used]
-        return np.bincount(keys, weights=gone[used], minlength=self._passed.size).astype(np.int64).reshape(
-            self._passed.shape
-        ) * (self._wanted > 0)
+        return np.bincount(keys, weights=gone[used], minlength=self._passed.size).astype(
+            np.int64
+        ).reshape(self._passed.shape) * (self._wanted > 0)

@@ -21,7 +21,9 @@ _WORTH_PICKING: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """CTAs `first` to `first + ctas - 1` of a grid, x fastest; each CTA has `width` lanes, whole warps of 32."""
+    """CTAs `first` to `first + ctas - 1` of a grid, x fastest; each CTA has `width` lanes, whole
+    warps of 32.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -59,7 +61,9 @@ class Batch:
         return _place(lane % self.width, self.block)
 
     def special(self, name: str) -> Lanes:
-        """The values of a special register, `[lanes]`. Raises `ModifierError` for one that is not modelled."""
+        """The values of a special register, `[lanes]`. Raises `ModifierError` for one that is not
+        modelled.
+        """
         kind, _, axis = name.partition(".")
         made = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
         if made is None:
@@ -74,7 +78,11 @@ class Batch:
         if kind == "%tid":
             inside = (1, self.block[0], self.block[0] * self.block[1])[axis]
             return np.tile(np.arange(self.width) // inside % self.block[axis], self.ctas)
-        return {"%ntid": self.block, "%nctaid": self.grid}[kind][axis] if kind in ("%ntid", "%nctaid") else None
+        return (
+            {"%ntid": self.block, "%nctaid": self.grid}[kind][axis]
+            if kind in ("%ntid", "%nctaid")
+            else None
+        )
 
     def _scalar(self, kind: str) -> Lanes | int | None:
         thread = np.arange(self.lanes) % self.width
@@ -100,20 +108,32 @@ def _place(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 class Selection:
-    """The lanes that execute a block: whole warps, picked out if there are few, and a mask over those lanes.
+    """The lanes that execute a block: whole warps, picked out if there are few, and a mask over
+    those lanes.
 
-    `mask` is over all lanes of the batch, or None for all of them. `rows` are the warps that were picked (None: all), `count`
-    their lanes, `inner` the mask over these (None: all active), `ids` their numbers in the batch.
+    `mask` is over all lanes of the batch, or None for all of them. `rows` are the warps that were
+    picked (None: all), `count` their lanes, `inner` the mask over these (None: all active), `ids`
+    their numbers in the batch.
     """
 
-    __slots__ = ("batch", "count", "ids", "inner", "mask", "rows", "shared_base", "threads", "warps")
+    __slots__ = (
+        "batch",
+        "count",
+        "ids",
+        "inner",
+        "mask",
+        "rows",
+        "shared_base",
+        "threads",
+        "warps",
+    )
 
     def __init__(self, batch: Batch, mask: Lanes) -> None:
         self.batch = batch
         self.threads = int(np.count_nonzero(mask))
         self.mask: Lanes | None = None if self.threads == batch.lanes else mask
         by_warp = mask.reshape(-1, WARP)
-        present = by_warp.any(axis=1)
+        present: Lanes = np.logical_or.reduce(by_warp, axis=1)
         self.warps = int(np.count_nonzero(present))
         self.rows: Lanes | None = None
         self.inner = self.mask

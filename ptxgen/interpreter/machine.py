@@ -1,14 +1,15 @@
-"""What instructions may ask of the interpreter: the `Machine` protocol of `ptxgen.isa.spec`, on a batch of CTAs."""
+"""What instructions may ask of the interpreter: the `Machine` protocol of `ptxgen.isa.spec`, on a
+batch of CTAs.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import numpy as np
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.barriers import BARRIERS
-from ptxgen.interpreter.copies import units_of_words
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.memory import (
     FIRST_ADDRESS,
@@ -23,7 +24,7 @@ from ptxgen.interpreter.memory import (
     scatter,
     signed_lanes,
 )
-from ptxgen.interpreter.reports import Report, where_from
+from ptxgen.interpreter.race import Access
 from ptxgen.types import b8, b32
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
     from ptxgen.interpreter.barriers import Barriers
     from ptxgen.interpreter.copies import AsyncCopies
+    from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import DeviceArena, SharedMemory
     from ptxgen.interpreter.race import Conflict, RaceDetector
-    from ptxgen.ir import Instr
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -48,14 +49,13 @@ _POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
 class LaneMachine:
     """The state that a batch of CTAs shares, and the lanes that execute just now.
 
-    The scheduler sets `selection` before each block; a block sets `mask` (over the selected lanes, None: all) and
-    `at`, the number of the instruction, before each instruction that asks for something.
+    The scheduler sets `selection` before each block; a block sets `mask` (over the selected lanes,
+    None: all) and `at`, the number of the instruction, before each instruction that asks for
+    something.
     """
 
     def __init__(
         self,
-        kernel: str,
-        instrs: tuple[Instr, ...],
         batch: Batch,
         arena: DeviceArena,
         params: Window,
@@ -64,10 +64,8 @@ class LaneMachine:
         barriers: Barriers,
         race: RaceDetector | None,
         grain: int,
-        regions: tuple[tuple[str, int, int], ...],
+        faults: Faults,
     ) -> None:
-        self.kernel = kernel
-        self.instrs = instrs
         self.batch = batch
         self.arena = arena
         self.params = params
@@ -76,23 +74,22 @@ class LaneMachine:
         self.barriers = barriers
         self.race = race
         self.grain = grain
-        self.regions = regions
+        self.faults = faults
         self.exited: Lanes = ~batch.real()
-        self.reports: dict[tuple[str, int, int], Report] = {}
         self.selection: Selection
         self.block_mask: Lanes | None = None
         self.mask: Lanes | None = None
         self.at = 0
         self._symbols: dict[tuple[int, int], Base] = {}
 
-    # -------------------------------------------------------------------------------- what blocks ask for
+    # -------------------------------------------------------------------------- what blocks ask for
 
     def select(self, selection: Selection) -> None:
         """These lanes execute from now on."""
         self.selection = selection
         self.block_mask = self.mask = selection.inner
 
-    def narrow(self, guard: Lanes) -> Lanes | None | Literal[False]:
+    def narrow(self, guard: Lanes) -> Lanes | Literal[False] | None:
         """The block's mask where the guard holds: None for all lanes, False for none."""
         both = guard if self.block_mask is None else guard & self.block_mask
         if not both.any():
@@ -123,14 +120,13 @@ class LaneMachine:
         """Report lanes that read a register before they have written it."""
         wrong = ~defined if self.mask is None else ~defined & self.mask
         if wrong.any():
-            lane = int(self.selection.ids[int(wrong.argmax())])
-            self.at = at
-            what = f"reads {register}, which it has not written"
-            self._report("undefined", "register", 0, register, lane, (), -1, what)
+            self.faults.register(at, register, int(self.selection.ids[int(wrong.argmax())]))
 
-    # ------------------------------------------------------------------------------------------ memory
+    # --------------------------------------------------------------------------------------- memory
 
-    def load(self, space: str, address: Lanes | Address, type: ScalarType, count: int) -> tuple[Lanes, ...]:
+    def load(
+        self, space: str, address: Lanes | Address, type: ScalarType, count: int
+    ) -> tuple[Lanes, ...]:
         """`count` consecutive values of `type` at `address`."""
         total = type.nbytes * count
         address = _as_address(address)
@@ -138,8 +134,8 @@ class LaneMachine:
         if plan is None:
             return self._load_parts(space, address, type, count)
         if self.race is not None and plan.window is self.shared.window:
-            ids, units = self._units(plan, address.offset, total)
-            self._judge(self.race.read(ids, units, self.at), ids, plan.mask)
+            access = self._access(plan, address.offset, total)
+            self._judge(self.race.read(access, self.at), access)
         assert plan.window is not None
         return gather(plan, plan.window, address.offset, type, count)
 
@@ -155,8 +151,8 @@ class LaneMachine:
                 self._with_mask(part, lambda: self.store(space, _fresh(address), type, values))
             return
         if self.race is not None and plan.window is self.shared.window:
-            ids, units = self._units(plan, address.offset, total)
-            self._judge(self.race.write(ids, units, self.at), ids, plan.mask)
+            access = self._access(plan, address.offset, total)
+            self._judge(self.race.write(access, self.at), access)
         assert plan.window is not None
         scatter(plan, plan.window, address.offset, type, values)
 
@@ -168,7 +164,9 @@ class LaneMachine:
         update: Callable[..., Lanes],
         operands: tuple[Lanes, ...],
     ) -> Lanes:
-        """Replace each value by `update(value, *operands)`, lane after lane in rising order; return the old values."""
+        """Replace each value by `update(value, *operands)`, lane after lane in rising order; return
+        the old values.
+        """
         address = _as_address(address)
         plan = self._reach(space, address, type.nbytes, "update")
         old = np.zeros(self.selection.count, type.dtype)
@@ -180,8 +178,8 @@ class LaneMachine:
                 old = np.where(part, got, old)
             return old
         if self.race is not None and plan.window is self.shared.window:
-            ids, units = self._units(plan, address.offset, type.nbytes)
-            self._judge(self.race.write(ids, units, self.at, atomic=True), ids, plan.mask)
+            access = self._access(plan, address.offset, type.nbytes)
+            self._judge(self.race.write(access, self.at, atomic=True), access)
         assert plan.window is not None
         cells = plan.window.elements(type.dtype, 1, plan.low + address.offset)
         index = plan.index(type.nbytes)
@@ -196,7 +194,9 @@ class LaneMachine:
     def copy_async(
         self, dst: Lanes | Address, src: Lanes | Address, nbytes: int, src_nbytes: Lanes | None
     ) -> None:
-        """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes` become zero."""
+        """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes`
+        become zero.
+        """
         dst, src = _as_address(dst), _as_address(src)
         plan = self._reach("shared", dst, nbytes, "copy to")
         assert plan is not None  # shared memory is one window
@@ -206,8 +206,8 @@ class LaneMachine:
         if plan.mask is not None:
             word, data = word[plan.mask], data[plan.mask]
         if self.race is not None:
-            units = units_of_words(word[:, None] + np.arange(nbytes // 4), 4 // self.grain)
-            self._judge(self.race.start_copy(ids, units, self.at), ids, None)
+            access = self._access(plan, dst.offset, nbytes)
+            self._judge(self.race.write(access, self.at, pending=True), access)
         self.copies.start(self.at, ids, word, data)
 
     def copy_async_commit(self) -> None:
@@ -228,9 +228,11 @@ class LaneMachine:
         return np.subtract(address, window) if to_space else np.add(address, window)
 
     def fence(self, scope: str) -> None:
-        """Nothing: every access is seen at once by all threads, and only barriers order shared memory."""
+        """Nothing: every access is seen at once by all threads, and only barriers order shared
+        memory.
+        """
 
-    # --------------------------------------------------------------------------------- barriers and warps
+    # --------------------------------------------------------------------------- barriers and warps
 
     def barrier(self, barrier: Lanes, threads: Lanes | None, *, wait: bool) -> None:
         """Arrive at a CTA barrier, and wait there unless told otherwise."""
@@ -239,7 +241,10 @@ class LaneMachine:
         count = np.zeros(len(ids), np.int64) if threads is None else self._for_active(threads)
         for wrong, what in (
             (number >= BARRIERS, "barriers are numbered 0 to 15"),
-            ((count % WARP != 0) | ((count == 0) & (threads is not None)), "a barrier's count is a multiple of 32"),
+            (
+                (count % WARP != 0) | ((count == 0) & (threads is not None)),
+                "a barrier's count is a multiple of 32",
+            ),
         ):
             if wrong.any():
                 lane = int(wrong.argmax())
@@ -253,19 +258,25 @@ class LaneMachine:
             )
 
     def warp_sync(self, membermask: Lanes) -> None:
-        """Check that the lanes of `membermask` are here. Raises `TrapError` if one neither is nor has exited."""
+        """Check that the lanes of `membermask` are here. Raises `TrapError` if one neither is nor
+        has exited.
+        """
         if self.mask is not None or np.ndim(membermask) or int(membermask) != _FULL_WARP:
             self._check_members(membermask)
         if self.race is not None:
             self.race.sync_warps(self._active_ids(self.mask))
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
-        """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not there."""
+        """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not
+        there.
+        """
         self.warp_sync(membermask)
         count = self.selection.count
         value = np.broadcast_to(value, count)
         if self.mask is not None:
-            poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(value.dtype)
+            poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(
+                value.dtype
+            )
             value = np.where(self.mask, value, poison)
         first = np.arange(count) & -WARP
         return value.take(first + np.bitwise_and(source, WARP - 1))
@@ -282,7 +293,7 @@ class LaneMachine:
         """Stop the kernel. Raises `TrapError`."""
         raise TrapError(f"{self._where(int(self._active_ids(self.mask)[0]))}: {reason}")
 
-    # ---------------------------------------------------------------------------------------- inner parts
+    # ---------------------------------------------------------------------------------- inner parts
 
     def _active_ids(self, mask: Lanes | None) -> Lanes:
         ids = self.selection.ids
@@ -315,7 +326,9 @@ class LaneMachine:
         )
 
     def _reach(self, space: str, address: Address, total: int, verb: str) -> Plan | None:
-        """The plan for an access of `total` bytes, once it is known to be legal; None if it meets several buffers."""
+        """The plan for an access of `total` bytes, once it is known to be legal; None if it meets
+        several buffers.
+        """
         base = address.base
         plan = base.plans.get(space)
         if plan is None or plan.mask is not self.mask:
@@ -326,25 +339,37 @@ class LaneMachine:
         if (plan.spread | low) & (total - 1):
             wrong = (address.signed() + address.offset) % total != 0
             self._refuse(space, address, total, verb, wrong, f"which is not a multiple of {total}")
-        if plan.window is None or low < plan.first or plan.high + address.offset + total > plan.last:
+        if (
+            plan.window is None
+            or low < plan.first
+            or plan.high + address.offset + total > plan.last
+        ):
             return self._other_window(space, address, plan, total, verb)
         if not plan.writable and verb != "read":
             self._refuse(space, address, total, verb, self.active(), "in a read-only array")
         return plan
 
-    def _other_window(self, space: str, address: Address, plan: Plan, total: int, verb: str) -> Plan | None:
+    def _other_window(
+        self, space: str, address: Address, plan: Plan, total: int, verb: str
+    ) -> Plan | None:
         low, high = plan.low + address.offset, plan.high + address.offset + total
         if space in ("shared", "param"):
             at = address.signed() + address.offset
             size = plan.last
             what = f"outside its {size} bytes"
             self._refuse(space, address, total, verb, (at < 0) | (at + total > size), what)
-        if space == "generic" and SHARED_WINDOW <= low and high <= SHARED_WINDOW + FIRST_ADDRESS // 2:
+        if (
+            space == "generic"
+            and low >= SHARED_WINDOW
+            and high <= SHARED_WINDOW + FIRST_ADDRESS // 2
+        ):
             inside = Base(signed_lanes(address.base.lanes) - SHARED_WINDOW)
             return self._reach("shared", inside.at(address.offset), total, verb)
         found = self.arena.find(low, high)
         if found is None:
-            self._parts(space, address, total, verb)  # raises, unless each lane is inside some buffer
+            self._parts(
+                space, address, total, verb
+            )  # raises, unless each lane is inside some buffer
             return None
         plan.window, plan.first, plan.last = found.window, found.base, found.end
         plan.writable = found.writable
@@ -368,14 +393,16 @@ class LaneMachine:
             self._refuse(space, address, total, verb, outside, self.arena.describe(int(at[lane])))
         return [active & (number == n) for n in np.unique(number[active])]
 
-    def _load_parts(self, space: str, address: Address, type: ScalarType, count: int) -> tuple[Lanes, ...]:
+    def _load_parts(
+        self, space: str, address: Address, type: ScalarType, count: int
+    ) -> tuple[Lanes, ...]:
         merged = tuple(np.zeros(self.selection.count, type.dtype) for _ in range(count))
         for part in self._parts(space, address, type.nbytes * count):
             got = self._with_mask(part, lambda: self.load(space, _fresh(address), type, count))
             merged = tuple(np.where(part, new, old) for new, old in zip(got, merged, strict=True))
         return merged
 
-    def _with_mask(self, mask: Lanes, action: Callable[[], Any]) -> Any:
+    def _with_mask(self, mask: Lanes | None, action: Callable[[], Any]) -> Any:
         before, self.mask = self.mask, mask
         try:
             return action()
@@ -403,7 +430,14 @@ class LaneMachine:
                 continue
             unaligned = mask & ((src.signed() + src.offset) % nbytes != 0) & (size > 0)
             if unaligned.any():
-                self._refuse("global", src, nbytes, "copy from", unaligned, f"which is not a multiple of {nbytes}")
+                self._refuse(
+                    "global",
+                    src,
+                    nbytes,
+                    "copy from",
+                    unaligned,
+                    f"which is not a multiple of {nbytes}",
+                )
             unit = b32 if size % 4 == 0 else b8
             cells = data.view(unit.dtype)
             for n in range(int(size) // unit.nbytes):
@@ -411,75 +445,55 @@ class LaneMachine:
                 cells[mask, n] = self._load_global(one, unit, 1, mask)[0][mask]
         return data
 
-    def _load_global(self, src: Address, type: ScalarType, count: int, mask: Lanes | None) -> tuple[Lanes, ...]:
+    def _load_global(
+        self, src: Address, type: ScalarType, count: int, mask: Lanes | None
+    ) -> tuple[Lanes, ...]:
         if mask is self.mask:
             return self.load("global", src, type, count)
-        got: tuple[Lanes, ...] = self._with_mask(mask, lambda: self.load("global", src, type, count))  # type: ignore[arg-type]  # None is self.mask or no mask at all
+        got: tuple[Lanes, ...] = self._with_mask(
+            mask, lambda: self.load("global", src, type, count)
+        )
         return got
 
-    # -------------------------------------------------------------------------------------------- reports
+    # -------------------------------------------------------------------------------------- reports
 
-    def _units(self, plan: Plan, offset: int, total: int) -> tuple[Lanes, Lanes]:
-        """The active lanes' numbers, and the units of shared memory that each accesses."""
-        relative = plan.relative if plan.mask is None else plan.relative[plan.mask]
-        first = (relative + (plan.low + offset)) // self.grain
-        return self._active_ids(plan.mask), first[:, None] + np.arange(max(total // self.grain, 1))
-
-    def _judge(self, conflicts: list[Conflict], ids: Lanes, mask: Lanes | None) -> None:
-        """Turn what the race detector found into reports."""
-        del mask
-        for c in conflicts:
-            lane = int(ids[c.position])
-            address = c.unit * self.grain % self.shared.stride
-            self._report(c.kind, "shared", address, self.region(address), lane, (c.other_thread,), c.other, c.what)
-
-    def _report(
-        self, kind: str, space: str, address: int, region: str, lane: int, others: tuple[int, ...], other: int, what: str
-    ) -> None:
-        key = kind, self.at, other
-        if key in self.reports:
-            return
-        instr = where_from(self.instrs[self.at])
-        other_instr = where_from(self.instrs[other]) if other >= 0 else ""
-        threads = (lane % self.batch.width, *(t for t in others if t >= 0))
-        if space == "register":
-            message = f"{self._where(lane)}: {what}"
-        else:
-            inside = f" ({region})" if region else ""
-            who = "" if other < 0 else f" {self._other_thread(threads, kind)}{other_instr}"
-            message = f"{self._where(lane)}: {kind} at shared address {address:#x}{inside}, which {what}{who}"
-            if kind == "race":
-                message += "; no barrier orders the two"
-            elif kind == "pending":
-                message += "; wait for its group first"
-        self.reports[key] = Report(
-            kind, space, address, region, self.batch.cta(lane), threads, instr, other_instr, message
+    def _access(self, plan: Plan, offset: int, total: int) -> Access:
+        """What the race detector has to know of an access to shared memory."""
+        if plan.ids is None:
+            plan.ids = self._active_ids(plan.mask)
+            units = plan.index(self.grain)
+            plan.units = units if plan.mask is None else units[plan.mask]
+        assert plan.units is not None
+        low, high = plan.low + offset, plan.high + offset + total
+        return Access(
+            plan.ids,
+            plan.units + low // self.grain,
+            total // self.grain,
+            low // self.grain,
+            high // self.grain,
         )
 
-    def _other_thread(self, threads: tuple[int, ...], kind: str) -> str:
-        if kind == "pending":
-            return ""
-        return f"thread {self.batch.thread(threads[1])} in " if len(threads) > 1 else "several threads in "
-
-    def region(self, address: int) -> str:
-        """The name of the shared variable or region that an address lies in, or the empty string."""
-        return next((n for n, start, size in self.regions if start <= address < start + size), "")
+    def _judge(self, conflicts: list[Conflict], access: Access) -> None:
+        """Turn what the race detector found into reports."""
+        for c in conflicts:
+            address = c.unit * self.grain % self.shared.stride
+            self.faults.memory(self.at, c, address, int(access.ids[c.position]))
 
     def _where(self, lane: int | None = None) -> str:
-        at = f"kernel {self.kernel}: {where_from(self.instrs[self.at])}"
-        if lane is None:
-            return at
-        return f"{at}: thread {self.batch.thread(lane)} of CTA {self.batch.cta(lane)}"
+        return self.faults.where(self.at, lane)
 
-    def _refuse(self, space: str, address: Address, total: int, verb: str, wrong: Lanes, why: str) -> None:
+    def _refuse(
+        self, space: str, address: Address, total: int, verb: str, wrong: Lanes, why: str
+    ) -> NoReturn:
         wrong = np.broadcast_to(wrong, self.selection.count) & self.active()
         lane = int(wrong.argmax())
-        at = int(np.broadcast_to(address.signed() + address.offset, self.selection.count)[lane])
-        names = {"shared": self.region(at)}.get(space, "")
-        inside = f" ({names})" if names else ""
+        lanes = np.broadcast_to(address.signed() + address.offset, self.selection.count)
+        at = int(lanes[lane])
+        region = self.faults.region(at) if space == "shared" else ""
+        inside = f" ({region})" if region else ""
         raise TrapError(
-            f"{self._where(int(self.selection.ids[lane]))} wants to {verb} {total} bytes of {space} memory "
-            f"at {at:#x}{inside}, {why}"
+            f"{self._where(int(self.selection.ids[lane]))} wants to {verb} {total} bytes of "
+            f"{space} memory at {at:#x}{inside}, {why}"
         )
 
 

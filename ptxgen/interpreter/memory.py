@@ -1,7 +1,8 @@
 """Device memory as an arena of real 64-bit addresses, and how lanes reach memory.
 
-An access is planned once for each value of its base register: the extremes of the addresses, their common alignment
-and an index array are kept, so that many accesses at different constant offsets from one register cost one gather each.
+An access is planned once for each value of its base register: the extremes of the addresses, their
+common alignment and an index array are kept, so that many accesses at different constant offsets
+from one register cost one gather each.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 FIRST_ADDRESS: Final = 1 << 33
 RED_ZONE: Final = 1 << 20  # bytes between buffers that belong to none
 BUFFER_ALIGN: Final = 256  # what cudaMalloc promises
-# A buffer's address equals the host address modulo this, so that a misaligned view is misaligned here too.
+# A buffer's address equals the host address modulo this, so that a misaligned view is misaligned
+# here too.
 HOST_ALIGN: Final = 16
 
-# What undefined registers, fresh shared memory and bytes still being copied hold: a quiet NaN as f32.
+# What undefined registers, fresh shared memory and bytes still being copied hold: a quiet NaN as
+# f32.
 POISON: Final = 0x7FC0DEAD
 
 # Where shared memory lies among generic addresses; below FIRST_ADDRESS, so it meets no buffer.
@@ -52,7 +55,9 @@ class _Raw:
 
 
 class Window:
-    """A row of bytes with addresses, seen as elements or vectors of any type; `base` is its first address."""
+    """A row of bytes with addresses, seen as elements or vectors of any type; `base` is its first
+    address.
+    """
 
     def __init__(self, base: int, data: Lanes) -> None:
         self.base = base
@@ -60,7 +65,9 @@ class Window:
         self._views: dict[tuple[np.dtype[Any], int], tuple[int, Lanes]] = {}
 
     def elements(self, dtype: np.dtype[Any], count: int, address: int) -> Lanes:
-        """Everything from the aligned `address` on: `[n]` for one value an element, else `[n, count]`."""
+        """Everything from the aligned `address` on: `[n]` for one value an element, else `[n,
+        count]`.
+        """
         found = self._views.get((dtype, count))
         if found is None:
             width = dtype.itemsize * count
@@ -86,7 +93,11 @@ class Buffer:
     window: Window = field(init=False)
 
     def __post_init__(self) -> None:
-        raw = np.asarray(_Raw(self.start, self.nbytes, self.writable)) if self.nbytes else np.empty(0, np.uint8)
+        raw = (
+            np.asarray(_Raw(self.start, self.nbytes, self.writable))
+            if self.nbytes
+            else np.empty(0, np.uint8)
+        )
         self.window = Window(self.base, raw)
 
     @property
@@ -98,8 +109,9 @@ class Buffer:
 class DeviceArena:
     """Device memory: host arrays that have been given device addresses.
 
-    An array is not copied: what a kernel writes is in the array at once. All bytes between the array's first and last element
-    belong to its buffer, gaps between strides included; arrays that share memory share a buffer.
+    An array is not copied: what a kernel writes is in the array at once. All bytes between the
+    array's first and last element belong to its buffer, gaps between strides included; arrays that
+    share memory share a buffer.
     """
 
     def __init__(self) -> None:
@@ -111,24 +123,35 @@ class DeviceArena:
         """All buffers by rising address."""
         return tuple(self._buffers)
 
-    def place(self, array: Lanes, *, at: int | None = None, name: str = "") -> int:
+    def place(self, array: object, *, at: int | None = None, name: str = "") -> int:
         """The device address of the array's first element, after making the array device memory.
 
-        `at` asks for an address (of the array's lowest byte, which is its first element unless a stride is
-        negative), `name` is used in messages. Raises `LaunchError` if the address is taken or the array's memory is
-        partly device memory already at addresses that do not fit.
+        `at` asks for an address (of the array's lowest byte, which is its first element unless a
+        stride is negative), `name` is used in messages. Raises `LaunchError` if the address is
+        taken or the array's memory is partly device memory already at addresses that do not fit.
         """
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            what = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            what = type(array).__name__
+            if isinstance(array, np.ndarray):
+                what = f"an array of {array.dtype}"
             raise LaunchError(f"device memory must be a numpy array of numbers, got {what}")
         low, high = byte_bounds(array) if array.size else (_pointer(array), _pointer(array))
         self.place_span(low, high, [array], array.flags.writeable, at=at, name=name)
         return self.address_of(array)
 
     def place_span(
-        self, low: int, high: int, owners: list[object], writable: bool, *, at: int | None = None, name: str = ""
+        self,
+        low: int,
+        high: int,
+        owners: list[object],
+        writable: bool,
+        *,
+        at: int | None = None,
+        name: str = "",
     ) -> Buffer:
-        """Give host memory from `low` to `high` device addresses; joins what it overlaps. Raises `LaunchError`."""
+        """Give host memory from `low` to `high` device addresses; joins what it overlaps. Raises
+        `LaunchError`.
+        """
         met = [b for b in self._buffers if b.start < high and low < b.start + b.nbytes]
         shifts = {b.base - b.start for b in met} | ({at - low} if at is not None else set())
         if len(shifts) > 1:
@@ -185,7 +208,7 @@ class DeviceArena:
         return -(-after // BUFFER_ALIGN) * BUFFER_ALIGN + low % HOST_ALIGN
 
     def _check_free(self, base: int, end: int, name: str) -> None:
-        if not SHARED_WINDOW * 2 <= base or end >= 1 << 63:
+        if not base >= SHARED_WINDOW * 2 or end >= 1 << 63:
             raise LaunchError(
                 f"{name or 'the array'}: device addresses must lie from {SHARED_WINDOW * 2:#x} to 2**63, got {base:#x}"
             )
@@ -205,8 +228,12 @@ class DeviceArena:
         self._bases = [b.base for b in self._buffers]
 
 
-def joined_spans(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, list[object], bool, str]]:
-    """The host memory of named arrays as disjoint spans: low, high, arrays, whether writable, names."""
+def joined_spans(
+    arrays: Iterable[tuple[str, Lanes]],
+) -> list[tuple[int, int, list[object], bool, str]]:
+    """The host memory of named arrays as disjoint spans: low, high, arrays, whether writable,
+    names.
+    """
     spans = sorted(
         (*(byte_bounds(a) if a.size else (_pointer(a), _pointer(a))), i, name, a)
         for i, (name, a) in enumerate(arrays)
@@ -216,7 +243,9 @@ def joined_spans(arrays: Iterable[tuple[str, Lanes]]) -> list[tuple[int, int, li
         writable = array.flags.writeable
         if joined and low < joined[-1][1]:
             low, last, owners, others, names = joined.pop()
-            joined.append((low, max(last, high), [*owners, array], others or writable, f"{names}, {name}"))
+            joined.append(
+                (low, max(last, high), [*owners, array], others or writable, f"{names}, {name}")
+            )
         else:
             joined.append((low, high, [array], writable, name))
     return joined
@@ -230,8 +259,9 @@ def _pointer(array: Lanes) -> int:
 class Plan:
     """Where active lanes will access a space, before a constant offset is added.
 
-    `relative` is int64 bytes from `low`, the lowest address (plus the CTA's part of shared memory); inactive lanes
-    hold those of an active one. `spread` has the low bits in which the addresses differ.
+    `relative` is int64 bytes from `low`, the lowest address (plus the CTA's part of shared memory);
+    inactive lanes hold those of an active one. `spread` has the low bits in which the addresses
+    differ.
     """
 
     low: int
@@ -243,6 +273,10 @@ class Plan:
     first: int  # addresses that may be accessed: from `first`
     last: int  # to `last - 1`
     writable: bool = True
+    ids: Lanes | None = (
+        None  # the active lanes' numbers in the batch, once the race detector has asked
+    )
+    units: Lanes | None = None  # and the units of the detector that `relative` of these lanes is
     indices: dict[int, Lanes] = field(default_factory=dict)
 
     def index(self, width: int) -> Lanes:
@@ -281,7 +315,9 @@ class Address:
         return lanes.view(np.uint64).astype(dtype or np.uint64, copy=bool(copy))
 
     def signed(self) -> Lanes:
-        """The base as int64 lanes; 32-bit ones are signed, so that a negative base and a positive offset meet."""
+        """The base as int64 lanes; 32-bit ones are signed, so that a negative base and a positive
+        offset meet.
+        """
         return signed_lanes(self.base.lanes)
 
 
@@ -292,7 +328,9 @@ def signed_lanes(lanes: Lanes) -> Lanes:
     return lanes.view(np.int32).astype(np.int64)
 
 
-def gather(plan: Plan, window: Window, offset: int, type: ScalarType, count: int) -> tuple[Lanes, ...]:
+def gather(
+    plan: Plan, window: Window, offset: int, type: ScalarType, count: int
+) -> tuple[Lanes, ...]:
     """`count` values of `type` for each lane, from a window; the access is known to be legal."""
     width = type.nbytes * count
     source = window.elements(type.dtype, count, plan.low + offset)
@@ -301,7 +339,9 @@ def gather(plan: Plan, window: Window, offset: int, type: ScalarType, count: int
     return tuple(np.ascontiguousarray(source.take(plan.index(width), axis=0).T))
 
 
-def scatter(plan: Plan, window: Window, offset: int, type: ScalarType, values: tuple[Lanes, ...]) -> None:
+def scatter(
+    plan: Plan, window: Window, offset: int, type: ScalarType, values: tuple[Lanes, ...]
+) -> None:
     """Write `values` of each active lane to a window; of lanes that collide, the last wins."""
     count = len(values)
     index, mask = plan.index(type.nbytes * count), plan.mask
@@ -319,7 +359,9 @@ def scatter(plan: Plan, window: Window, offset: int, type: ScalarType, values: t
         half = count // 2
         for part in range(2):
             whole = window.elements(_UNITS[16], 2, plan.low + offset)
-            whole[index, part] = np.ascontiguousarray(rows[:, part * half : (part + 1) * half]).view(_UNITS[16])[:, 0]
+            whole[index, part] = np.ascontiguousarray(
+                rows[:, part * half : (part + 1) * half]
+            ).view(_UNITS[16])[:, 0]
         return
     window.elements(unit, 1, plan.low + offset)[index] = rows.view(unit)[:, 0]
 
@@ -334,7 +376,9 @@ _UNITS: Final[dict[int, np.dtype[Any]]] = {
 
 
 def make_plan(machine: LaneMachine, space: str, lanes: Lanes, mask: Lanes | None) -> Plan:
-    """Plan accesses to `space` ("global", "shared" or "param") from a base for the lanes of `mask`, at least one."""
+    """Plan accesses to `space` ("global", "shared" or "param") from a base for the lanes of `mask`,
+    at least one.
+    """
     addresses = signed_lanes(lanes)
     if addresses.ndim == 0 or len(addresses) != machine.selection.count:
         addresses = np.full(machine.selection.count, addresses, np.int64)
@@ -346,7 +390,9 @@ def make_plan(machine: LaneMachine, space: str, lanes: Lanes, mask: Lanes | None
     if space == "shared":
         if machine.selection.shared_base is not None:
             relative += machine.selection.shared_base
-        return Plan(low, high, spread, relative, mask, machine.shared.window, 0, machine.shared.nbytes)
+        return Plan(
+            low, high, spread, relative, mask, machine.shared.window, 0, machine.shared.nbytes
+        )
     if space == "param":
         window = machine.params
         return Plan(low, high, spread, relative, mask, window, 0, len(window.data), writable=False)

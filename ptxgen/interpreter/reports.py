@@ -13,10 +13,12 @@ from ptxgen.text import render_instr
 class Report:
     """One thing that a sanitizer found; the same pair of instructions is reported once.
 
-    `kind` is `race` (two threads, not ordered by a barrier, at least one of them writes), `pending` (an access to bytes that
-    `cp.async` may still be copying), `uninitialised` (shared memory read before it was written) or `undefined`
-    (a register read before it was written). `address` is in bytes from the start of the CTA's shared memory; `threads` are numbers within the CTA,
-    x fastest: the one that met the problem and, if there is one, the other; `cta` is the CTA's place in the grid.
+    `kind` is `race` (two threads, not ordered by a barrier, at least one of them writes), `pending`
+    (an access to bytes that `cp.async` may still be copying), `uninitialised` (shared memory read
+    before it was written) or `undefined` (a register read before it was written). `address` is in
+    bytes from the start of the CTA's shared memory; `threads` are numbers within the CTA, x
+    fastest: the one that met the problem and, if there is one, the other; `cta` is the CTA's place
+    in the grid.
     """
 
     kind: str
@@ -37,8 +39,9 @@ class Report:
 class Counters:
     """How much was executed; an instruction whose guard is false counts.
 
-    `by_opcode` counts warp-instructions: one for each warp with an active thread that comes to the instruction. `dispatched` counts
-    what the interpreter did one after another, which is what its time depends on.
+    `by_opcode` counts warp-instructions: one for each warp with an active thread that comes to the
+    instruction. `dispatched` counts what the interpreter did one after another, which is what its
+    time depends on.
     """
 
     by_opcode: Counter[str] = field(default_factory=Counter)

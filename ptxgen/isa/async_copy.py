@@ -1,6 +1,8 @@
-"""Asynchronous copies from global to shared memory (PTX ISA, "Data Movement: Non-bulk Asynchronous Copy").
+"""Asynchronous copies from global to shared memory (PTX ISA, "Data Movement: Non-bulk Asynchronous
+Copy").
 
-`cp.async.ca` caches in L1 and L2, `cp.async.cg` in L2 only. A thread awaits its own copies, group by group.
+`cp.async.ca` caches in L1 and L2, `cp.async.cg` in L2 only. A thread awaits its own copies, group
+by group.
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ _PREFETCH: Final = dict.fromkeys(("L2::64B", "L2::128B", "L2::256B"), gate(ptx=(
 
 
 @inst(
-    "cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm{, src_size:u32}", name="cp_async_ca",
-    prefetch=_PREFETCH, ptx=(7, 0), sm=80, effect=Effect.ASYNC, section=f"{COPY}: cp.async",
-)  # fmt: skip
+    "cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm{, src_size:u32}",
+    name="cp_async_ca",
+    prefetch=_PREFETCH,
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async",
+)
 def cp_async_ca(
     machine: Machine,
     dst: Lanes,
@@ -29,20 +36,25 @@ def cp_async_ca(
     *,
     prefetch: str | None,
 ) -> tuple[()]:
-    """Start copying cp_size bytes (4, 8 or 16) from src to dst; those from src_size on become zero."""
+    """Start copying cp_size (4, 8, 16) bytes from src to dst; those from src_size on become 0."""
     del prefetch  # a hint
     machine.copy_async(dst, src, cp_size, src_size)
     return ()
 
 
 @inst(
-    "cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16{, src_size:u32}", name="cp_async_cg",
-    prefetch=_PREFETCH, ptx=(7, 0), sm=80, effect=Effect.ASYNC, section=f"{COPY}: cp.async",
-)  # fmt: skip
+    "cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16{, src_size:u32}",
+    name="cp_async_cg",
+    prefetch=_PREFETCH,
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.ASYNC,
+    section=f"{COPY}: cp.async",
+)
 def cp_async_cg(
     machine: Machine, dst: Lanes, src: Lanes, src_size: Lanes | None = None, *, prefetch: str | None
 ) -> tuple[()]:
-    """Start copying 16 bytes from src to dst, not through L1; those from src_size on become zero."""
+    """Start copying 16 bytes from src to dst, not through L1; those from src_size on become 0."""
     del prefetch  # a hint
     machine.copy_async(dst, src, 16, src_size)
     return ()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ptxgen.isa import numeric
 from ptxgen.isa.spec import inst
-from ptxgen.types import b16, b32, b64, bf16, f16, f32, f64, s16, s32, s64, u16, u32, u64
+from ptxgen.types import b16, b32, b64, f32, f64, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.spec import Lanes
@@ -39,7 +39,9 @@ BITS: Final = (b32, b64, b16)
 
 @numeric.quiet
 def compared(a: Lanes, b: Lanes, cmp: str) -> Lanes:
-    """a <cmp> b: the ordered comparisons are false, the unordered ones (`ltu`, …) true if a or b is NaN."""
+    """a <cmp> b: the ordered comparisons are false, the unordered ones (`ltu`, …) true if a or b is
+    NaN.
+    """
     if cmp in ORDERED and cmp != "ne":
         return ORDERED[cmp](a, b)  # type: ignore[no-any-return]
     if a.dtype.kind in "iu":
@@ -93,7 +95,7 @@ def setp_f16(a: Lanes, b: Lanes, *, cmp: str, ftz: bool) -> Lanes:
 )
 def setp_bf16(a: Lanes, b: Lanes, *, cmp: str) -> Lanes:
     """p = a <cmp> b; with a NaN the ordered comparisons are false, those ending in u true."""
-    return compared(a.astype(np.float32), b.astype(np.float32), cmp)
+    return compared(numeric.widen(a, f32), numeric.widen(b, f32), cmp)
 
 
 @inst(
@@ -110,7 +112,9 @@ def setp_with(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str) -> Lanes:
     cmp=FLOATING, combine=tuple(COMBINE), section=f"{SELECTION}: setp",
 )  # fmt: skip
 def setp_with_f32(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, ftz: bool) -> Lanes:
-    """p = (a <cmp> b) <combine> c; with a NaN the ordered comparisons are false, those ending in u true."""
+    """p = (a <cmp> b) <combine> c; with a NaN the ordered comparisons are false, those ending in u
+    true.
+    """
     flushed = compared(numeric.flush(a, ftz), numeric.flush(b, ftz), cmp)
     return COMBINE[combine](flushed, c)  # type: ignore[no-any-return]
 

@@ -1,7 +1,7 @@
 """Control flow and barriers (PTX ISA, "Control Flow Instructions", "Parallel Synchronization").
 
-The interpreter follows branches itself, by the row's name, so the functions of `bra`, `ret` and `exit` only
-state the meaning.
+The interpreter follows branches itself, by the row's name, so the functions of `bra`, `ret` and
+`exit` only state the meaning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conversions (PTX ISA, "Data Movement and Conversion Instructions: cvt").
 
-Rows are one per kind of conversion, because the legal roundings differ. `dtype` is the type of the result, `atype`
-that of the operand. Integers of 8 bits live in 16-bit registers.
+Rows are one per kind of conversion, because the legal roundings differ. `dtype` is the type of the
+result, `atype` that of the operand. Integers of 8 bits live in 16-bit registers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,20 @@ from ptxgen.isa import numeric
 from ptxgen.isa.numeric import ROUNDINGS
 from ptxgen.isa.spec import gate, inst
 from ptxgen.types import (
-    bf16, bf16x2, f16, f16x2, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64,
+    bf16,
+    bf16x2,
+    f16,
+    f16x2,
+    f32,
+    f64,
+    s8,
+    s16,
+    s32,
+    s64,
+    u8,
+    u16,
+    u32,
+    u64,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -27,7 +40,7 @@ TO_INTEGER: Final = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}  # prin
 _HOPPER: Final = gate(ptx=(7, 8), sm=90)
 
 
-# ------------------------------------------------------------------------------------------ integers
+# ---------------------------------------- integers
 
 
 @inst("cvt.dtype.atype d:dtype, a:atype", dtype=INTEGERS, atype=INTEGERS, section=CVT)
@@ -38,16 +51,18 @@ def cvt_integer(a: Lanes, *, dtype: ScalarType) -> Lanes:
 
 def _saturating(dtype: ScalarType) -> tuple[ScalarType, ...]:
     """The types with values outside dtype's range: for others .sat is not allowed."""
-    to = np.iinfo(dtype.dtype)
+    to = numeric.range_of(dtype.dtype)
     return tuple(
-        t for t in INTEGERS if np.iinfo(t.dtype).min < to.min or np.iinfo(t.dtype).max > to.max
+        t
+        for t in INTEGERS
+        if numeric.range_of(t.dtype).min < to.min or numeric.range_of(t.dtype).max > to.max
     )
 
 
 def _cvt_sat(a: Lanes, *, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a limited to the range of dtype; only where a may lie outside it."""
     del sat  # always true: without it, the row above is meant
-    of, to = np.iinfo(a.dtype), np.iinfo(dtype.dtype)
+    of, to = numeric.range_of(a.dtype), numeric.range_of(dtype.dtype)
     low, high = max(of.min, to.min), min(of.max, to.max)
     return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(dtype.dtype)
 
@@ -62,7 +77,7 @@ for _dtype in INTEGERS:
     )(_cvt_sat)
 
 
-# ------------------------------------------------------------------------------------------ integers and floats
+# ---------------------------------------- integers and floats
 
 
 @inst(
@@ -85,7 +100,9 @@ def cvt_from_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
     section=CVT,
 )
 def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, dtype: ScalarType) -> Lanes:
-    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top bit for 64 bits."""
+    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
+    bit for 64 bits.
+    """
     return numeric.to_integer(numeric.flush(a, ftz), dtype, TO_INTEGER[rnd])
 
 
@@ -97,7 +114,9 @@ def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, dtype: ScalarType) -> Lanes
     section=CVT,
 )
 def cvt_wide_to_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
-    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top bit for 64 bits or f64."""
+    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
+    bit for 64 bits or f64.
+    """
     return numeric.to_integer(a, dtype, TO_INTEGER[rnd])
 
 
@@ -125,7 +144,7 @@ def cvt_integral_f64(a: Lanes, *, rnd: str) -> Lanes:
     return numeric.integral(a, TO_INTEGER[rnd])
 
 
-# ------------------------------------------------------------------------------------------ floats
+# ---------------------------------------- floats
 
 
 @inst(
@@ -143,7 +162,7 @@ def cvt_f32_f64(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 @inst("cvt{.ftz}.dtype.atype d:dtype, a:atype", dtype=(f64,), atype=(f32,), section=CVT)
 def cvt_f64_f32(a: Lanes, *, ftz: bool) -> Lanes:
     """d = a, exactly."""
-    return numeric.flush(a, ftz).astype(np.float64)
+    return numeric.widen(numeric.flush(a, ftz), f64)
 
 
 @inst(
@@ -157,13 +176,13 @@ def cvt_f16_f64(a: Lanes, *, rnd: str) -> Lanes:
 @inst("cvt.dtype.atype d:dtype, a:atype", dtype=(f64,), atype=(f16,), section=CVT)
 def cvt_f64_f16(a: Lanes) -> Lanes:
     """d = a, exactly."""
-    return a.astype(np.float64)
+    return numeric.widen(a, f64)
 
 
 @inst("cvt{.ftz}.dtype.atype d:dtype, a:atype", dtype=(f32,), atype=(f16,), section=CVT)
 def cvt_f32_f16(a: Lanes, *, ftz: bool) -> Lanes:
     """d = a, exactly; no f16 becomes a subnormal f32, so .ftz changes nothing."""
-    return numeric.finish(a.astype(np.float32), ftz)
+    return numeric.finish(numeric.widen(a, f32), ftz)
 
 
 @inst(
@@ -171,7 +190,7 @@ def cvt_f32_f16(a: Lanes, *, ftz: bool) -> Lanes:
 )
 def cvt_f32_bf16(a: Lanes) -> Lanes:
     """d = a, exactly."""
-    return a.astype(np.float32)
+    return numeric.widen(a, f32)
 
 
 @inst(
@@ -209,7 +228,9 @@ def cvt_bf16_f32(a: Lanes, *, rnd: str, relu: bool) -> Lanes:
     rnd=("rn", "rz"), dtype=(f16x2, bf16x2), atype=(f32,), ptx=(7, 0), sm=80, section=CVT,
 )  # fmt: skip
 def cvt_pack(a: Lanes, b: Lanes, *, rnd: str, relu: bool, dtype: ScalarType) -> Lanes:
-    """d = a in the upper and b in the lower half, each rounded once; with .relu max(d, 0), where NaN stays NaN."""
+    """d = a in the upper and b in the lower half, each rounded once; with .relu max(d, 0), where
+    NaN stays NaN.
+    """
     element = f16 if dtype is f16x2 else bf16
     return numeric.join(_narrowed(b, element, rnd, relu), _narrowed(a, element, rnd, relu))
 
@@ -219,10 +240,12 @@ def cvt_pack(a: Lanes, b: Lanes, *, rnd: str, relu: bool, dtype: ScalarType) -> 
     rnd={"rna": None, "rn": _HOPPER, "rz": _HOPPER}, ptx=(7, 0), sm=80, section=CVT,
 )  # fmt: skip
 def cvt_tf32(a: Lanes, *, rnd: str) -> Lanes:
-    """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from zero."""
+    """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from
+    zero.
+    """
     return numeric.to_tf32(a, rnd).view(np.uint32)
 
 
 def _narrowed(a: Lanes, type: ScalarType, rnd: str, relu: bool) -> Lanes:
-    narrowed = numeric.canonical_narrow(numeric.narrow(a.astype(np.float64), type, rnd))
+    narrowed = numeric.canonical_narrow(numeric.narrow(a, type, rnd))
     return numeric.relu(narrowed) if relu else narrowed

@@ -1,7 +1,9 @@
-"""Floating-point arithmetic (PTX ISA, "Floating-Point Instructions" and "Half Precision Floating-Point Instructions").
+"""Floating-point arithmetic (PTX ISA, "Floating-Point Instructions" and "Half Precision
+Floating-Point Instructions").
 
-The rounding is always printed: without it the assembler may fuse a product and a sum. Approximate instructions mean
-the correctly rounded result, flushed as the modifier says; `max_ulp` says how far the GPU may be from it.
+The rounding is always printed: without it the assembler may fuse a product and a sum. Approximate
+instructions mean the correctly rounded result, flushed as the modifier says; `max_ulp` says how far
+the GPU may be from it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 FLOAT: Final = "Floating-Point Instructions"
 HALF: Final = "Half Precision Floating-Point Instructions"
+_ONE_F32: Final[Any] = np.float32(1)
+_ONE_F64: Final[Any] = np.float64(1)
 NARROW: Final = ("rn",)  # 16-bit arithmetic has no other rounding
 HALVES: Final = {f16x2: f16, bf16x2: bf16}
 
@@ -41,7 +45,7 @@ def _scalar(type: ScalarType) -> tuple[bool, ScalarType]:
     return type in HALVES, HALVES.get(type, type)
 
 
-# ------------------------------------------------------------------------------------------ add, sub, mul, fma
+# ---------------------------------------- add, sub, mul, fma
 
 
 @inst("add.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: add")
@@ -230,7 +234,7 @@ def _bf16(type: ScalarType, function: Callable[..., Lanes], *lanes: Lanes) -> La
     return _each_half(type is bf16x2, bf16, function, *lanes)
 
 
-# ------------------------------------------------------------------------------------------ sign, min, max
+# ---------------------------------------- sign, min, max
 
 
 _SIGN_GATES: Final = {
@@ -387,7 +391,7 @@ def testp(a: Lanes, *, op: str) -> Lanes:
     }[op]
 
 
-# ------------------------------------------------------------------------------------------ division, roots
+# ---------------------------------------- division, roots
 
 
 @inst("div.rnd{.ftz}.f32 d, a, b", rnd=("rn",), ptx=(1, 4), sm=20, section=f"{FLOAT}: div")
@@ -403,11 +407,18 @@ def div_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
 
 
 @inst(
-    "div.mode{.ftz}.f32 d, a, b", name="div_approx", mode=("approx", "full"), ptx=(1, 4), max_ulp=2,
-    accuracy="2 ulp; .approx only for b between 2^-126 and 2^126 in magnitude", section=f"{FLOAT}: div",
-)  # fmt: skip
+    "div.mode{.ftz}.f32 d, a, b",
+    name="div_approx",
+    mode=("approx", "full"),
+    ptx=(1, 4),
+    max_ulp=2,
+    accuracy="2 ulp; .approx only for b between 2^-126 and 2^126 in magnitude",
+    section=f"{FLOAT}: div",
+)
 def div_approx(a: Lanes, b: Lanes, *, mode: str, ftz: bool) -> Lanes:
-    """d = a / b, approximately; with .approx, b beyond 2^126 gives 0 for finite a and NaN for infinite a."""
+    """d = a / b, approximately; with .approx, b beyond 2^126 gives 0 for finite a and NaN for
+    infinite a.
+    """
     a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
     quotient = numeric.div_f32(a, b, "rn")
     if mode == "approx":
@@ -444,13 +455,13 @@ def rcp_approx(a: Lanes, *, ftz: bool) -> Lanes:
 )
 def rcp_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = 1 / a, rounded once."""
-    return numeric.finish(numeric.div_f32(np.float32(1), numeric.flush(a, ftz), rnd), ftz)
+    return numeric.finish(numeric.div_f32(_ONE_F32, numeric.flush(a, ftz), rnd), ftz)
 
 
 @inst("rcp.rnd.f64 d, a", name="rcp_rn", rnd=("rn",), ptx=(1, 4), sm=13, section=f"{FLOAT}: rcp")
 def rcp_f64(a: Lanes, *, rnd: str) -> Lanes:
     """d = 1 / a, rounded once."""
-    return numeric.div_f64(np.float64(1), a, rnd)
+    return numeric.div_f64(_ONE_F64, a, rnd)
 
 
 @inst(
@@ -493,11 +504,13 @@ def sqrt_f64(a: Lanes, *, rnd: str) -> Lanes:
     section=f"{FLOAT}: rsqrt",
 )
 def rsqrt(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below zero."""
+    """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below
+    zero.
+    """
     return _approximate(lambda x: 1.0 / np.sqrt(x), a, ftz)
 
 
-# ------------------------------------------------------------------------------------------ transcendental
+# ---------------------------------------- transcendental
 
 
 @inst(
@@ -514,9 +527,13 @@ def ex2(a: Lanes, *, ftz: bool) -> Lanes:
 
 
 @inst(
-    "lg2.approx{.ftz}.f32 d, a", name="lg2", ptx=(1, 4), max_ulp=2,
-    accuracy="absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22", section=f"{FLOAT}: lg2",
-)  # fmt: skip
+    "lg2.approx{.ftz}.f32 d, a",
+    name="lg2",
+    ptx=(1, 4),
+    max_ulp=2,
+    accuracy="absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22",
+    section=f"{FLOAT}: lg2",
+)
 def lg2(a: Lanes, *, ftz: bool) -> Lanes:
     """d = the logarithm of a to base 2, approximately; -inf for a zero, NaN below zero."""
     return _approximate(np.log2, a, ftz)

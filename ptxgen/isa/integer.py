@@ -1,8 +1,10 @@
-"""Integer arithmetic, logic, shifts and bit fields (PTX ISA, "Integer Arithmetic", "Logic and Shift Instructions")."""
+"""Integer arithmetic, logic, shifts and bit fields (PTX ISA, "Integer Arithmetic", "Logic and Shift
+Instructions").
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -72,7 +74,8 @@ def mul_wide(a: Lanes, b: Lanes) -> Lanes:
 @inst("mad.mode.type d, a, b, c", mode=("lo", "hi"), type=INTEGERS, section=f"{ARITHMETIC}: mad")
 def mad(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
     """d = the lower or the upper half of a * b, plus c, wrapping around."""
-    return np.add(mul(a, b, mode=mode), c)
+    product: Lanes = mul(a, b, mode=mode)
+    return np.add(product, c)
 
 
 @inst(
@@ -105,7 +108,8 @@ def _high(a: Lanes, b: Lanes) -> Lanes:
         high = np.subtract(
             high, np.add(np.where(a < 0, y, 0), np.where(b < 0, x, 0), dtype=np.uint64)
         )
-    return high.astype(a.dtype)
+    result: Lanes = high.astype(a.dtype)
+    return result
 
 
 @inst("div.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: div")
@@ -125,7 +129,8 @@ def _quotient(a: Lanes, b: Lanes) -> Lanes:
     divisor = np.where(b == 0, b.dtype.type(1), b)
     floor = np.floor_divide(a, divisor)
     inexact = np.multiply(floor, divisor) != a
-    return np.add(floor, (inexact & ((a < 0) != (divisor < 0))).astype(floor.dtype))
+    quotient: Lanes = np.add(floor, (inexact & ((a < 0) != (divisor < 0))).astype(floor.dtype))
+    return quotient
 
 
 @inst("abs.type d, a", type=SIGNED, section=f"{ARITHMETIC}: abs")
@@ -152,7 +157,7 @@ def max_(a: Lanes, b: Lanes) -> Lanes:
     return np.maximum(a, b)
 
 
-# ------------------------------------------------------------------------------------------ logic and shifts
+# ---------------------------------------- logic and shifts
 
 
 @inst("and.type d, a, b", name="and_", type=LOGICAL, section=f"{LOGIC}: and")
@@ -194,18 +199,20 @@ def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
 def shl(a: Lanes, b: Lanes) -> Lanes:
     """d = a << b; zero when b is at least the width of a."""
     width = 8 * a.dtype.itemsize
-    shifted = np.left_shift(a, np.minimum(b, np.uint32(width - 1)).astype(a.dtype))
-    return np.where(b < width, shifted, a.dtype.type(0))
+    shifted: Lanes = np.left_shift(a, np.minimum(b, np.uint32(width - 1)).astype(a.dtype))
+    return np.where(b < width, shifted, shifted.dtype.type(0))
 
 
 @inst("shr.type d, a, b:u32", type=(*INTEGERS, *BITS), section=f"{LOGIC}: shr")
 def shr(a: Lanes, b: Lanes) -> Lanes:
-    """d = a >> b, filled with the sign bit for signed types, otherwise with zeros; b is limited to the width of a."""
+    """d = a >> b, filled with the sign bit for signed types, otherwise with zeros; b is limited to
+    the width of a.
+    """
     width = 8 * a.dtype.itemsize
-    shifted = np.right_shift(a, np.minimum(b, np.uint32(width - 1)).astype(a.dtype))
+    shifted: Lanes = np.right_shift(a, np.minimum(b, np.uint32(width - 1)).astype(a.dtype))
     if a.dtype.kind == "i":
         return shifted
-    return np.where(b < width, shifted, a.dtype.type(0))
+    return np.where(b < width, shifted, shifted.dtype.type(0))
 
 
 @inst(
@@ -213,7 +220,9 @@ def shr(a: Lanes, b: Lanes) -> Lanes:
     section=f"{LOGIC}: shf",
 )  # fmt: skip
 def shf(a: Lanes, b: Lanes, c: Lanes, *, dir: str, mode: str) -> Lanes:
-    """d = the upper (l) or lower (r) half of the 64 bits b:a shifted by c, which is wrapped to 0..31 or limited to 32."""
+    """d = the upper (l) or lower (r) half of the 64 bits b:a shifted by c, which is wrapped to
+    0..31 or limited to 32.
+    """
     amount = np.bitwise_and(c, np.uint32(31)) if mode == "wrap" else np.minimum(c, np.uint32(32))
     pair = np.bitwise_or(np.left_shift(b.astype(np.uint64), np.uint64(32)), a.astype(np.uint64))
     if dir == "r":
@@ -223,7 +232,7 @@ def shf(a: Lanes, b: Lanes, c: Lanes, *, dir: str, mode: str) -> Lanes:
     )
 
 
-# ------------------------------------------------------------------------------------------ bit fields
+# ---------------------------------------- bit fields
 
 
 @inst("popc.type d:u32, a", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: popc")
@@ -257,7 +266,9 @@ def _smeared(a: Lanes) -> Lanes:
     section=f"{ARITHMETIC}: bfind",
 )
 def bfind(a: Lanes, *, shiftamt: bool) -> Lanes:
-    """d = the position of the highest bit that differs from the sign, or with .shiftamt how far to shift it to the top; all ones if there is none."""
+    """d = the position of the highest bit that differs from the sign, or with .shiftamt how far to
+    shift it to the top; all ones if there is none.
+    """
     width = 8 * a.dtype.itemsize
     magnitude = np.where(a < 0, np.invert(a), a).astype(f"u{a.dtype.itemsize}")
     position = np.bitwise_count(_smeared(magnitude)).astype(np.int64) - 1
@@ -284,7 +295,9 @@ def brev(a: Lanes) -> Lanes:
     section=f"{ARITHMETIC}: bfe",
 )
 def bfe(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """d = the field of c bits of a that starts at bit b, zero- or sign-extended; b and c count modulo 256."""
+    """d = the field of c bits of a that starts at bit b, zero- or sign-extended; b and c count
+    modulo 256.
+    """
     width = 8 * a.dtype.itemsize
     start, length = (np.bitwise_and(x, np.uint32(255)).astype(np.int64) for x in (b, c))
     unsigned = a.astype(f"u{a.dtype.itemsize}")
@@ -300,25 +313,30 @@ def bfe(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 @inst("bfi.type d, a, b, c:u32, e:u32", type=WORDS, ptx=(2, 0), sm=20, section=f"{ARITHMETIC}: bfi")
 def bfi(a: Lanes, b: Lanes, c: Lanes, e: Lanes) -> Lanes:
-    """d = b with the e bits from bit c on replaced by the lowest bits of a; c and e count modulo 256."""
+    """d = b with the e bits from bit c on replaced by the lowest bits of a; c and e count modulo
+    256.
+    """
     start, length = (np.bitwise_and(x, np.uint32(255)) for x in (c, e))
     mask = shl(ones(length.astype(np.int64), a.dtype), start)
-    return np.bitwise_or(np.bitwise_and(shl(a, start), mask), np.bitwise_and(b, np.invert(mask)))
+    field: Lanes = np.bitwise_and(shl(a, start), mask)
+    kept: Lanes = np.bitwise_and(b, np.invert(mask))
+    return np.bitwise_or(field, kept)
 
 
-def ones(length: Lanes, dtype: np.dtype[np.generic]) -> Lanes:
+def ones(length: Lanes, dtype: np.dtype[Any]) -> Lanes:
     """`length` ones in the lowest bits of an unsigned `dtype`."""
     width = 8 * dtype.itemsize
-    full = np.invert(dtype.type(0))  # type: ignore[call-overload]  # dtype is an unsigned integer type
+    full = np.invert(dtype.type(0))
     kept = np.right_shift(full, np.clip(width - length, 0, width - 1).astype(dtype))
-    return np.where(length == 0, dtype.type(0), kept)  # type: ignore[arg-type]
+    mask: Lanes = np.where(length == 0, dtype.type(0), kept)
+    return mask
 
 
 def shl_right(a: Lanes, amount: Lanes) -> Lanes:
     """Unsigned a >> amount, zero when the amount is at least the width."""
     width = 8 * a.dtype.itemsize
-    shifted = np.right_shift(a, np.minimum(amount, width - 1).astype(a.dtype))
-    return np.where(amount < width, shifted, a.dtype.type(0))
+    shifted: Lanes = np.right_shift(a, np.minimum(amount, width - 1).astype(a.dtype))
+    return np.where(amount < width, shifted, shifted.dtype.type(0))
 
 
 PRMT_MODES: Final = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
@@ -332,9 +350,11 @@ PRMT_MODES: Final = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     section=f"{MOVEMENT}: prmt",
 )
 def prmt(a: Lanes, b: Lanes, c: Lanes, *, mode: str | None) -> Lanes:
-    """d = four bytes picked from the eight of b:a, each by a nibble of c (whose top bit repeats the byte's sign) or by mode and c."""
+    """d = four bytes picked from the eight of b:a, each by a nibble of c (whose top bit repeats the
+    byte's sign) or by mode and c.
+    """
     pair = np.bitwise_or(np.left_shift(b.astype(np.uint64), np.uint64(32)), a.astype(np.uint64))
-    result = np.uint64(0)
+    result: Any = np.uint64(0)
     for n in range(4):
         pick = (
             np.bitwise_and(np.right_shift(c, np.uint32(4 * n)), np.uint32(15))
@@ -348,7 +368,8 @@ def prmt(a: Lanes, b: Lanes, c: Lanes, *, mode: str | None) -> Lanes:
         sign = np.where(byte >= 128, np.uint64(255), np.uint64(0))
         byte = np.where(np.bitwise_and(pick, np.uint32(8)) != 0, sign, byte)
         result = np.bitwise_or(result, np.left_shift(byte, np.uint64(8 * n)))
-    return result.astype(np.uint32)
+    chosen: Lanes = result.astype(np.uint32)
+    return chosen
 
 
 def _pick(c: Lanes, mode: str, n: int) -> Lanes:

@@ -1,20 +1,38 @@
 """Data movement and memory (PTX ISA, "Data Movement and Conversion", "Parallel Synchronization").
 
-Addresses: every address operand is declared u64; in shared memory a 32-bit register holds one just as well, and the
-table's readers accept either. Without a state space an address is generic.
+Addresses: every address operand is declared u64; in shared memory a 32-bit register holds one just
+as well, and the table's readers accept either. Without a state space an address is generic.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.isa import numeric
 from ptxgen.isa.spec import Effect, gate, inst
 from ptxgen.types import (
-    b8, b16, b32, b64, bf16, bf16x2, f16, f16x2, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64,
-)  # fmt: skip
+    b8,
+    b16,
+    b32,
+    b64,
+    bf16,
+    bf16x2,
+    f16,
+    f16x2,
+    f32,
+    f64,
+    pred,
+    s8,
+    s16,
+    s32,
+    s64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +51,7 @@ LOAD_CACHE: Final = dict.fromkeys(("ca", "cg", "cs", "lu", "cv"), _FERMI)
 STORE_CACHE: Final = dict.fromkeys(("wb", "cg", "cs", "wt"), _FERMI)
 GENERIC: Final = "generic"
 
-# ------------------------------------------------------------------------------------------ mov
+# ---------------------------------------- mov
 
 
 @inst(
@@ -98,12 +116,10 @@ def _unpacked(whole: Lanes, count: int) -> tuple[Lanes, ...]:
     )
 
 
-# ------------------------------------------------------------------------------------------ ld and st
+# ---------------------------------------- ld and st
 
 
-def _load(
-    machine: Machine, space: str, addr: Lanes, type: ScalarType, vec: str | None
-) -> Lanes | tuple[Lanes, ...]:
+def _load(machine: Machine, space: str, addr: Lanes, type: ScalarType, vec: str | None) -> Any:
     values = machine.load(space, addr, type, int(vec[1:]) if vec else 1)
     return (values,) if vec else values[0]  # one written operand, which is a vector if vec
 
@@ -115,8 +131,8 @@ def _load(
 )  # fmt: skip
 def ld(
     machine: Machine, addr: Lanes, *, space: str, cop: str | None, vec: str | None, type: ScalarType
-) -> Lanes | tuple[Lanes, ...]:
-    """d = the value, or the vector of consecutive values, at addr; .cop is a hint for the caches."""
+) -> Any:
+    """d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches."""
     del cop
     return _load(machine, space, addr, type, vec)
 
@@ -128,19 +144,23 @@ def ld(
 )  # fmt: skip
 def ld_wide(
     machine: Machine, addr: Lanes, *, space: str, cop: str | None, vec: str | None, type: ScalarType
-) -> Lanes | tuple[Lanes, ...]:
-    """d = the value, or the vector of consecutive values, at addr; .cop is a hint for the caches."""
+) -> Any:
+    """d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches."""
     del cop
     return _load(machine, space, addr, type, vec)
 
 
 @inst(
-    "ld{.vec}.type d*vec, [addr:u64]", name="ld_generic", vec=("v2", "v4"), type=NARROW, ptx=(2, 0), sm=20,
-    effect=Effect.READ, section=f"{MOVEMENT}: ld",
-)  # fmt: skip
-def ld_generic(
-    machine: Machine, addr: Lanes, *, vec: str | None, type: ScalarType
-) -> Lanes | tuple[Lanes, ...]:
+    "ld{.vec}.type d*vec, [addr:u64]",
+    name="ld_generic",
+    vec=("v2", "v4"),
+    type=NARROW,
+    ptx=(2, 0),
+    sm=20,
+    effect=Effect.READ,
+    section=f"{MOVEMENT}: ld",
+)
+def ld_generic(machine: Machine, addr: Lanes, *, vec: str | None, type: ScalarType) -> Any:
     """d = the value, or the vector of consecutive values, at the generic address addr."""
     return _load(machine, GENERIC, addr, type, vec)
 
@@ -149,9 +169,7 @@ def ld_generic(
     "ld{.vec}.type d*vec, [addr:u64]", name="ld_generic", vec=("v2",), type=WIDE, ptx=(2, 0), sm=20,
     effect=Effect.READ, section=f"{MOVEMENT}: ld",
 )  # fmt: skip
-def ld_generic_wide(
-    machine: Machine, addr: Lanes, *, vec: str | None, type: ScalarType
-) -> Lanes | tuple[Lanes, ...]:
+def ld_generic_wide(machine: Machine, addr: Lanes, *, vec: str | None, type: ScalarType) -> Any:
     """d = the value, or the vector of consecutive values, at the generic address addr."""
     return _load(machine, GENERIC, addr, type, vec)
 
@@ -172,8 +190,10 @@ _PREFETCH: Final = {
 def ld_nc(
     machine: Machine, addr: Lanes, *, evict: str | None, prefetch: str | None, vec: str | None,
     type: ScalarType,
-) -> Lanes | tuple[Lanes, ...]:  # fmt: skip
-    """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs."""
+) -> Any:  # fmt: skip
+    """d = the value, or the vector of consecutive values, at addr, which nobody writes while the
+    kernel runs.
+    """
     del evict, prefetch
     return _load(machine, "global", addr, type, vec)
 
@@ -186,8 +206,10 @@ def ld_nc(
 def ld_nc_wide(
     machine: Machine, addr: Lanes, *, evict: str | None, prefetch: str | None, vec: str | None,
     type: ScalarType,
-) -> Lanes | tuple[Lanes, ...]:  # fmt: skip
-    """d = the value, or the vector of consecutive values, at addr, which nobody writes while the kernel runs."""
+) -> Any:  # fmt: skip
+    """d = the value, or the vector of consecutive values, at addr, which nobody writes while the
+    kernel runs.
+    """
     del evict, prefetch
     return _load(machine, "global", addr, type, vec)
 
@@ -228,9 +250,15 @@ def st_wide(
 
 
 @inst(
-    "st{.vec}.type [addr:u64], a*vec", name="st_generic", vec=("v2", "v4"), type=NARROW, ptx=(2, 0), sm=20,
-    effect=Effect.WRITE, section=f"{MOVEMENT}: st",
-)  # fmt: skip
+    "st{.vec}.type [addr:u64], a*vec",
+    name="st_generic",
+    vec=("v2", "v4"),
+    type=NARROW,
+    ptx=(2, 0),
+    sm=20,
+    effect=Effect.WRITE,
+    section=f"{MOVEMENT}: st",
+)
 def st_generic(
     machine: Machine,
     addr: Lanes,
@@ -261,7 +289,7 @@ def st_generic_wide(
     return _store(machine, GENERIC, addr, a, type)
 
 
-# ------------------------------------------------------------------------------------------ addresses, prefetch
+# ---------------------------------------- addresses, prefetch
 
 SPACES: Final = ("global", "shared", "const", "local")
 
@@ -301,7 +329,7 @@ def prefetch(addr: Lanes, *, level: str) -> tuple[()]:
     return ()
 
 
-# ------------------------------------------------------------------------------------------ atomics
+# ---------------------------------------- atomics
 
 _MODERN: Final = gate(ptx=(6, 0), sm=70)
 SEMANTICS: Final = dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), _MODERN)
@@ -343,7 +371,7 @@ def _added(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:
 
 def _updated(op: str, type: ScalarType) -> Callable[[Lanes, Lanes], Lanes]:
     """The new value in memory from the old one and the operand."""
-    return {
+    updates: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
         "add": lambda old, b: _added(old, b, type),
         "min": np.minimum,
         "max": np.maximum,
@@ -353,34 +381,38 @@ def _updated(op: str, type: ScalarType) -> Callable[[Lanes, Lanes], Lanes]:
         "exch": lambda old, b: np.broadcast_to(b, old.shape).astype(old.dtype),
         "inc": lambda old, b: np.where(old >= b, np.uint32(0), np.add(old, np.uint32(1))),
         "dec": lambda old, b: np.where((old == 0) | (old > b), b, np.subtract(old, np.uint32(1))),
-    }[op]
+    }
+    return updates[op]
 
 
 def _atomic(
     machine: Machine, space: str, addr: Lanes, type: ScalarType, op: str, *operands: Lanes
 ) -> Lanes:
-    if op == "cas":
-        return machine.atomic(
-            space, addr, type, lambda old, b, c: np.where(old == b, c, old), operands
-        )
-    return machine.atomic(space, addr, type, _updated(op, type), operands)
+    update = _exchanged_if_equal if op == "cas" else _updated(op, type)
+    return machine.atomic(space, addr, type, update, operands)
 
 
-_OPERATIONS: Final = (
+def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    return np.where(old == b, c, old)
+
+
+_OPERATIONS: Final[tuple[tuple[Any, Any], ...]] = (
     (("add",), ADDABLE),
     (("min", "max"), ORDERABLE),
     (("inc", "dec"), {u32: None}),
     (("and", "or", "xor"), LOGICAL),
 )
-_ATOM: Final = {"space": ATOMIC_SPACES, "sem": SEMANTICS, "scope": SCOPES}
-_RED: Final = {"space": ATOMIC_SPACES, "sem": RED_SEMANTICS, "scope": SCOPES}
+_ATOM: Final[dict[str, Any]] = {"space": ATOMIC_SPACES, "sem": SEMANTICS, "scope": SCOPES}
+_RED: Final[dict[str, Any]] = {"space": ATOMIC_SPACES, "sem": RED_SEMANTICS, "scope": SCOPES}
 
 
 def _atom(
     machine: Machine, addr: Lanes, b: Lanes, *,
     sem: str | None, scope: str | None, space: str, op: str, type: ScalarType,
 ) -> Lanes:  # fmt: skip
-    """d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b)."""
+    """d = the old value at addr, which becomes op(old, b) in one step (inc: 0 from b on; dec: b
+    from 0 and above b).
+    """
     del sem, scope
     return _atomic(machine, space, addr, type, op, b)
 
@@ -389,7 +421,9 @@ def _red(
     machine: Machine, addr: Lanes, b: Lanes, *,
     sem: str | None, scope: str | None, space: str, op: str, type: ScalarType,
 ) -> tuple[()]:  # fmt: skip
-    """The value at addr becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b)."""
+    """The value at addr becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above
+    b).
+    """
     del sem, scope
     _atomic(machine, space, addr, type, op, b)
     return ()
@@ -422,7 +456,9 @@ def atom_half(
     space: str,
     type: ScalarType,
 ) -> Lanes:
-    """d = the old value at addr, which becomes old + b in one step (each half of a pair for itself)."""
+    """d = the old value at addr, which becomes old + b in one step (each half of a pair for
+    itself).
+    """
     del sem, scope
     return _atomic(machine, space, addr, type, "add", b)
 
@@ -461,7 +497,7 @@ def atom_cas(
     return _atomic(machine, space, addr, type, "cas", b, c)
 
 
-# ------------------------------------------------------------------------------------------ fences
+# ---------------------------------------- fences
 
 _FENCE_SCOPES: Final = {"cta": None, "gpu": None, "sys": None, "cluster": gate(ptx=(7, 8), sm=90)}
 
@@ -471,7 +507,9 @@ _FENCE_SCOPES: Final = {"cta": None, "gpu": None, "sys": None, "cluster": gate(p
     effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
 )  # fmt: skip
 def membar(machine: Machine, *, level: str) -> tuple[()]:
-    """Order this thread's memory accesses before it against those after it, for the block, the GPU (gl) or the system."""
+    """Order this thread's memory accesses before it against those after it, for the block, the GPU
+    (gl) or the system.
+    """
     machine.fence("gpu" if level == "gl" else level)
     return ()
 
@@ -481,7 +519,9 @@ def membar(machine: Machine, *, level: str) -> tuple[()]:
     effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
 )  # fmt: skip
 def fence(machine: Machine, *, sem: str, scope: str) -> tuple[()]:
-    """Order this thread's memory accesses before it against those after it, for all threads of the scope."""
+    """Order this thread's memory accesses before it against those after it, for all threads of the
+    scope.
+    """
     del sem  # the interpreter's memory is sequentially consistent
     machine.fence(scope)
     return ()

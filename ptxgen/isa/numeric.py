@@ -1,8 +1,9 @@
 """Floating-point arithmetic as PTX defines it, on numpy lanes.
 
-Every function takes 1-D arrays, numpy scalars or both mixed, works elementwise, and never warns. "Exact" results travel
-as float64 *rounded to odd* (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008): an
-inexact value gets an odd last bit, so that a second rounding to at most 51 bits equals a single one.
+Every function takes 1-D arrays, numpy scalars or both mixed, works elementwise, and never warns.
+"Exact" results travel as float64 *rounded to odd* (Boldo and Melquiond, "Emulation of FMA and
+correctly rounded sums", 2008): an inexact value gets an odd last bit, so that a second rounding to
+at most 51 bits equals a single one.
 """
 
 from __future__ import annotations
@@ -40,26 +41,37 @@ _TO_INTEGER: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------ special values
+# ---------------------------------------- special values
 
 
 def flush(x: Lanes, ftz: bool) -> Lanes:
     """`x` (float32 or float16) with subnormals replaced by zeros of the same sign, if `ftz`."""
-    if not ftz:
-        return x
+    return _flushed(x) if ftz else x
+
+
+@quiet
+def _flushed(x: Lanes) -> Lanes:
     smallest = _MIN_NORMAL_F16 if x.dtype == np.float16 else _MIN_NORMAL_F32
-    return x * (np.abs(x) >= smallest)  # type: ignore[no-any-return]  # numpy scalars and arrays
+    return np.multiply(x, np.abs(x) >= smallest)
 
 
 def saturate(x: Lanes, sat: bool) -> Lanes:
     """`x` limited to [0, 1], NaN becoming +0, if `sat`."""
-    if not sat:
-        return x
-    return np.fmin(np.fmax(x, x.dtype.type(0)), x.dtype.type(1)) + x.dtype.type(0)
+    return _saturated(x) if sat else x
+
+
+@quiet
+def _saturated(x: Lanes) -> Lanes:
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    limited: Lanes = np.fmin(np.fmax(x, zero), one)
+    result: Lanes = np.add(limited, zero)  # -0 becomes +0
+    return result
 
 
 def canonical(x: Lanes) -> Lanes:
-    """`x` (float32) with every NaN replaced by 0x7fffffff, where the PTX ISA asks for a canonical NaN."""
+    """`x` (float32) with every NaN replaced by 0x7fffffff, where the PTX ISA asks for a canonical
+    NaN.
+    """
     wrong = np.isnan(x)
     return np.where(wrong, NAN_F32, x) if wrong.any() else x
 
@@ -78,7 +90,7 @@ def relu(x: Lanes) -> Lanes:
     return np.where(x > 0, x, np.where(np.isnan(x), x, x.dtype.type(0)))
 
 
-# ------------------------------------------------------------------------------------------ exact sums
+# ---------------------------------------- exact sums
 
 
 def _two_sum(x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
@@ -93,7 +105,7 @@ def _odd(s: Lanes, error: Lanes) -> Lanes:
     bits = s.view(np.int64)
     inexact = np.isfinite(s) & (error != 0) & ((bits & _ONE) == 0)
     step = np.where((error > 0) == (s > 0), 1, -1)  # away from zero, or towards it
-    return (bits + np.where(inexact, step, 0)).view(np.float64)  # type: ignore[no-any-return]
+    return (bits + np.where(inexact, step, 0)).view(np.float64)
 
 
 def _odd_sum(x: Lanes, y: Lanes) -> Lanes:
@@ -111,9 +123,10 @@ def _zero_sign(total: Lanes, x: Lanes, y: Lanes, rnd: str) -> Lanes:
     return np.where((total == 0) & (np.signbit(x) != np.signbit(y)), -0.0, total)
 
 
-# ------------------------------------------------------------------------------------------ narrowing
+# ---------------------------------------- narrowing
 
-_FORMATS: Final = {  # significant bits, exponent of the smallest normal number, largest finite number
+# Significant bits, exponent of the smallest normal number, largest finite number.
+_FORMATS: Final = {
     "f32": (24, -126, float(np.finfo(np.float32).max)),
     "f16": (11, -14, 65504.0),
     "bf16": (8, -126, float.fromhex("0x1.fep127")),
@@ -125,7 +138,8 @@ _FORMATS: Final = {  # significant bits, exponent of the smallest normal number,
 def round_to(exact: Lanes, format: str, rnd: str) -> Lanes:
     """`exact` (float64, rounded to odd) rounded once to the format, still as float64.
 
-    `format` is `f32`, `f16`, `bf16` or `tf32`; `rnd` is `rn`, `rz`, `rm`, `rp`, or `rna` (ties away from zero).
+    `format` is `f32`, `f16`, `bf16` or `tf32`; `rnd` is `rn`, `rz`, `rm`, `rp`, or `rna` (ties away
+    from zero).
     """
     precision, min_exponent, largest = _FORMATS[format]
     exponent = np.maximum(np.frexp(exact)[1] - precision, min_exponent - precision + 1)
@@ -136,15 +150,26 @@ def round_to(exact: Lanes, format: str, rnd: str) -> Lanes:
         "rp": np.where(exact < 0, largest, np.inf),
     }
     over = np.isfinite(exact) & (np.abs(rounded) > largest)
-    return np.where(over, np.copysign(limit.get(rnd, np.inf), exact), rounded)
+    bound: Any = limit.get(rnd, np.inf)
+    result: Lanes = np.where(over, np.copysign(bound, exact), rounded)
+    return result
 
 
 @quiet
 def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
-    """`exact` (float64, rounded to odd) as lanes of `type` (f32, f16 or bf16), rounded once."""
+    """`exact` as lanes of `type` (f32, f16 or bf16), rounded once.
+
+    `exact` holds numbers of a wider type, or float64 rounded to odd.
+    """
     if rnd == "rn" and type.name != "bf16":
         return exact.astype(type.dtype)
-    return round_to(exact, type.name, rnd).astype(type.dtype)
+    return round_to(_f64(exact), type.name, rnd).astype(type.dtype)
+
+
+@quiet
+def widen(x: Lanes, type: ScalarType) -> Lanes:
+    """`x` as lanes of a wider floating-point `type`, which holds it exactly."""
+    return x.astype(type.dtype)
 
 
 @quiet
@@ -159,7 +184,7 @@ def to_tf32(a: Lanes, rnd: str) -> Lanes:
     return canonical(round_to(_f64(a), "tf32", rnd).astype(np.float32))
 
 
-# ------------------------------------------------------------------------------------------ f32
+# ---------------------------------------- f32
 
 
 @quiet
@@ -179,25 +204,43 @@ def mul_f32(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     return round_to(np.multiply(a, b, dtype=np.float64), "f32", rnd).astype(np.float32)
 
 
-@quiet
 def fma_f32(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
     """a * b + c, rounded once.
 
-    The product of two float32 is exact in float64, so the float64 sum rounds wrongly a second time only where it is
-    inexact and either lies halfway between two float32 or becomes subnormal.
+    The product of two float32 is exact in float64, so rounding the float64 sum to float32 is wrong
+    only where the sum is inexact and either lies halfway between two float32 or becomes subnormal.
     """
-    product = np.multiply(a, b, dtype=np.float64)
-    if rnd != "rn":
-        exact = _zero_sign(_odd_sum(product, _f64(c)), product, c, rnd)
-        return round_to(exact, "f32", rnd).astype(np.float32)
-    total = np.add(product, c)
+    if rnd == "rn":
+        try:
+            result, halfway = _fma_f32_twice_rounded(a, b, c)
+        except FloatingPointError:
+            return _fma_f32_exact(a, b, c, rnd)
+        if not halfway.any():
+            return result
+    return _fma_f32_exact(a, b, c, rnd)
+
+
+@np.errstate(all="ignore", under="raise")
+def _fma_f32_twice_rounded(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
+    """a * b + c by way of float64, and which lanes were halfway between two float32 there.
+
+    Raises `FloatingPointError` if a result is subnormal and inexact: nothing else underflows here.
+    """
+    total: Lanes = np.multiply(a, b, dtype=np.float64)
+    total += c  # in place: this is where the interpreter spends its time
     result = total.astype(np.float32)
-    doubtful = (total.view(np.int64) & _BELOW_F32) == _HALFWAY_F32
-    doubtful |= (np.abs(result) < _MIN_NORMAL_F32) & (total != 0)
-    if doubtful.any():
-        exact = _odd_sum(product, _f64(c))
-        result = np.where(doubtful, exact.astype(np.float32), result)
-    return result
+    rest = total.view(np.int64)
+    rest &= _BELOW_F32
+    return result, rest == _HALFWAY_F32
+
+
+@quiet
+def _fma_f32_exact(a: Lanes, b: Lanes, c: Lanes, rnd: str) -> Lanes:
+    product = np.multiply(a, b, dtype=np.float64)
+    exact = _zero_sign(_odd_sum(product, _f64(c)), product, c, rnd)
+    if rnd == "rn":
+        return exact.astype(np.float32)
+    return round_to(exact, "f32", rnd).astype(np.float32)
 
 
 @quiet
@@ -214,11 +257,11 @@ def sqrt(a: Lanes, rnd: str = "rn") -> Lanes:
     return np.sqrt(a)
 
 
-# ------------------------------------------------------------------------------------------ f64
+# ---------------------------------------- f64
 
 
 def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`formula` of finite float64 lanes in rational arithmetic, rounded once; nonzero results only."""
+    """`formula` of finite float64 lanes in rational arithmetic, rounded once; never zero."""
     out = [
         _round_fraction(formula(*map(Fraction, map(float, row))), rnd)
         for row in zip(*(np.ravel(x) for x in np.broadcast_arrays(*lanes)), strict=True)
@@ -241,7 +284,9 @@ def _round_fraction(exact: Fraction, rnd: str) -> float:
 
 
 def _directed(native: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`native` where an operand is not finite or the exact result is zero, else the formula rounded once."""
+    """`native` where an operand is not finite or the exact result is zero, else the formula rounded
+    once.
+    """
     finite = np.logical_and.reduce([np.isfinite(x) for x in np.broadcast_arrays(*lanes)])
     safe = [np.where(finite, x, 1.0) for x in lanes]
     return np.where(finite & (native != 0), _exactly(formula, rnd, *safe), native)
@@ -308,10 +353,10 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
         exact = _exactly(lambda x, y, z: x * y + z, rnd, *lanes)
         cancelled = (exact == 0) & (np.multiply(lanes[0], lanes[1]) == -lanes[2])
         result[slow] = np.where(cancelled & (rnd == "rm"), -0.0, exact)
-    return result if np.ndim(native) else result.reshape(())[()]  # type: ignore[no-any-return]
+    return result if np.ndim(native) else result.reshape(())[()]
 
 
-# ------------------------------------------------------------------------------------------ min and max
+# ---------------------------------------- min and max
 
 
 def minimum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
@@ -335,7 +380,7 @@ def _chosen(a: Lanes, b: Lanes, choose: Any, negative: Any) -> Lanes:
     return np.where(zeros, zero, result)
 
 
-# ------------------------------------------------------------------------------------------ 16-bit formats
+# ---------------------------------------- 16-bit formats
 
 
 def canonical_narrow(x: Lanes) -> Lanes:
@@ -376,7 +421,7 @@ def join(low: Lanes, high: Lanes) -> Lanes:
     return np.bitwise_or(np.left_shift(wide, np.uint32(16)), low.view(np.uint16).astype(np.uint32))
 
 
-# ------------------------------------------------------------------------------------------ integers
+# ---------------------------------------- integers
 
 
 @quiet
@@ -395,14 +440,20 @@ def from_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
     return np.where(wrong, np.nextafter(nearest, np.where(down, -np.inf, np.inf)), nearest)
 
 
+def range_of(dtype: np.dtype[Any]) -> np.iinfo[Any]:
+    """The limits of an integer dtype."""
+    return np.iinfo(dtype)
+
+
 @quiet
 def to_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
     """Floats rounded to an integer (`rn`, `rz`, `rm`, `rp`) and clamped to the range of `type`.
 
-    NaN becomes 0, or, where 64 bits are involved on either side, the integer with only its top bit set (PTX ISA, cvt).
+    NaN becomes 0, or, where 64 bits are involved on either side, the integer with only its top bit
+    set (PTX ISA, cvt).
     """
     wide = _TO_INTEGER[rnd](a.astype(np.float64))
-    info = np.iinfo(type.dtype)
+    info = range_of(type.dtype)
     top, bottom = float(int(info.max) + 1), float(info.min)  # both are exact powers of two, or 0
     too_large, too_small = wide >= top, wide < bottom
     wrong = np.isnan(wide)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ptxgen import ir
 from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
 from ptxgen.ir import Instr
-from ptxgen.types import TYPES, ScalarType, scalar_type
+from ptxgen.types import ScalarType, scalar_type
 
 if TYPE_CHECKING:
     import numpy as np
@@ -249,13 +249,22 @@ class Inst:
                 raise ModifierError(
                     f"{self.name} has no modifier {name!r}{did_you_mean(name, self.choices)} (syntax: {self.syntax})"
                 )
-            if value not in self.choices[name]:
+            if value not in list(self.choices[name]):  # a list, for what cannot be a key
                 legal = [str(c) for c in self.choices[name] if c is not None]
+                if isinstance(value, str) and any(
+                    isinstance(c, ScalarType) for c in self.choices[name]
+                ):
+                    raise ModifierError(
+                        f"{self.name}: {name} must be a type of ptxgen.types, got the text {value!r}"
+                    )
                 raise ModifierError(
                     f"{self.name}: {name} must be one of {', '.join(legal)}, got {value}"
                     f"{did_you_mean(str(value), legal)} (syntax: {self.syntax})"
                 )
-        key = tuple(modifiers.get(s, next(iter(c))) for s, c in self.choices.items())
+        key = tuple(
+            _choice(c, modifiers[s]) if s in modifiers else next(iter(c))
+            for s, c in self.choices.items()
+        )
         found = self._ops.get(key)
         if found is None:
             found = self._ops[key] = self._bind(dict(zip(self.choices, key, strict=True)))
@@ -284,6 +293,11 @@ class Inst:
                 yield from walk(slots[1:], {**chosen, slots[0]: value})
 
         return walk(list(self.choices), {})
+
+
+def _choice(choices: Mapping[Modifier, Gate], value: Modifier) -> Modifier:
+    """The choice that equals the value: True for 1."""
+    return next(choice for choice in choices if choice == value)
 
 
 _WIDE: Final = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
@@ -353,11 +367,9 @@ def inst(
         pieces = tuple(_pieces(opcode, legal))
         for piece in pieces:
             if piece.optional:
-                legal[piece.name] = (
-                    {None: ANY, **legal[piece.name]}
-                    if piece.slot and piece.name in legal
-                    else {False: ANY, True: ANY}
-                )
+                given = legal.get(piece.name, {True: ANY})
+                absent = False if set(given) == {True} else None
+                legal[piece.name] = {absent: ANY, **given}
         in_opcode = {p.name for p in pieces if p.slot}
         operands = tuple(_operands(operand_text))
         row = Inst(

@@ -1,4 +1,6 @@
-"""The special registers (PTX ISA, "Special Registers"): read-only, named like `%tid.x`, read with `mov`."""
+"""The special registers (PTX ISA, "Special Registers"): read-only, named like `%tid.x`, read with
+`mov`.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,36 @@ _MASKS: Final = {
 _REGISTERS: Final = (
     *_vectors(),
     SpecialRegister("%laneid", u32, "the thread's place in its warp, 0 to 31", gate(ptx=(1, 3))),
-    SpecialRegister("%warpid", u32, "the warp's place in its block, which may change", gate(ptx=(1, 3))),
+    SpecialRegister(
+        "%warpid", u32, "the warp's place in its block, which may change", gate(ptx=(1, 3))
+    ),
     SpecialRegister("%nwarpid", u32, "the most warps a multiprocessor holds", _FERMI),
-    SpecialRegister("%smid", u32, "the multiprocessor that runs the thread, which may change", gate(ptx=(1, 3))),
+    SpecialRegister(
+        "%smid", u32, "the multiprocessor that runs the thread, which may change", gate(ptx=(1, 3))
+    ),
     SpecialRegister("%nsmid", u32, "an upper bound of %smid", _FERMI),
-    SpecialRegister("%gridid", u64, "the number of this launch in its context", gate(ptx=(3, 0), sm=30)),
-    *(SpecialRegister(f"%lanemask_{k}", u32, f"one bit for {v}", _FERMI) for k, v in _MASKS.items()),
+    SpecialRegister(
+        "%gridid", u64, "the number of this launch in its context", gate(ptx=(3, 0), sm=30)
+    ),
+    *(
+        SpecialRegister(f"%lanemask_{k}", u32, f"one bit for {v}", _FERMI)
+        for k, v in _MASKS.items()
+    ),
     SpecialRegister("%clock", u32, "a counter of cycles, lower 32 bits"),
     SpecialRegister("%clock64", u64, "a counter of cycles", _FERMI),
-    SpecialRegister("%globaltimer", u64, "nanoseconds since an arbitrary moment", gate(ptx=(3, 1), sm=30)),
-    SpecialRegister("%total_smem_size", u32, "bytes of shared memory of a block, without what the driver reserves", gate(ptx=(4, 1), sm=20)),
-    SpecialRegister("%dynamic_smem_size", u32, "bytes of shared memory given at launch", gate(ptx=(4, 1), sm=20)),
-)  # fmt: skip
+    SpecialRegister(
+        "%globaltimer", u64, "nanoseconds since an arbitrary moment", gate(ptx=(3, 1), sm=30)
+    ),
+    SpecialRegister(
+        "%total_smem_size",
+        u32,
+        "bytes of shared memory of a block, without what the driver reserves",
+        gate(ptx=(4, 1), sm=20),
+    ),
+    SpecialRegister(
+        "%dynamic_smem_size", u32, "bytes of shared memory given at launch", gate(ptx=(4, 1), sm=20)
+    ),
+)
 
 SPECIALS: Final[dict[str, SpecialRegister]] = {r.name: r for r in _REGISTERS}
 

@@ -24,7 +24,9 @@ SHUFFLES: Final = ("bfly", "down", "up", "idx")
 def _shuffled(
     machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, mode: str
 ) -> tuple[Lanes, Lanes]:
-    """The manual's pseudocode of shfl: the value, and whether the source lane was inside the segment."""
+    """The manual's pseudocode of shfl: the value, and whether the source lane was inside the
+    segment.
+    """
     lane = machine.lane_id().astype(np.int64)
     distance, clamp = (np.bitwise_and(x, np.uint32(31)).astype(np.int64) for x in (b, c))
     segment = np.bitwise_and(np.right_shift(c, np.uint32(8)), np.uint32(31)).astype(np.int64)
@@ -45,14 +47,21 @@ def _shuffled(
     effect=Effect.WARP, section=f"{MOVEMENT}: shfl.sync",
 )  # fmt: skip
 def shfl(machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
-    """d = a of the lane that mode and b name, or of the own lane if that is outside the segment given by c."""
+    """d = a of the lane that mode and b name, or of the own lane if that is outside the segment
+    given by c.
+    """
     return _shuffled(machine, a, b, c, membermask, mode)[0]
 
 
 @inst(
-    "shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32", name="shfl_pred", mode=SHUFFLES, ptx=(6, 0), sm=30,
-    effect=Effect.WARP, section=f"{MOVEMENT}: shfl.sync",
-)  # fmt: skip
+    "shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32",
+    name="shfl_pred",
+    mode=SHUFFLES,
+    ptx=(6, 0),
+    sm=30,
+    effect=Effect.WARP,
+    section=f"{MOVEMENT}: shfl.sync",
+)
 def shfl_pred(
     machine: Machine, a: Lanes, b: Lanes, c: Lanes, membermask: Lanes, *, mode: str
 ) -> tuple[Lanes, Lanes]:
@@ -82,15 +91,21 @@ def _ballot(machine: Machine, bits: Lanes) -> Lanes:
 
 
 @inst(
-    "vote.sync.mode.pred p:pred, a:pred, membermask:u32", name="vote", mode=("any", "all", "uni"), ptx=(6, 0), sm=30,
-    effect=Effect.WARP, section=f"{SYNCHRONIZATION}: vote.sync",
-)  # fmt: skip
+    "vote.sync.mode.pred p:pred, a:pred, membermask:u32",
+    name="vote",
+    mode=("any", "all", "uni"),
+    ptx=(6, 0),
+    sm=30,
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: vote.sync",
+)
 def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
     """p = whether a holds for any member, for all of them, or for all or none (uni)."""
     machine.warp_sync(membermask)
     members, values = _members(machine, membermask), _by_warp(machine, a)
     some, every = (values & members).any(axis=1), (values | ~members).all(axis=1)
-    return _each(machine, {"any": some, "all": every, "uni": every | ~some}[mode])
+    outcomes: dict[str, Any] = {"any": some, "all": every, "uni": np.equal(some, every)}
+    return _each(machine, outcomes[mode])
 
 
 @inst(
@@ -134,18 +149,28 @@ def _reduced(machine: Machine, a: Lanes, membermask: Lanes, op: str) -> Lanes:
 
 
 @inst(
-    "redux.sync.op.type d, a, membermask:u32", op=("add", "min", "max"), type=(u32, s32), ptx=(7, 0), sm=80,
-    effect=Effect.WARP, section=f"{SYNCHRONIZATION}: redux.sync",
-)  # fmt: skip
+    "redux.sync.op.type d, a, membermask:u32",
+    op=("add", "min", "max"),
+    type=(u32, s32),
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: redux.sync",
+)
 def redux(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
     """d = the sum (wrapping around), the smallest or the largest a of all members."""
     return _reduced(machine, a, membermask, op)
 
 
 @inst(
-    "redux.sync.op.type d, a, membermask:u32", op=("and", "or", "xor"), type=(b32,), ptx=(7, 0), sm=80,
-    effect=Effect.WARP, section=f"{SYNCHRONIZATION}: redux.sync",
-)  # fmt: skip
+    "redux.sync.op.type d, a, membermask:u32",
+    op=("and", "or", "xor"),
+    type=(b32,),
+    ptx=(7, 0),
+    sm=80,
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: redux.sync",
+)
 def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lanes:
     """d = all members' a combined bit by bit."""
     return _reduced(machine, a, membermask, op)

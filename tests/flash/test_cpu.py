@@ -6,7 +6,6 @@ import threading
 import tracemalloc
 from types import ModuleType
 
-import ml_dtypes
 import numpy as np
 import pytest
 from flash_oracles import torch_attention
@@ -94,11 +93,20 @@ def test_grouped_heads(heads, kv_heads, seq_q, causal):
     check(*inputs(seq_q, 30, heads=heads, kv_heads=kv_heads, batch=2), causal=causal)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
 @pytest.mark.parametrize("causal", CAUSAL)
 @pytest.mark.usefixtures("small_blocks")
 def test_every_float_type(dtype, causal):
     check(*inputs(40, 56, 32, dtype=dtype), causal=causal)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.usefixtures("small_blocks")
+def test_double_precision_stays_double(causal):
+    q, k, v = inputs(40, 56, 32, dtype=np.float64)
+    exact = attention_reference(q, k, v, causal=causal)
+    for got, wanted in zip(run(q, k, v, causal=causal), exact, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, 1.7, 1e-6])
@@ -140,14 +148,16 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
             raise MemoryError("no more")
 
     monkeypatch.setattr(cpu, "_attend", failing)
-    with pytest.raises(MemoryError, match="^no more$"):
+    with pytest.raises(MemoryError, match=r"^no more$"):
         run(*inputs(512, 8, heads=1), threads=2)
 
 
 # Rows, slots and views that broke others.
 
 
-@pytest.mark.parametrize(("causal", "seq_q", "seq_k"), [(True, 50, 20), (True, 20, 0), (False, 3, 0)])
+@pytest.mark.parametrize(
+    ("causal", "seq_q", "seq_k"), [(True, 50, 20), (True, 20, 0), (False, 3, 0)]
+)
 @pytest.mark.usefixtures("small_blocks")
 def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(causal, seq_q, seq_k):
     out, lse = run(*inputs(seq_q, seq_k), causal=causal)
@@ -176,11 +186,11 @@ def test_a_bad_key_reaches_only_the_queries_that_see_it(where, key, bad):
     clean, clean_lse = run(q, k, v, causal=True)
     {"k": k, "v": v}[where][:, :, key] = bad
     out, lse = run(q, k, v, causal=True)
-    np.testing.assert_array_less(np.abs(out - clean)[:, :, :key], 1e-5)
-    np.testing.assert_array_less(np.abs(lse - clean_lse)[:, :, :key], 1e-5)
+    np.testing.assert_allclose(out[:, :, :key], clean[:, :, :key], atol=1e-6)
+    np.testing.assert_allclose(lse[:, :, :key], clean_lse[:, :, :key], atol=1e-6)
     if where == "v":
         assert (np.isnan(out) if np.isnan(bad) else out == bad)[:, :, key:].all()
-        np.testing.assert_array_less(np.abs(lse - clean_lse), 1e-5)
+        np.testing.assert_allclose(lse, clean_lse, atol=1e-6)
     else:
         assert np.isnan(out[:, :, key:]).all()
         assert np.isnan(lse[:, :, key:]).all()
@@ -191,10 +201,7 @@ def test_broadcast_keys_and_values():
     k, v = np.broadcast_to(k, (2, 2, 33, 16)), np.broadcast_to(v, (2, 2, 33, 16))
     assert k.strides[2] == 0
     check(q, k, v, causal=True)
-    q, k, v = inputs(40, 50)
-    check(np.broadcast_to(q, (3, *q.shape[1:])), *(np.broadcast_to(x, (3, 4, 50, 16)) for x in (k, v))) if False else None
-    wide = [np.broadcast_to(x, (3, *x.shape[1:])) for x in (q, k, v)]
-    check(*wide)
+    check(*(np.broadcast_to(x, (3, *x.shape[1:])) for x in inputs(40, 50)))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -250,7 +257,14 @@ def test_nothing_to_compute(batch, heads, seq_q, seq_k, causal):
 @pytest.mark.usefixtures("small_blocks")
 def test_huge_scores(factor, causal):
     q, k, v = inputs(50, 70)
-    check(np.float32(factor) * q, k, v, causal=causal)
+    q *= np.float32(factor)
+    out, lse = run(q, k, v, causal=causal)
+    exact, exact_lse = attention_reference(q, k, v, causal=causal)
+    # Near ties make single errors a matter of luck: allow for what a score's rounding can do.
+    size = (np.abs(q) @ np.abs(k).swapaxes(2, 3)).max() / np.sqrt(q.shape[3])
+    slip = 4 * float(np.finfo(np.float32).eps) * float(size)
+    np.testing.assert_allclose(out, exact, rtol=0, atol=np.abs(v).max() * np.expm1(2 * slip))
+    np.testing.assert_allclose(lse, exact_lse, rtol=1e-6, atol=slip)
 
 
 @pytest.mark.parametrize("score", [-1e4, -110.0, -95.0, -80.0, -13.0, 13.0, 80.0, 88.0, 100.0, 1e4])
@@ -282,6 +296,24 @@ def test_values_near_the_ends_of_the_range(size, lift):
     exact, _ = attention_reference(q, k, v, **how)
     peer, _ = attention_reference(q, k, v, dtype=np.float32, **how)
     assert_close("out", out / np.float32(size), exact / size, peer / np.float32(size))
+
+
+def test_a_sum_that_overflows_shows_even_if_all_values_are_zero():
+    q, k, v = inputs(20, 50, 8)
+    q[..., 0], k[..., 0] = 1, 87.0
+    k[..., 1:] = 0
+    v[...] = 0
+    out, lse = run(q, k, v, softmax_scale=1.0)
+    assert (out == 0).all()
+    np.testing.assert_allclose(lse, 87 + np.log(50), rtol=1e-6)
+
+
+def test_a_row_whose_scores_are_all_minus_infinity_is_like_one_without_keys():
+    q, k, v = inputs(3, 4, 8)
+    q, k = np.abs(q), np.full_like(k, -np.inf)
+    out, lse = run(q, k, v)
+    assert (out == 0).all()
+    assert np.isneginf(lse).all()
 
 
 def test_valid_scores_below_any_finite_sentinel_survive():

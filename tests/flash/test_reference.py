@@ -12,8 +12,7 @@ from judge import assert_close, rounded_normal
 from flash.reference import attention_reference, causal_offset
 from ptxgen.errors import ConfigError
 
-# (batch, heads, kv_heads, seq_q, seq_k, d, d_v)
-SHAPES = [
+SHAPES = [  # batch, heads, kv_heads, seq_q, seq_k, d, d_v
     (1, 1, 1, 1, 1, 1, 1),
     (2, 3, 3, 5, 7, 8, 8),
     (1, 5, 1, 7, 5, 3, 6),
@@ -118,6 +117,13 @@ def test_no_batch_or_no_query_gives_an_empty_result(shape):
 @pytest.mark.parametrize("causal", [False, True, "top_left"])
 def test_no_key_gives_zero_and_minus_infinity(causal):
     out, lse = attention_reference(*inputs((1, 2, 1, 3, 0, 8, 8)), causal=causal)
+    assert (out == 0).all()
+    assert np.isneginf(lse).all()
+
+
+def test_a_row_whose_scores_are_all_minus_infinity_is_like_one_without_keys():
+    q, k, v = inputs((1, 1, 1, 3, 4, 8, 8))
+    out, lse = attention_reference(np.abs(q), np.full_like(k, -np.inf), v)
     assert (out == 0).all()
     assert np.isneginf(lse).all()
 

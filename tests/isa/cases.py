@@ -1,9 +1,10 @@
 """What every row means, said a second time in plain Python: exact numbers, one lane at a time.
 
-`MEANING` has a line for each syntax in the table whose effect is `NONE`. Its function takes the modifiers and the
-operands of one lane: integers as `int`, predicates as `bool`, floats as `Fraction` when all of them are finite and
-as `float` otherwise. It returns an `int` (which is wrapped to the width of the result), a `bool`, or a number that
-the caller rounds once as the modifiers say. `MEMORY`, `WARP` and `CALLS` do the same for the other effects.
+`MEANING` has a line for each syntax in the table whose effect is `NONE`. Its function takes the
+modifiers and the operands of one lane: integers as `int`, predicates as `bool`, floats as
+`Fraction` when all of them are finite and as `float` otherwise. It returns an `int` (which is
+wrapped to the width of the result), a `bool`, or a number that the caller rounds once as the
+modifiers say. `MEMORY`, `WARP` and `CALLS` do the same for the other effects.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fractions import Fraction
 from types import SimpleNamespace as M
 from typing import Any
 
-# ------------------------------------------------------------------------------------------ rounding
+# ---------------------------------------- rounding
 
 FORMATS = {  # type: significant bits, smallest exponent of a normal number, largest one
     "f64": (53, -1022, 1023),
@@ -31,9 +32,9 @@ def rounded(x: Fraction, format: str, rnd: str) -> float:
     precision, low, high = FORMATS[format]
     if x == 0:
         return 0.0
-    exponent = low
-    while abs(x) >= Fraction(2) ** (exponent + 1):
-        exponent += 64 if abs(x) >= Fraction(2) ** (exponent + 65) else 1
+    sign = 1 if x > 0 else -1
+    exponent = x.numerator.bit_length() - x.denominator.bit_length()  # or one less
+    exponent = max(low, exponent if abs(x) >= Fraction(2) ** exponent else exponent - 1)
     ulp = Fraction(2) ** (exponent - precision + 1)
     down = math.floor(x / ulp)
     rest = x / ulp - down
@@ -49,36 +50,38 @@ def rounded(x: Fraction, format: str, rnd: str) -> float:
     if abs(whole) >= Fraction(2) ** (high + 1):
         stays = rnd == "rz" or (rnd == "rm" and x > 0) or (rnd == "rp" and x < 0)
         largest = (2 - Fraction(2) ** (1 - precision)) * Fraction(2) ** high
-        return math.copysign(float(largest) if stays else math.inf, x)
-    return math.copysign(float(whole), x)
+        return sign * (float(largest) if stays else math.inf)
+    return sign * abs(float(whole))
 
 
 def to_integer(x: Any, rnd: str) -> Any:
     """`x` rounded to an integer; infinities and NaN stay."""
     if isinstance(x, float):
         return x
-    return {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[rnd](x)
+    return Fraction({"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[rnd](x))
 
 
 def converted_to_integer(m: M, x: Any) -> int:
     bits = m.dtype.bits
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if m.dtype.is_signed else (0, (1 << bits) - 1)
+    low, high = (
+        (-(1 << bits - 1), (1 << bits - 1) - 1) if m.dtype.is_signed else (0, (1 << bits) - 1)
+    )
     if isinstance(x, float):
         if math.isnan(x):
             return 1 << bits - 1 if bits == 64 or m.atype.name == "f64" else 0
         return high if x > 0 else low
-    return min(max(to_integer(x, m.rnd), low), high)
+    return int(min(max(to_integer(x, m.rnd), low), high))
 
 
-# ------------------------------------------------------------------------------------------ floats
+# ---------------------------------------- floats
 
 
 def total(function: Callable[[float], float]) -> Callable[..., float]:
     """A function of `math` that gives infinity or NaN instead of raising."""
 
-    def wrapped(_: M, a: Any) -> float:
+    def wrapped(m: M, _: Any) -> float:
         try:
-            return function(float(a))
+            return function(m.floats[0])
         except OverflowError:
             return math.inf
         except ValueError:
@@ -87,27 +90,37 @@ def total(function: Callable[[float], float]) -> Callable[..., float]:
     return wrapped
 
 
-def reciprocal(a: Any) -> Any:
-    return Fraction(1) / a if isinstance(a, Fraction) and a else 1 / a if a else math.inf
+def reciprocal(m: M, a: Any) -> Any:
+    return 1 / a if a else math.copysign(math.inf, m.floats[0])
+
+
+def reciprocal_root(a: float) -> float:
+    return 1 / math.sqrt(a) if a else math.copysign(math.inf, a)
 
 
 def quotient(m: M, a: Any, b: Any) -> Any:
+    signs = [math.copysign(1.0, x) for x in m.floats]
     if getattr(m, "mode", "") == "approx" and math.isfinite(b) and abs(b) > 2.0**126:
-        return math.nan if not math.isfinite(a) else 0.0
+        return 0.0 * signs[0] * signs[1] if math.isfinite(a) else math.nan
     if b == 0:
-        return math.nan if a == 0 or math.isnan(a) else math.inf
+        return math.nan if a == 0 or math.isnan(a) else math.inf * signs[0] * signs[1]
     return a / b
 
 
-def smaller(m: M, a: Any, b: Any) -> Any:
-    if math.isnan(a) or math.isnan(b):
-        both = (math.isnan(a) and math.isnan(b)) or getattr(m, "NaN", None)
-        return math.nan if both else a if math.isnan(b) else b
-    return min(a, b)
+def ordered(m: M, choose: Callable[..., float]) -> float:
+    """min or max, where the sign decides between zeros."""
+    numbers = [x for x in m.floats if not math.isnan(x)]
+    if not numbers or (len(numbers) == 1 and getattr(m, "NaN", None)):
+        return math.nan
+    return choose(numbers, key=lambda x: (x, math.copysign(1.0, x)))
 
 
-def larger(m: M, a: Any, b: Any) -> Any:
-    return -smaller(m, -a, -b)
+def smaller(m: M, *_: Any) -> float:
+    return ordered(m, min)
+
+
+def larger(m: M, *_: Any) -> float:
+    return ordered(m, max)
 
 
 def compared(m: M, a: Any, b: Any) -> bool:
@@ -116,7 +129,9 @@ def compared(m: M, a: Any, b: Any) -> bool:
         return unordered == (m.cmp == "nan")
     if unordered:
         return len(m.cmp) == 3
-    return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[m.cmp[:2]]
+    return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[
+        m.cmp[:2]
+    ]
 
 
 def combined(m: M, a: Any, b: Any, c: bool) -> bool:
@@ -137,7 +152,7 @@ def kind_of(m: M, a: float) -> bool:
     }[m.op]
 
 
-# ------------------------------------------------------------------------------------------ integers
+# ---------------------------------------- integers
 
 
 def clamp(x: int, bits: int, signed: bool) -> int:
@@ -173,7 +188,9 @@ def field(m: M, a: int, b: int, c: int) -> int:
     """The manual's loop for bfe, bit by bit."""
     top, start, length = m.type.bits - 1, b & 255, c & 255
     sign = 0 if not m.type.is_signed or length == 0 else a >> min(start + length - 1, top) & 1
-    picked = [a >> start + n & 1 if n < length and start + n <= top else sign for n in range(top + 1)]
+    picked = [
+        a >> start + n & 1 if n < length and start + n <= top else sign for n in range(top + 1)
+    ]
     return sum(bit << n for n, bit in enumerate(picked))
 
 
@@ -187,7 +204,9 @@ def inserted(m: M, a: int, b: int, c: int, e: int) -> int:
 
 
 def looked_up(_: M, a: int, b: int, c: int, lut: int) -> int:
-    return sum((lut >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | c >> n & 1) & 1) << n for n in range(32))
+    return sum(
+        (lut >> ((a >> n & 1) << 2 | (b >> n & 1) << 1 | c >> n & 1) & 1) << n for n in range(32)
+    )
 
 
 def funnel(m: M, a: int, b: int, c: int) -> int:
@@ -229,7 +248,7 @@ def unpacked(width: int, count: int, a: int) -> tuple[int, ...]:
     return tuple(a >> n * width & (1 << width) - 1 for n in range(count))
 
 
-# ------------------------------------------------------------------------------------------ one line a row
+# ---------------------------------------- one line a row
 
 
 def add(_: M, a: Any, b: Any) -> Any:
@@ -323,18 +342,18 @@ MEANING: dict[str, Callable[..., Any]] = {
     "max.f64 d, a, b": larger,
     "max{.ftz}{.NaN}.type d, a, b": larger,
     "max{.NaN}.type d, a, b": larger,
-    "copysign.type d, a, b": lambda _, a, b: math.copysign(b, a),
+    "copysign.type d, a, b": lambda m, *_: math.copysign(m.floats[1], m.floats[0]),
     "testp.op.type p:pred, a": kind_of,
     "div.rnd{.ftz}.f32 d, a, b": quotient,
     "div.rnd.f64 d, a, b": quotient,
     "div.mode{.ftz}.f32 d, a, b": quotient,
-    "rcp.approx{.ftz}.f32 d, a": lambda _, a: reciprocal(a),
-    "rcp.rnd{.ftz}.f32 d, a": lambda _, a: reciprocal(a),
-    "rcp.rnd.f64 d, a": lambda _, a: reciprocal(a),
+    "rcp.approx{.ftz}.f32 d, a": reciprocal,
+    "rcp.rnd{.ftz}.f32 d, a": reciprocal,
+    "rcp.rnd.f64 d, a": reciprocal,
     "sqrt.approx{.ftz}.f32 d, a": total(math.sqrt),
     "sqrt.rnd{.ftz}.f32 d, a": total(math.sqrt),
     "sqrt.rnd.f64 d, a": total(math.sqrt),
-    "rsqrt.approx{.ftz}.f32 d, a": total(lambda a: reciprocal(math.sqrt(a))),
+    "rsqrt.approx{.ftz}.f32 d, a": total(reciprocal_root),
     "ex2.approx{.ftz}.f32 d, a": total(math.exp2),
     "lg2.approx{.ftz}.f32 d, a": total(lambda a: math.log2(a) if a else -math.inf),
     "sin.approx{.ftz}.f32 d, a": total(math.sin),
@@ -366,7 +385,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "cvt{.ftz}.dtype.atype d:dtype, a:atype": same,
     "cvt.rnd.relu.dtype.atype d:dtype, a:atype": same,
     "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype": same,
-    "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype, b:atype": lambda _, a, b: (b, a),  # lower half first
+    "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype, b:atype": lambda _, a, b: (b, a),  # low, high
     "cvt.rnd.tf32.f32 d:b32, a:f32": same,
     # data movement
     "mov.type d, a": same,
@@ -379,9 +398,9 @@ MEANING: dict[str, Callable[..., Any]] = {
     "prefetch.global.level [addr:u64]": lambda *_: (),
 }  # fmt: skip
 
-# ------------------------------------------------------------------------------------------ memory
+# ---------------------------------------- memory
 
-# The old values in memory and the operands of one lane; the new values and what d becomes (None: no d).
+# The old values in memory and the operands of one lane; the new values and d (None: no d).
 LOAD = lambda m, old: (old, old if m.vec else old[0])  # noqa: E731  # one line a row, as above
 
 
@@ -396,7 +415,7 @@ UPDATE: dict[str, Callable[[Any, Any], Any]] = {
     "and": lambda old, b: old & b,
     "or": lambda old, b: old | b,
     "xor": lambda old, b: old ^ b,
-    "exch": lambda old, b: b,
+    "exch": lambda _, b: b,
     "inc": lambda old, b: 0 if old >= b else old + 1,
     "dec": lambda old, b: b if old == 0 or old > b else old - 1,
 }
@@ -418,14 +437,14 @@ MEMORY: dict[str, Callable[..., Any]] = {
     "st{.vec}.type [addr:u64], a*vec": store,
     "atom{.sem}{.scope}.space.op.type d, [addr:u64], b": atom,
     "atom{.sem}{.scope}.space.add.noftz.type d, [addr:u64], b": atom,
-    "atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c": lambda m, old, b, c: (
+    "atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c": lambda _, old, b, c: (
         (c if old[0] == b else old[0],), old[0],
     ),
     "red{.sem}{.scope}.space.op.type [addr:u64], b": red,
     "red{.sem}{.scope}.space.add.noftz.type [addr:u64], b": red,
 }  # fmt: skip
 
-# ------------------------------------------------------------------------------------------ warps
+# ---------------------------------------- warps
 
 
 def shuffled(m: M, lane: int, warp: list[M]) -> tuple[int, bool]:
@@ -459,7 +478,7 @@ def reduced(m: M, lane: int, warp: list[M]) -> int:
     return result
 
 
-# The modifiers, a lane's number, and the operands of all lanes of its warp; the result of that lane.
+# The modifiers, a lane's number, the operands of all lanes of its warp; the result of that lane.
 WARP: dict[str, Callable[..., Any]] = {
     "shfl.sync.mode.b32 d, a, b:u32, c:u32, membermask:u32": lambda m, n, w: shuffled(m, n, w)[0],
     "shfl.sync.mode.b32 d|p:pred, a, b:u32, c:u32, membermask:u32": shuffled,
@@ -467,7 +486,7 @@ WARP: dict[str, Callable[..., Any]] = {
     "vote.sync.ballot.b32 d, a:pred, membermask:u32": lambda _, n, w: sum(
         1 << i for i in members(n, w) if w[i].a
     ),
-    "activemask.b32 d": lambda _, n, w: sum(1 << i for i, x in enumerate(w) if x.active),
+    "activemask.b32 d": lambda *a: sum(1 << i for i, x in enumerate(a[2]) if x.active),
     "redux.sync.op.type d, a, membermask:u32": reduced,
     "elect.sync d:b32|p:pred, membermask:u32": lambda _, n, w: (
         min(members(n, w)), n == min(members(n, w)),
@@ -475,9 +494,9 @@ WARP: dict[str, Callable[..., Any]] = {
     "bar.warp.sync membermask:u32": lambda *_: (),
 }  # fmt: skip
 
-# ------------------------------------------------------------------------------------------ everything else
+# ---------------------------------------- everything else
 
-# What the machine is asked to do: the method and its arguments, where strings name operands or modifiers.
+# What the machine is asked to do: method and arguments; strings name operands and modifiers.
 CALLS: dict[str, list[tuple[Any, ...]]] = {
     "bra{.uni} target:label": [],
     "ret{.uni}": [],
@@ -500,7 +519,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "cp.async.wait_all": [("copy_async_wait", None)],
 }
 
-# ------------------------------------------------------------------------------------------ operands
+# ---------------------------------------- operands
 
 # Literals that an `imm` operand may be; the first is used in the text given to the assembler.
 IMMEDIATES: dict[str, tuple[int, ...]] = {

@@ -1,0 +1,215 @@
+"""Arrays of any library as one plain record: where the elements are, and how they are laid out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash import dlpack
+from ptxgen.errors import LaunchError
+
+UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which GPU an array is
+
+HOST: Final = ("cpu", 0)
+
+
+class ArrayView(NamedTuple):
+    """An array of the caller's, not copied.
+
+    `pointer` is the address of the first element; `strides` are in elements and may be zero or
+    negative; `dtype` is numpy's name for the element type; `device` is ("cpu", 0) or ("cuda",
+    ordinal). `kind` names the library that results come from: "numpy", "torch", "cupy",
+    "cuda_array_interface" or "dlpack". `owner` is the caller's object, `keep` what else must live
+    as long as the pointer is used. `stream` is the CUDA stream on which the elements may still be
+    being written, None if they are complete or the caller's stream orders it.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: tuple[str, int]
+    read_only: bool
+    kind: str
+    owner: object
+    keep: object = None
+    stream: int | None = None
+
+    @property
+    def device_name(self) -> str:
+        """Such as "cpu" or "cuda:0"."""
+        kind, ordinal = self.device
+        return kind if kind == "cpu" else f"{kind}:{'?' if ordinal == UNKNOWN_DEVICE else ordinal}"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def view(array: object, name: str, stream: int | None = None) -> ArrayView:
+    """The view of `array`, which messages call `name`.
+
+    Takes numpy arrays, torch tensors (what they require in gradients is ignored), and anything with
+    `__cuda_array_interface__` or `__dlpack__`. `stream` is the CUDA stream that will use the array,
+    for producers that order their work before it. Raises `LaunchError` for anything else.
+    """
+    reader = _READERS.get(type(array))
+    if reader is not None:
+        return reader(array, name)
+    if isinstance(array, np.ndarray):
+        return _view_numpy(array, name)
+    if any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__):
+        _READERS[type(array)] = _view_torch
+        return _view_torch(array, name)
+    # An object's, not its class's, because a jax.Array has it only on a GPU.
+    if hasattr(array, "__cuda_array_interface__"):
+        return _view_cuda(array, name)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _view_dlpack(array, name, stream)
+    raise LaunchError(
+        f"{name} must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
+        f"got {type(array).__name__}; convert with numpy.asarray({name}, numpy.float32)"
+    )
+
+
+def host_array(of: ArrayView) -> NDArray[Any]:
+    """A numpy array on the memory of a view on the host; it keeps what the view keeps."""
+    for array in (of.owner, of.keep):
+        if isinstance(array, np.ndarray):
+            return np.asarray(array)
+    return np.asarray(_HostMemory(of))
+
+
+class _HostMemory:
+    """The memory of a view, as `__array_interface__` describes it."""
+
+    def __init__(self, of: ArrayView) -> None:
+        self.view = of  # the numpy array's base is this object
+        self.__array_interface__ = array_interface(of)
+
+
+def array_interface(of: ArrayView) -> dict[str, Any]:
+    """`__array_interface__` of a view; numpy does arithmetic on the address and does not read
+    it.
+    """
+    dtype = np.dtype(of.dtype)
+    return {
+        "data": (of.pointer, of.read_only),
+        "shape": tuple(of.shape),
+        "strides": tuple(stride * dtype.itemsize for stride in of.strides),
+        "typestr": dtype.str,
+        "version": 3,
+    }
+
+
+def _view_numpy(array: Any, name: str) -> ArrayView:
+    if isinstance(array, np.ma.MaskedArray):
+        raise LaunchError(
+            f"{name} must not be a masked array, whose mask would be ignored; fill it with "
+            f"{name}.filled(...)"
+        )
+    dtype = array.dtype
+    size = dtype.itemsize
+    strides = array.strides
+    if any(stride % size for stride in strides):
+        raise LaunchError(
+            f"{name} must have strides that are whole elements of {size} bytes, got {strides} "
+            f"bytes; copy it with numpy.ascontiguousarray({name})"
+        )
+    return ArrayView(
+        array.ctypes.data if array.size else 0,
+        array.shape,
+        tuple([stride // size for stride in strides]),
+        dtype.name if dtype.isnative else dtype.str,
+        HOST,
+        not array.flags.writeable,
+        "numpy",
+        array,
+    )
+
+
+def _view_torch(array: Any, name: str) -> ArrayView:
+    device = array.device
+    kind = device.type
+    if kind not in ("cpu", "cuda"):
+        raise LaunchError(
+            f"{name} must be on the CPU or a CUDA device, got a torch tensor on {device}; move it "
+            f"with {name}.to('cuda')"
+        )
+    if str(array.layout) != "torch.strided" or array.is_neg():
+        what = f"layout {array.layout}" if not array.is_neg() else "a pending negation"
+        cure = f"{name}.to_dense()" if not array.is_neg() else f"{name}.resolve_neg()"
+        raise LaunchError(f"{name} must be a plain strided tensor, got one with {what}; use {cure}")
+    dtype = array.dtype
+    return ArrayView(
+        array.data_ptr(),
+        array.shape,
+        array.stride(),
+        _TORCH_DTYPES.get(dtype)
+        or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
+        HOST if kind == "cpu" else (kind, device.index),
+        array.requires_grad,  # to be written it would need autograd's knowledge
+        "torch",
+        array,
+    )
+
+
+def _view_cuda(array: Any, name: str) -> ArrayView:
+    """CUDA Array Interface, version 3: `strides` None means row-major and dense."""
+    interface: dict[str, Any] = array.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
+    pointer, read_only = interface["data"]
+    shape = tuple(interface["shape"])
+    dtype = np.dtype(interface["typestr"])
+    strides = interface.get("strides")
+    if strides is not None and any(stride % dtype.itemsize for stride in strides):
+        raise LaunchError(
+            f"{name} must have strides that are whole elements of {dtype.itemsize} bytes, got "
+            f"{tuple(strides)} bytes; copy it to a contiguous array"
+        )
+    return ArrayView(
+        pointer or 0,
+        shape,
+        dlpack.dense_strides(shape)
+        if strides is None
+        else tuple(stride // dtype.itemsize for stride in strides),
+        dtype.name if dtype.isnative else dtype.str,
+        ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
+        bool(read_only),
+        "cupy" if type(array).__module__.partition(".")[0] == "cupy" else "cuda_array_interface",
+        array,
+        stream=interface.get("stream"),
+    )
+
+
+def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
+    device, ordinal = array.__dlpack_device__()
+    if device in (dlpack.CPU, dlpack.CUDA_HOST):
+        try:
+            host = np.from_dlpack(array)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise LaunchError(
+                f"{name} must be an array that numpy can read through DLPack, got "
+                f"{type(array).__name__}: {error}; convert it to float32"
+            ) from error
+        return _view_numpy(host, name)._replace(kind="dlpack", owner=array, keep=host)
+    if device not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
+        raise LaunchError(
+            f"{name} must be on the CPU or a CUDA device, got DLPack device type {int(device)}"
+        )
+    capsule = array.__dlpack__(stream=stream or dlpack.LEGACY_DEFAULT_STREAM)
+    found = dlpack.read_capsule(capsule)
+    return ArrayView(
+        found.pointer, found.shape, found.strides, found.dtype, ("cuda", int(ordinal)), False,
+        "dlpack", array, capsule,
+    )  # fmt: skip
+
+
+_TORCH_DTYPES: Final[dict[object, str]] = {}
+_READERS: Final[dict[type, Callable[[Any, str], ArrayView]]] = {np.ndarray: _view_numpy}

@@ -1,0 +1,67 @@
+"""From a kernel's configuration to its verified module and text, once for each configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from flash.config import KernelConfig
+from flash.contract import contract
+from flash.forward import attention_forward
+from flash.resources import KernelResources
+from ptxgen import ir
+from ptxgen.check.verify import require_valid
+from ptxgen.runtime.plan import ParamSlot, param_slots
+from ptxgen.text import render
+
+
+@dataclass(eq=False)
+class Build:
+    """A verified kernel. `registers` is there once it has been loaded on a GPU of this process."""
+
+    config: KernelConfig
+    module: ir.Module
+    registers: int | None = None  # of a thread
+
+    @property
+    def kernel(self) -> ir.Kernel:
+        """The module's one kernel."""
+        return self.module.kernels[0]
+
+    @cached_property
+    def text(self) -> str:
+        """The module as PTX."""
+        return render(self.module)
+
+    @cached_property
+    def slots(self) -> tuple[ParamSlot, ...]:
+        """Where the kernel's parameters lie."""
+        return param_slots(self.kernel.params)
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """See `flash.contract.contract`."""
+        return contract(self.config, self.module, self.text)
+
+    @property
+    def resources(self) -> KernelResources:
+        """With the assembled register count if the kernel has been loaded, else an estimate."""
+        return KernelResources(
+            self.config,
+            self.config.tiling.registers if self.registers is None else self.registers,
+            self.registers is not None,
+            self.kernel.dynamic_shared_bytes,
+        )
+
+
+@lru_cache(maxsize=256)
+def build(config: KernelConfig) -> Build:
+    """The kernel of a configuration.
+
+    Raises `VerifyError` if the generated module has a problem, which would be a fault of the
+    generator's.
+    """
+    module = attention_forward(config)
+    require_valid(module)
+    return Build(config, module)

@@ -1,0 +1,152 @@
+"""The launch contract of a forward kernel: all that a host program in any language needs to launch
+it.
+
+`PARAMETERS` is the one place that says what each kernel parameter means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from flash.config import KernelConfig
+from flash.launch import MAX_CTAS, MAX_SEQ
+from flash.tiling import F32_BYTES
+from ptxgen import ir
+from ptxgen.check.budget import static_shared_bytes
+from ptxgen.runtime.plan import param_slots
+
+SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
+
+
+def _meanings() -> dict[str, str]:
+    rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
+    sizes = {
+        "Q": "batch, heads, seq_q",
+        "K": "batch, kv_heads, seq_k",
+        "V": "batch, kv_heads, seq_k",
+        "O": "batch, heads, seq_q",
+    }
+    use = {
+        "Q": "the queries, read",
+        "K": "the keys, read",
+        "V": "the values, read",
+        "O": "the output, written",
+    }
+    meanings = {
+        name: f"device address of {use[name]}: f32 [{sizes[name]}, {rows[name]}], strides as below"
+        for name in rows
+    }
+    meanings["LSE"] = (
+        "device address of the log-sum-exp of each row's scaled scores, written: natural "
+        "logarithm, f32 [batch, heads, seq_q], dense; -inf for a row that sees no key"
+    )
+    steps = {
+        "batch": "one batch to the next",
+        "head": "one head to the next",
+        "row": "one sequence position to the next",
+    }
+    for name in rows:
+        for what, step in steps.items():
+            meanings[f"{name}_{what}_stride"] = (
+                f"elements (of {F32_BYTES} bytes) from {step} in {name}; any sign, 0 repeats"
+            )
+    meanings["seq_q"] = f"queries of each head, 1 to {MAX_SEQ}"
+    meanings["seq_k"] = f"keys of each head, 0 to {MAX_SEQ}; with 0 the output is 0 and LSE is -inf"
+    meanings["heads"] = "heads of Q and O, at least 1"
+    meanings["group"] = (
+        "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded "
+        "down"
+    )
+    meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
+    return meanings
+
+
+PARAMETERS: Final[dict[str, str]] = _meanings()
+
+CAUSAL: Final[dict[str, str]] = {
+    "": "none: every query sees every key",
+    "bottom_right": (
+        "query i sees the keys 0 to i + seq_k - seq_q, so the last query sees every key; a row "
+        "that sees none gives 0"
+    ),
+    "top_left": "query i sees the keys 0 to i; keys beyond the last query are seen by none",
+}
+
+
+def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, Any]:
+    """The contract of the kernel of `config` as plain data for JSON; `text` is the module as
+    rendered.
+
+    Sizes and offsets are in bytes unless the key says elements.
+    """
+    kernel = module.kernels[0]
+    t = config.tiling
+    return {
+        "schema": SCHEMA,
+        "entry": kernel.name,
+        "target": module.target,
+        "ptx_version": ".".join(str(part) for part in module.version),
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "dtype": "f32",
+        "head_dim": t.head_dim,
+        "head_dim_v": t.head_dim_v,
+        "tile": t.tile,
+        "block_q": t.block_q,
+        "parameters": [
+            {
+                "name": s.name,
+                "type": s.type,
+                "offset": s.offset,
+                "size": s.nbytes,
+                "meaning": PARAMETERS[s.name],
+            }
+            for s in param_slots(kernel.params)
+        ],
+        "block": [t.threads, 1, 1],
+        "grid": {
+            "formula": f"(ceil(seq_q / {t.block_q}) * heads * batch, 1, 1)",
+            "x": {"ceil_div": ["seq_q", t.block_q], "times": ["heads", "batch"]},
+            "y": 1,
+            "z": 1,
+        },
+        "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
+        "static_shared_bytes": static_shared_bytes(kernel),
+        "alignment": config.alignment,
+        "constraints": _constraints(config, kernel),
+        "layout": (
+            "the last dimension of Q, K, V and O is dense; the strides of the others are "
+            "parameters, so that [batch, heads, seq, dim], [batch, seq, heads, dim] and views of "
+            "a larger buffer all work"
+        ),
+        "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
+        "lse": PARAMETERS["LSE"]
+        if config.return_lse
+        else "not written: the kernel was made with return_lse=False",
+    }
+
+
+def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
+    shared = kernel.dynamic_shared_bytes
+    constraints = [
+        f"Q, K, V and O, and their strides in bytes, are multiples of {config.alignment} bytes; "
+        f"LSE is a multiple of {F32_BYTES}",
+        "the last dimension of Q, K, V and O is dense (stride 1)",
+        f"seq_q and seq_k are at most {MAX_SEQ}",
+        "heads is a multiple of kv_heads",
+        f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch",
+        "O and LSE share no memory with Q, K, V or each other, and no two indices of O name one "
+        "element",
+        f"the device runs {config.target}"
+        + (
+            " and nothing else (architecture-specific target)"
+            if config.target.suffix
+            else " or later"
+        ),
+    ]
+    if shared > config.target.shared_per_block:
+        constraints.append(
+            "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "
+            f"function to {shared}"
+        )
+    return constraints

@@ -1,0 +1,98 @@
+"""A checked call, and how it runs on the CPU: by numpy, or by interpreting the kernel's PTX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.arrays import ArrayView, host_array
+from flash.build import Build
+from flash.config import AttentionConfig
+from flash.cpu import attention_cpu
+from flash.launch import Geometry
+from ptxgen import interpreter
+from ptxgen.runtime.plan import LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One checked call: what to compute, and the arrays it is computed from and into."""
+
+    config: AttentionConfig
+    geometry: Geometry
+    layout: str
+    scale: float
+    q: ArrayView
+    k: ArrayView
+    v: ArrayView
+    out: ArrayView
+    lse: ArrayView | None
+
+
+def make_plan(
+    build: Build, geometry: Geometry, scale: float, addresses: tuple[int, ...]
+) -> LaunchPlan:
+    """The launch of a kernel; `addresses` are those of Q, K, V, O and, if the kernel writes it,
+    LSE.
+    """
+    t = build.config.tiling
+    values: dict[str, int | float] = dict(zip(("Q", "K", "V", "O", "LSE"), addresses, strict=False))
+    for name, strides in zip("QKVO", geometry.strides, strict=True):
+        for what, stride in zip(("batch", "head", "row"), strides, strict=True):
+            values[f"{name}_{what}_stride"] = stride
+    values |= {
+        "seq_q": geometry.seq_q,
+        "seq_k": geometry.seq_k,
+        "heads": geometry.heads,
+        "group": geometry.group,
+    }
+    values["softmax_scale"] = scale
+    return LaunchPlan(
+        entry=build.kernel.name,
+        grid=(grid_ctas(build, geometry), 1, 1),
+        block=(t.threads, 1, 1),
+        dynamic_shared=build.kernel.dynamic_shared_bytes,
+        slots=build.slots,
+        values=tuple(values[slot.name] for slot in build.slots),
+    )
+
+
+def grid_ctas(build: Build, geometry: Geometry) -> int:
+    """How many CTAs a launch has: one for each block of query rows of each head."""
+    return -(-geometry.seq_q // build.config.tiling.block_q) * geometry.heads * geometry.batch
+
+
+def run_on_cpu(call: Call) -> None:
+    """Compute the call with numpy."""
+    q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
+    attention_cpu(
+        q, k, v, out,
+        None if call.lse is None else host_array(call.lse).reshape(out.shape[:3]),
+        softmax_scale=call.scale,
+        causal=call.config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+    )  # fmt: skip
+
+
+def run_on_interpreter(call: Call, build: Build) -> None:
+    """Run the kernel's PTX on the call's arrays, in place."""
+    arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
+    plan = make_plan(build, call.geometry, call.scale, tuple(array.pointer for array in arrays))
+    memory = [host_array(array) for array in arrays]
+    interpreter.run(
+        build.module,
+        grid=plan.grid,
+        block=plan.block,
+        args=[*memory, *plan.values[len(memory) :]],
+        dynamic_smem=plan.dynamic_shared,
+    )
+
+
+def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:
+    """The array as [batch, heads, seq, dim]; a 3-D one has batch 1."""
+    found = host_array(array)
+    if found.ndim == 3:
+        return found[np.newaxis]
+    return found if layout == "bhsd" else found.transpose(0, 2, 1, 3)

@@ -1,0 +1,84 @@
+"""What a launch would do, and why, in words."""
+
+from __future__ import annotations
+
+from flash.arrays import HOST, ArrayView
+from flash.build import Build, build
+from flash.config import AttentionConfig
+from flash.contract import CAUSAL
+from flash.execute import grid_ctas
+from flash.gpu import GpuLauncher
+from flash.launch import Geometry, alignment
+
+_SHOWN_DIGITS = 12  # of a cache key
+
+
+def explain(
+    config: AttentionConfig,
+    gpu: GpuLauncher,
+    geometry: Geometry,
+    arrays: tuple[ArrayView, ...],
+    backend: str,
+    why: str,
+) -> str:
+    """Lines about the backend, the problem, the kernel and its cost; `arrays` are q, k, v and
+    perhaps out.
+    """
+    g = geometry
+    aligned = alignment(config, g, *(array.pointer for array in arrays))
+    if backend == "cuda":
+        ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
+        made = gpu.build(ordinal, aligned, config.return_lse)
+    else:
+        made = build(config.kernel(None, aligned))
+    lines = {
+        "backend": f"{backend} ({why})",
+        "problem": (
+            f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, seq_q {g.seq_q}, seq_k "
+            f"{g.seq_k}, head_dim {config.head_dim}, head_dim_v {config.value_dim}"
+        ),
+        "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
+        "data": _data(backend, arrays[0]),
+        **(
+            {"kernel": "none: numpy computes it"}
+            if backend == "cpu"
+            else _kernel(made, geometry, gpu, backend)
+        ),
+        "work": _work(made, geometry),
+    }
+    return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
+
+
+def _data(backend: str, q: ArrayView) -> str:
+    if backend == "cuda" and q.device == HOST:
+        return f"{q.kind} arrays on the host, copied to the GPU and back"
+    return f"{q.kind} arrays on {q.device_name}, used in place"
+
+
+def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> dict[str, str]:
+    config, t = made.config, made.config.tiling
+    lines = {
+        "kernel": f"{config.name} for {config.target}, verified",
+        "access": f"{config.alignment} bytes at once, as addresses and strides allow",
+        "tiles": f"{t.block_q} queries by {t.tile} keys, {t.threads} threads",
+        "grid": f"{grid_ctas(made, geometry)} CTAs"
+        if not geometry.is_empty
+        else "nothing to launch: no query",
+        "needs": str(made.resources),
+    }
+    if backend == "cuda":
+        key = gpu.cache_key(made)
+        lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(
+            " )", ")"
+        )
+    return lines
+
+
+def _work(made: Build, g: Geometry) -> str:
+    resources = made.resources
+    sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
+    return (
+        f"{resources.useful_flops(*sizes) / 1e9:.3g} GFLOP needed, "
+        f"{resources.flops(*sizes) / 1e9:.3g} by the kernel's whole tiles; memory "
+        f"{resources.memory(*sizes, kv_heads=g.kv_heads)}"
+    )

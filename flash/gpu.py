@@ -1,0 +1,147 @@
+"""A checked call on a GPU: which kernel, loaded where, launched how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flash.arrays import host_array
+from flash.build import Build, build
+from flash.config import AttentionConfig
+from flash.dlpack import LEGACY_DEFAULT_STREAM
+from flash.execute import Call, make_plan
+from flash.launch import Geometry, Limits, alignment, check, check_limits
+from flash.staging import Staging
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.target import Target, target_for_device
+from ptxgen.target import target as find_target
+
+_MOST_PLANS: Final = 512  # that are kept; decoding makes a new one at every step
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A loaded kernel, and a plan in which only the addresses change."""
+
+    kernel: LoadedKernel
+    plan: LaunchPlan
+
+
+class GpuLauncher:
+    """Launches the kernels of one config on any GPU of the machine."""
+
+    def __init__(
+        self, config: AttentionConfig, backend: CudaBackend, cache: ModuleCache | None = None
+    ) -> None:
+        self.config = config
+        self.backend = backend
+        self._cache = cache
+        self._ready: dict[tuple[Geometry, int, bool, float, int], Ready] = {}
+
+    def target(self, ordinal: int) -> Target:
+        """The config's target, or the device's own. Raises `LaunchError` if the device does not run
+        it.
+        """
+        device = self.backend.device_properties(ordinal)
+        if self.config.target is None:
+            return target_for_device(device.major, device.minor)
+        target = find_target(self.config.target)
+        if not target.runs_on(device.major, device.minor):
+            raise LaunchError(
+                f"launch: the config is for {target}, which {device} does not run; leave "
+                "target=None, or use a device of that architecture"
+            )
+        return target
+
+    def check_limits(self, geometry: Geometry, ordinal: int) -> None:
+        """Raise `LaunchError` for what the kernel or the device cannot do, `ConfigError` if no tile
+        fits the target.
+        """
+        device = self.backend.device_properties(ordinal)
+        tiling = self.config.kernel(self.target(ordinal)).tiling
+        limits = Limits(
+            tiling.block_q, tiling.shared_bytes, device.shared_per_block_optin, str(device)
+        )
+        check_limits(geometry, limits)
+
+    def build(self, ordinal: int, aligned: int, with_lse: bool) -> Build:
+        """The kernel for a device and for arrays of some alignment in bytes."""
+        return build(self.config.kernel(self.target(ordinal), aligned, with_lse))
+
+    def cache_key(self, made: Build) -> CacheKey:
+        """What the compiled kernel is kept under."""
+        target = made.config.target
+        name, _, version = self.backend.version(target).partition(" ")
+        return CacheKey(made.text, target.name, name, version)
+
+    def program(self, made: Build) -> bytes:
+        """The compiled kernel, from the cache or made now."""
+        cache = self._cache or default_cache()
+        target = made.config.target
+        return cache.get_or_build(
+            self.cache_key(made), lambda: self.backend.compile(made.text, target)
+        )
+
+    def launch(self, call: Call, stream: int) -> None:
+        """Put the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
+        geometry, ordinal = call.geometry, call.q.device[1]
+        arrays = (call.q, call.k, call.v, call.out)
+        # An array without elements is not read, so any address that is not null will do.
+        spare = call.q.pointer
+        addresses = tuple([array.pointer or spare for array in arrays])
+        aligned = alignment(self.config, geometry, *addresses)
+        if call.lse is not None:
+            addresses = (*addresses, call.lse.pointer)
+        key = (geometry, aligned, call.lse is not None, call.scale, ordinal)
+        ready = self._ready.get(key)
+        if ready is None:
+            ready = self._make_ready(call, aligned, ordinal, addresses)
+            if len(self._ready) >= _MOST_PLANS:
+                self._ready.clear()
+            self._ready[key] = ready
+        for array in arrays:
+            if array.stream is not None:
+                self._wait_for_producer(array.stream, stream, ordinal)
+        self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
+
+    def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
+        """Copy the call's arrays to a GPU, launch there, copy the results back, and wait for
+        them.
+        """
+        self.check_limits(call.geometry, ordinal)
+        with Staging(self.backend, stream, ordinal) as staging:
+            q, k, v = (staging.copy_of(array) for array in (call.q, call.k, call.v))
+            out = staging.room_for(call.out)
+            lse = None if call.lse is None else staging.room_for(call.lse)
+            # The copies are dense, which the caller's arrays may not be.
+            geometry = check(self.config, q, k, v, out, layout=call.layout)
+            self.launch(replace(call, geometry=geometry, q=q, k=k, v=v, out=out, lse=lse), stream)
+            fetched = [
+                (into, staging.fetch(there))
+                for into, there in ((call.out, out), (call.lse, lse))
+                if into and there
+            ]
+            staging.wait()
+        for into, values in fetched:
+            host_array(into)[...] = values
+
+    def _make_ready(
+        self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]
+    ) -> Ready:
+        self.check_limits(call.geometry, ordinal)
+        made = self.build(ordinal, aligned, call.lse is not None)
+        plan = make_plan(made, call.geometry, call.scale, addresses)
+        program = self.program(made)
+        kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+        made.registers = kernel.registers
+        return Ready(kernel, plan)
+
+    def _wait_for_producer(self, producer: int, stream: int, ordinal: int) -> None:
+        """CUDA Array Interface, "Synchronization": a consumer on another stream waits for the
+        producer's.
+        """
+        if producer != (stream or LEGACY_DEFAULT_STREAM):
+            self.backend.synchronize(producer, ordinal=ordinal)

@@ -1,0 +1,302 @@
+"""`AttentionKernel`: a config as a function on arrays."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from flash import results
+from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, view
+from flash.build import Build, build
+from flash.config import AttentionConfig
+from flash.execute import Call, run_on_cpu, run_on_interpreter
+from flash.explain import explain
+from flash.gpu import GpuLauncher
+from flash.launch import Geometry, alignment, check, check_addresses, raise_problems
+from flash.launch import scale as scale_of
+from flash.resources import KernelResources
+from ptxgen import ir
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.backend import AUTO, check_backend
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.runtime.settings import Settings
+
+_MOST_GEOMETRIES: Final = 512  # that are kept; decoding makes a new one at every step
+
+
+class AttentionKernel:
+    """Attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
+
+    Making one costs nothing: kernels are generated, verified, assembled and loaded by the first
+    call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled kernels
+    are kept, by default those of the process. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        *,
+        cuda: CudaBackend | None = None,
+        cache: ModuleCache | None = None,
+    ) -> None:
+        self.config = config
+        self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
+        self._geometries: dict[tuple[object, ...], Geometry] = {}
+
+    def __repr__(self) -> str:
+        return f"AttentionKernel({self.config!r})"
+
+    @property
+    def ptx(self) -> str:
+        """The PTX for the config's target, by default sm_80, and for arrays as aligned as head_dim
+        allows.
+        """
+        return self.build.text
+
+    @property
+    def module(self) -> ir.Module:
+        """What `ptx` is the text of. Verified."""
+        return self.build.module
+
+    @property
+    def build(self) -> Build:
+        """The kernel behind `ptx`, with its launch contract."""
+        return build(self.config.kernel())
+
+    @property
+    def resources(self) -> KernelResources:
+        """What the kernel behind `ptx` needs, with its counts of arithmetic and memory."""
+        return self.build.resources
+
+    def launch(
+        self,
+        q: object,
+        k: object,
+        v: object,
+        *,
+        out: object = None,
+        stream: object = None,
+        backend: str = AUTO,
+        return_lse: bool | None = None,
+        layout: str = "bhsd",
+        softmax_scale: float | None = None,
+    ) -> Any:
+        """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
+        config's).
+
+        q [batch, heads, seq_q, head_dim], k [batch, kv_heads, seq_k, head_dim], v [batch, kv_heads,
+        seq_k, head_dim_v]; heads a multiple of kv_heads. `layout="bshd"` swaps heads and seq in all
+        of them and in the result. 3-D arrays are [batch * heads, seq, dim]. All are float32 on one
+        device, with a dense last dimension and otherwise any strides, zero and negative ones
+        included. The result is of the kind of q, or `out`: the same shape with head_dim_v, no
+        memory shared with the inputs. lse is the natural logarithm of each row's sum, [batch,
+        heads, seq_q] in either layout. A row that sees no key gives 0 and -inf.
+
+        `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
+        numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
+        GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream object
+        of torch, CuPy or cuda.core; default: the current one of q's library) and may not have run
+        yet on return; host arrays are copied there and back, and complete on return. Gradients are
+        not tracked.
+
+        Raises `LaunchError` with every problem of the arguments before anything is allocated or
+        asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
+        hold, `BackendError` if the backend fails.
+        """
+        with_lse = self.config.return_lse if return_lse is None else return_lse
+        scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
+        explicit = None if stream is None else results.stream_handle(stream)
+        arrays = self._views(q, k, v, out, explicit)
+        like = arrays[0]
+        geometry = self._geometry(arrays, layout)
+        check_addresses(geometry, arrays)
+        name = self._choose(backend, like)[0]
+        _check_place(name, like, explicit)
+        memory = self._gpu.backend
+        made = (
+            results.empty(like, geometry.out_shape, memory=memory, stream=explicit)
+            if out is None
+            else out
+        )
+        lse = (
+            results.empty(like, geometry.lse_shape, memory=memory, stream=explicit)
+            if with_lse
+            else None
+        )
+        if not geometry.is_empty:
+            call = Call(
+                self.config, geometry, layout, scale, arrays[0], arrays[1], arrays[2],
+                out=view(made, "out") if out is None else arrays[3],
+                lse=view(lse, "lse") if with_lse else None,
+            )  # fmt: skip
+            self._run(call, name, explicit)
+        if out is None:
+            made = results.deliver(made, like)
+        return (made, results.deliver(lse, like)) if with_lse else made
+
+    def explain(
+        self,
+        q: object,
+        k: object,
+        v: object,
+        *,
+        out: object = None,
+        backend: str = AUTO,
+        layout: str = "bhsd",
+    ) -> str:
+        """What `launch` with these arguments would do, and why, as text; nothing is launched.
+
+        Raises what `launch` raises for arguments that do not fit.
+        """
+        arrays = self._views(q, k, v, out, None)
+        geometry = self._geometry(arrays, layout)
+        check_addresses(geometry, arrays)
+        name, why = self._choose(backend, arrays[0])
+        _check_place(name, arrays[0], None)
+        return explain(self.config, self._gpu, geometry, arrays, name, why)
+
+    def _views(
+        self, q: object, k: object, v: object, out: object, stream: int | None
+    ) -> tuple[ArrayView, ...]:
+        """Views of q, k, v and, if it is given, out; `LaunchError` names all that are no arrays."""
+        try:
+            views = [view(q, "q", stream), view(k, "k", stream), view(v, "v", stream)]
+            if out is not None:
+                views.append(view(out, "out", stream))
+        except LaunchError:
+            raise_problems(_unreadable({"q": q, "k": k, "v": v, "out": out}, stream))
+            raise
+        return tuple([self._located(array) for array in views])
+
+    def _located(self, array: ArrayView) -> ArrayView:
+        """The array with the device it is on, if its interface does not say."""
+        if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
+            return array
+        ordinal = self._gpu.backend.device_of_pointer(array.pointer)
+        if ordinal is None:
+            raise LaunchError(
+                f"launch: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
+                "a GPU of this process; pass an array whose memory is alive"
+            )
+        return array._replace(device=("cuda", ordinal))
+
+    def _geometry(self, arrays: tuple[ArrayView, ...], layout: str) -> Geometry:
+        """The checked geometry of a call, kept for the next call like it."""
+        # All that a check looks at: shape, strides, dtype, device, read_only.
+        key = (layout, *[array[1:6] for array in arrays])
+        found = self._geometries.get(key)
+        if found is None:
+            q, k, v, *given = arrays
+            found = check(self.config, q, k, v, given[0] if given else None, layout=layout)
+            if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
+                self._gpu.check_limits(found, q.device[1])
+            if len(self._geometries) >= _MOST_GEOMETRIES:
+                self._geometries.clear()
+            self._geometries[key] = found
+        return found
+
+    def _choose(self, backend: str, q: ArrayView) -> tuple[str, str]:
+        """The backend of a call, and why. Raises `ConfigError` for an unknown name."""
+        if backend != AUTO:
+            return check_backend(backend), "as asked"
+        if (set_by_user := _backend_setting()) != AUTO:
+            return set_by_user, f"PTXGEN_BACKEND is {set_by_user}"
+        if q.device != HOST:
+            return "cuda", f"q is on {q.device_name}"
+        why_not = self._gpu.backend.why_unavailable()
+        return ("cpu", why_not) if why_not else ("cuda", "a GPU opens")
+
+    def _run(self, call: Call, backend: str, stream: int | None) -> None:
+        if backend == "cpu":
+            run_on_cpu(call)
+        elif backend == "interpreter":
+            aligned = alignment(
+                self.config,
+                call.geometry,
+                call.q.pointer,
+                call.k.pointer,
+                call.v.pointer,
+                call.out.pointer,
+            )
+            run_on_interpreter(call, build(self.config.kernel(None, aligned, call.lse is not None)))
+        elif call.q.device == HOST:
+            self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
+        else:
+            self._gpu.launch(call, results.current_stream(call.q) if stream is None else stream)
+
+
+def attention(
+    q: object,
+    k: object,
+    v: object,
+    *,
+    causal: bool | str = False,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    out: object = None,
+    stream: object = None,
+    backend: str = AUTO,
+    layout: str = "bhsd",
+) -> Any:
+    """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
+
+    `causal` as in `AttentionConfig`; everything else as in `AttentionKernel.launch`, which says
+    what is raised. head_dim and head_dim_v are the last dimensions of q and v.
+    """
+    head_dim, head_dim_v = (_last_dimension(array, name) for array, name in ((q, "q"), (v, "v")))
+    return _kernel(head_dim, head_dim_v, causal).launch(
+        q,
+        k,
+        v,
+        out=out,
+        stream=stream,
+        backend=backend,
+        return_lse=return_lse,
+        layout=layout,
+        softmax_scale=softmax_scale,
+    )
+
+
+@functools.lru_cache(maxsize=128, typed=True)
+def _kernel(head_dim: int, head_dim_v: int, causal: bool | str) -> AttentionKernel:
+    return AttentionKernel(AttentionConfig(head_dim, head_dim_v, causal=causal))
+
+
+def _last_dimension(array: object, name: str) -> int:
+    shape = getattr(array, "shape", None) or view(array, name).shape
+    if not shape:
+        raise LaunchError(f"launch: {name} must have three or four dimensions, got none")
+    return int(shape[-1])
+
+
+@functools.cache
+def _backend_setting() -> str:
+    """PTXGEN_BACKEND, read at the first launch of the process."""
+    return Settings.from_environment().backend
+
+
+def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
+    """Refuse arrays of a GPU for a backend of the CPU, and a stream for either."""
+    if backend == "cuda":
+        return
+    if q.device != HOST:
+        raise LaunchError(
+            f"launch: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
+            "the arrays to the host, or use backend='cuda'"
+        )
+    if stream is not None:
+        raise LaunchError(
+            f"launch: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
+        )
+
+
+def _unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
+    problems = []
+    for name, array in arrays.items():
+        try:
+            if name != "out" or array is not None:
+                view(array, name, stream)
+        except LaunchError as error:
+            problems.append(str(error))
+    return problems

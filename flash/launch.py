@@ -1,0 +1,286 @@
+"""The checks of a launch: from the caller's arrays to sizes and strides that a kernel may rely on.
+
+Nothing here asks a device for anything. All problems of a call are reported at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from flash import overlap
+from flash.arrays import UNKNOWN_DEVICE, ArrayView
+from flash.config import ALIGNMENTS, AttentionConfig, natural_alignment
+from flash.dlpack import dense_strides
+from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
+from flash.tiling import BLOCKS_Q, F32_BYTES, TILES
+from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.runtime.plan import MAX_GRID
+
+DTYPE: Final = "float32"
+
+# A kernel numbers rows and keys in s32, up to the end of the last, partly empty, block or tile.
+MAX_SEQ: Final = 2**31 - 2 * max(*BLOCKS_Q, *TILES)
+MAX_CTAS: Final = MAX_GRID[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key
+class Geometry:
+    """The sizes and strides of a checked call, without addresses: what repeated calls share.
+
+    `strides` are those of batch, head and row of Q, K, V and O, in elements, zero where a dimension
+    has one element or none. `stride_alignment` is the largest of 16, 8 and 4 bytes that divides all
+    of them. `reach` is, for each of the four, the byte offset of its first byte and of the
+    byte after its last one, from its pointer. Shapes are in the caller's layout.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    strides: tuple[tuple[int, int, int], ...]
+    stride_alignment: int
+    reach: tuple[tuple[int, int], ...]
+    out_shape: tuple[int, ...]
+    lse_shape: tuple[int, ...]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key/value head."""
+        return self.heads // self.kv_heads if self.kv_heads else 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row of output, so that nothing needs to run."""
+        return 0 in (self.batch, self.heads, self.seq_q)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a launch on a device: query rows of a CTA, and dynamic shared memory in bytes."""
+
+    block_q: int
+    shared_needed: int
+    shared_available: int
+    device: str
+
+
+def check(
+    config: AttentionConfig,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView | None,
+    *,
+    layout: str = "bhsd",
+) -> Geometry:
+    """The geometry of a call; without `out` that of a dense one. Shapes as in
+    `AttentionKernel.launch`.
+
+    Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
+    """
+    if layout not in LAYOUTS:
+        raise LaunchError(
+            f"layout must be one of {', '.join(LAYOUTS)}, got "
+            f"{layout!r}{did_you_mean(str(layout), LAYOUTS)}"
+        )
+    arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
+    problems = [p for name, array in arrays.items() for p in _array_problems(name, array)]
+    problems += _device_problems(arrays)
+    ranks = rank_problems(arrays, layout)
+    if not ranks:
+        ranks = shape_problems(config, q.shape, k.shape, v.shape, layout)
+    if ranks:
+        raise_problems(problems + ranks)
+    geometry = _geometry(config, q, k, v, out, layout)
+    raise_problems(problems + _out_problems(out, geometry))
+    return geometry
+
+
+def check_addresses(geometry: Geometry, arrays: tuple[ArrayView, ...]) -> None:
+    """Refuse null and misaligned pointers, and an output that shares memory with an input.
+
+    `arrays` are q, k, v and, if the caller gave it, out. Raises `LaunchError` with all problems.
+    """
+    problems = []
+    for name, array in zip(("q", "k", "v", "out"), arrays, strict=False):
+        if not array.pointer and array.size:
+            problems.append(
+                f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
+            )
+        if array.pointer % F32_BYTES:
+            problems.append(
+                f"{name} must begin at a multiple of {F32_BYTES} bytes, got address "
+                f"{array.pointer:#x}; {_copy(name, array)}"
+            )
+    if len(arrays) > 3 and not problems:
+        out, (low, high) = arrays[3], geometry.reach[3]
+        for name, array, (first, end) in zip(("q", "k", "v"), arrays, geometry.reach, strict=False):
+            apart = (
+                array.pointer + end <= out.pointer + low
+                or out.pointer + high <= array.pointer + first
+            )
+            if not apart and overlap.may_share_elements(out, array):
+                problems.append(
+                    f"out must not share memory with {name}, because rows are written while "
+                    "others are read; leave out=None, or pass an array of its own"
+                )
+    raise_problems(problems)
+
+
+def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
+    """The alignment, in bytes, of the kernel variant for these pointers: 16, 8 or 4.
+
+    Raises `LaunchError` if the config asks for more than the arrays have.
+    """
+    merged = geometry.stride_alignment
+    for pointer in pointers:
+        merged |= pointer
+    found = math.gcd(ALIGNMENTS[0], merged)
+    if config.alignment == "auto":
+        return min(found, natural_alignment(config.head_dim, config.value_dim))
+    if found % int(config.alignment):
+        raise LaunchError(
+            "launch: the config promises pointers and strides that are multiples of "
+            f"{config.alignment} bytes, these are multiples of {found}; use alignment='auto'"
+        )
+    return int(config.alignment)
+
+
+def scale(config: AttentionConfig, softmax_scale: object) -> float:
+    """The scale of a call: its own, else the config's. Raises `LaunchError` unless finite."""
+    if softmax_scale is None:
+        return config.scale
+    if (
+        isinstance(softmax_scale, bool)
+        or not isinstance(softmax_scale, (int, float))
+        or not math.isfinite(softmax_scale)
+    ):
+        raise LaunchError(
+            "launch: softmax_scale must be a finite number, or None for the config's "
+            f"{config.scale:g}, got {softmax_scale!r}"
+        )
+    return float(softmax_scale)
+
+
+def raise_problems(problems: list[str]) -> None:
+    """Raise `LaunchError` with all problems, if there are any."""
+    if len(problems) == 1:
+        raise LaunchError(f"launch: {problems[0]}")
+    if problems:
+        raise LaunchError(
+            f"launch: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems)
+        )
+
+
+def _array_problems(name: str, array: ArrayView) -> Iterator[str]:
+    if array.dtype != DTYPE:
+        cure = f"{name}.float()" if array.kind == "torch" else f"{name}.astype('{DTYPE}')"
+        yield f"{name} must be {DTYPE}, got {array.dtype}; convert with {cure}"
+    if array.shape and array.shape[-1] > 1 and array.size and array.strides[-1] != 1:
+        yield (
+            f"{name} must be dense in its last dimension (stride 1), got strides "
+            f"{list(array.strides)} for shape {list(array.shape)}; {_copy(name, array)}"
+        )
+
+
+def _device_problems(arrays: dict[str, ArrayView]) -> list[str]:
+    devices = {array.device for array in arrays.values() if array.device[1] != UNKNOWN_DEVICE}
+    kinds = {array.device[0] for array in arrays.values()}
+    if len(devices) <= 1 and len(kinds) == 1:
+        return []
+    where = ", ".join(f"{name} on {array.device_name}" for name, array in arrays.items())
+    return [f"all arrays must be on one device, got {where}; move them to that of q"]
+
+
+def _geometry(
+    config: AttentionConfig,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView | None,
+    layout: str,
+) -> Geometry:
+    batch, heads, seq_q, _ = split(q.shape, layout, 1)
+    _, kv_heads, seq_k, _ = split(k.shape, layout, 1)
+    rank = len(q.shape)
+    out_shape = joined(batch, heads, seq_q, config.value_dim, rank=rank, layout=layout)
+    of_out = (out.shape, out.strides) if out is not None else (out_shape, dense_strides(out_shape))
+    layouts = [(array.shape, array.strides) for array in (q, k, v)] + [of_out]
+    strides = tuple(_strides(shape, steps, layout) for shape, steps in layouts)
+    in_bytes = [F32_BYTES * step for three in strides for step in three]
+    return Geometry(
+        batch, heads, kv_heads, seq_q, seq_k,
+        strides=strides,
+        stride_alignment=math.gcd(ALIGNMENTS[0], *in_bytes),
+        reach=tuple(overlap.reach(shape, steps, F32_BYTES) for shape, steps in layouts),
+        out_shape=out_shape,
+        lse_shape=(heads, seq_q) if rank == 3 else (batch, heads, seq_q),
+    )  # fmt: skip
+
+
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> tuple[int, int, int]:
+    """Strides of batch, head and row; what a library says of a dimension of one element is
+    arbitrary.
+    """
+    if 0 in shape:
+        return 0, 0, 0
+    steps = split(
+        tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True)),
+        layout,
+        0,
+    )
+    return steps[:3]
+
+
+def _out_problems(out: ArrayView | None, geometry: Geometry) -> list[str]:
+    if out is None:
+        return []
+    problems = []
+    if tuple(out.shape) != geometry.out_shape:
+        problems.append(
+            f"out must have shape {list(geometry.out_shape)}, got {list(out.shape)}; leave "
+            "out=None to have it made"
+        )
+    if out.read_only:
+        why = "a tensor that requires gradients" if out.kind == "torch" else "a read-only array"
+        cure = "pass out.detach()" if out.kind == "torch" else "pass a writable one"
+        problems.append(f"out must be writable, got {why}; {cure}")
+    if overlap.may_overlap_itself(out.shape, out.strides):
+        problems.append(
+            f"out must have an element of its own for each index, got strides {list(out.strides)} "
+            f"for shape {list(out.shape)}; {_copy('out', out)}"
+        )
+    return problems
+
+
+def check_limits(geometry: Geometry, limits: Limits) -> None:
+    """Refuse, with all problems in one `LaunchError`, what a kernel or its device cannot do."""
+    raise_problems(list(_limit_problems(geometry, limits)))
+
+
+def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
+    for name, length in (("seq_q", geometry.seq_q), ("seq_k", geometry.seq_k)):
+        if length > MAX_SEQ:
+            yield f"{name} must be at most {MAX_SEQ}, got {length}; split it and merge by LSE"
+    ctas = -(-geometry.seq_q // limits.block_q) * geometry.heads * geometry.batch
+    if ctas > MAX_CTAS:
+        yield (
+            f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({geometry.seq_q} / "
+            f"{limits.block_q}) query blocks * {geometry.heads} heads * {geometry.batch} batch); "
+            "split the batch or use a larger block_q"
+        )
+    if limits.shared_needed > limits.shared_available:
+        yield (
+            f"the kernel needs {limits.shared_needed} bytes of shared memory per block, but "
+            f"{limits.device} allows {limits.shared_available}; use a smaller tile or block_q"
+        )
+
+
+def _copy(name: str, array: ArrayView) -> str:
+    if array.kind == "torch":
+        return f"copy it with {name}.clone(memory_format=torch.contiguous_format)"
+    return f"copy it with {name}.copy()"

@@ -1,0 +1,142 @@
+"""What a kernel costs: registers, shared memory, occupancy, arithmetic, and memory against the N²
+form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from flash.config import KernelConfig
+from flash.tiling import CHUNK, F32_BYTES
+from ptxgen.target import WARP_SIZE
+
+FLOPS_PER_FMA: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Global memory of a call, in bytes: Q, K, V, O and LSE alone, and with the matrix of scores in
+    f32.
+    """
+
+    flash_bytes: int
+    naive_bytes: int
+
+    @property
+    def factor(self) -> float:
+        """How many times more the naive form needs; 1 if neither needs anything."""
+        return self.naive_bytes / self.flash_bytes if self.flash_bytes else 1.0
+
+    def __str__(self) -> str:
+        sizes = f"{_size(self.flash_bytes)} instead of {_size(self.naive_bytes)}"
+        return f"{sizes}, {self.factor:.1f} times less"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """The resources of one kernel on its target; bytes unless it says otherwise.
+
+    `registers` is 32-bit registers of a thread: the assembler's number if `assembled`, else the
+    estimate of `Tiling.registers`. `shared_bytes` is dynamic shared memory of a CTA, there is no
+    static one.
+    """
+
+    config: KernelConfig
+    registers: int
+    assembled: bool
+    shared_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.config.tiling.threads
+
+    @property
+    def peak_on_chip_bytes(self) -> int:
+        """Registers and shared memory of a CTA."""
+        return self.threads * self.registers * F32_BYTES + self.shared_bytes
+
+    @property
+    def ctas_per_sm(self) -> int:
+        """How many CTAs one multiprocessor holds at once."""
+        return self.config.target.blocks_per_sm_for(self.threads, self.registers, self.shared_bytes)
+
+    @property
+    def occupancy(self) -> float:
+        """The part of a multiprocessor's warps that can be resident, 0 to 1."""
+        return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.config.target.warps_per_sm
+
+    def visited_tiles(self, seq_q: int, seq_k: int) -> int:
+        """Tiles of keys that all CTAs of one head visit; those that causality hides are skipped."""
+        t = self.config.tiling
+        last_rows = (
+            np.minimum(np.arange(0, seq_q, t.block_q, dtype=np.int64) + t.block_q, seq_q) - 1
+        )
+        visible = np.clip(last_rows + self._diagonal(seq_q, seq_k) + 1, 0, seq_k)
+        return int((-(-visible // t.tile)).sum())
+
+    def flops(self, batch: int, heads: int, seq_q: int, seq_k: int) -> int:
+        """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
+
+        Whole tiles, with the padding of head_dim and head_dim_v to what a row group works on;
+        skipped tiles are not counted.
+        """
+        t = self.config.tiling
+        score_columns = t.dim_chunks * t.splits * CHUNK
+        output_columns = t.chunks * t.lanes * CHUNK
+        fma_per_tile = t.block_q * t.tile * (score_columns + output_columns)
+        return FLOPS_PER_FMA * batch * heads * self.visited_tiles(seq_q, seq_k) * fma_per_tile
+
+    def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int) -> int:
+        """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that are
+        seen.
+        """
+        t = self.config.tiling
+        pairs = _sum_of_seen(self._diagonal(seq_q, seq_k) + 1, seq_q, seq_k)
+        return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
+
+    def memory(
+        self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None
+    ) -> Memory:
+        """Global memory of a call, against one that keeps the scores (once, softmax in place)."""
+        t = self.config.tiling
+        kv_heads = heads if kv_heads is None else kv_heads
+        row = t.head_dim + t.head_dim_v
+        elements = batch * (heads * seq_q + kv_heads * seq_k) * row
+        if self.config.return_lse:
+            elements += batch * heads * seq_q
+        scores = batch * heads * seq_q * seq_k
+        return Memory(elements * F32_BYTES, (elements + scores) * F32_BYTES)
+
+    def _diagonal(self, seq_q: int, seq_k: int) -> int:
+        """`d` such that query i sees the keys up to i + d."""
+        return {"": seq_k, "bottom_right": seq_k - seq_q, "top_left": 0}[self.config.causal]
+
+    def __str__(self) -> str:
+        source = "assembled" if self.assembled else "estimated"
+        return (
+            f"{self.config.name} on {self.config.target}: {self.threads} threads, "
+            f"{self.registers} registers ({source}), {_size(self.shared_bytes)} shared, "
+            f"{self.ctas_per_sm} CTAs per SM (occupancy {self.occupancy:.0%})"
+        )
+
+
+def _sum_of_seen(first: int, rows: int, most: int) -> int:
+    """The sum of min(max(first + i, 0), most) for i in 0 … rows - 1."""
+    rising_from = min(max(-first, 0), rows)  # rows before this one see nothing
+    full_from = min(max(most - first, rising_from), rows)  # rows from this one on see everything
+    rising = full_from - rising_from
+    return rising * (first + rising_from) + rising * (rising - 1) // 2 + (rows - full_from) * most
+
+
+def _size(nbytes: int) -> str:
+    """Bytes for people: `96.0 KiB`."""
+    value = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,83 @@
+"""Host arrays on a GPU for the time of one launch."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.arrays import ArrayView, host_array
+from flash.dlpack import dense_strides
+from flash.tiling import F32_BYTES
+from ptxgen.runtime.cuda import CudaBackend
+
+
+class Staging:
+    """Dense f32 copies of host arrays on device `ordinal`; freed at the end of the `with` block.
+
+    All copies are in the order of `stream`.
+    """
+
+    def __init__(self, backend: CudaBackend, stream: int, ordinal: int) -> None:
+        self._backend = backend
+        self._stream = stream
+        self._ordinal = ordinal
+        self._given: list[int] = []
+        self._sources: list[NDArray[Any]] = []  # being copied from, until `wait`
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for address in self._given:
+            self._backend.free(address, ordinal=self._ordinal)
+
+    def room_for(self, array: ArrayView) -> ArrayView:
+        """An array of the same shape on the device, not initialised; without memory if it has no
+        element.
+        """
+        address = 0
+        if array.size:
+            address = self._backend.allocate(array.size * F32_BYTES, ordinal=self._ordinal)
+            self._given.append(address)
+        return array._replace(
+            pointer=address,
+            strides=dense_strides(tuple(array.shape)),
+            device=("cuda", self._ordinal),
+        )
+
+    def copy_of(self, array: ArrayView) -> ArrayView:
+        """A copy of the array on the device."""
+        there = self.room_for(array)
+        if there.pointer:
+            source = np.ascontiguousarray(host_array(array))
+            self._sources.append(source)
+            self._backend.copy_to_device(
+                there.pointer,
+                source.ctypes.data,
+                source.nbytes,
+                self._stream,
+                ordinal=self._ordinal,
+            )
+        return there
+
+    def fetch(self, there: ArrayView) -> NDArray[Any]:
+        """A host copy of a device array, complete after `wait`."""
+        host = np.empty(there.shape, np.float32)
+        if there.pointer:
+            self._backend.copy_to_host(
+                host.ctypes.data, there.pointer, host.nbytes, self._stream, ordinal=self._ordinal
+            )
+        return host
+
+    def wait(self) -> None:
+        """Wait until everything on the stream is done."""
+        self._backend.synchronize(self._stream, ordinal=self._ordinal)
+        self._sources.clear()

@@ -1,0 +1,97 @@
+"""What a kernel declares: registers, shared memory and threads, against what its target offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ptxgen.check.problems import Problem
+from ptxgen.ir import Kernel, Region, Shared
+from ptxgen.target import KIB, Target
+
+
+def declaration_problems(kernel: Kernel, limits: Target | None) -> Iterator[Problem]:
+    """Everything wrong with a kernel's declarations; limits are not checked if `limits` is None."""
+    yield from _duplicates(kernel)
+    yield from _regions(kernel)
+    if limits is not None:
+        yield from _threads(kernel, limits)
+        yield from _shared(kernel, limits)
+
+
+def static_shared_bytes(kernel: Kernel) -> int:
+    """Bytes of the static variables in the order declared, with the gaps that alignment needs."""
+    end = 0
+    for shared in kernel.shared:
+        end = -(-end // shared.align) * shared.align + shared.nbytes
+    return end
+
+
+def _duplicates(kernel: Kernel) -> Iterator[Problem]:
+    groups = (
+        ("register", "registers", [r.prefix for r in kernel.registers]),
+        ("symbol", "parameters", [p.name for p in kernel.params]),
+        ("symbol", "shared variables", [*(s.name for s in kernel.shared), kernel.dynamic_shared]),
+        ("shared", "regions", [r.name for r in kernel.regions]),
+    )
+    for kind, what, names in groups:
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                message = f"{names.count(name)} {what} are called {name!r}; rename all but one"
+                yield Problem(kind, message, kernel.name)
+
+
+def _regions(kernel: Kernel) -> Iterator[Problem]:
+    name = kernel.name
+    if kernel.regions and not kernel.dynamic_shared:
+        message = (
+            "regions are declared, but no dynamic shared array to hold them; set dynamic_shared"
+        )
+        yield Problem("shared", message, name)
+    items: tuple[Shared | Region, ...] = (*kernel.shared, *kernel.regions)
+    for item in items:
+        if item.align <= 0 or item.align & (item.align - 1):
+            message = f"{item.name}: the alignment must be a power of two, got {item.align}"
+            yield Problem("shared", message, name)
+        elif isinstance(item, Region) and item.offset % item.align:
+            message = (
+                f"region {item.name} begins at byte {item.offset}, which is no multiple of its "
+                f"alignment {item.align}; begin at {-(-item.offset // item.align) * item.align}"
+            )
+            yield Problem("shared", message, name)
+    ordered = sorted(kernel.regions, key=lambda region: region.offset)
+    for first, second in pairwise(ordered):
+        end = first.offset + first.nbytes
+        if second.offset < end:
+            message = (
+                f"region {second.name} begins at byte {second.offset}, inside region {first.name}, "
+                f"which ends at byte {end}; move it or shrink {first.name}"
+            )
+            yield Problem("shared", message, name)
+
+
+def _threads(kernel: Kernel, limits: Target) -> Iterator[Problem]:
+    if not 0 <= kernel.threads <= limits.threads_per_block:
+        message = (
+            f".maxntid is {kernel.threads}, but a block has 1 to {limits.threads_per_block} "
+            f"threads on {limits.name}; use fewer threads"
+        )
+        yield Problem("threads", message, kernel.name)
+
+
+def _shared(kernel: Kernel, limits: Target) -> Iterator[Problem]:
+    static = static_shared_bytes(kernel)
+    dynamic = kernel.dynamic_shared_bytes
+    if static > limits.shared_per_block:
+        message = (
+            f"{static} bytes of static shared memory, but at most {limits.shared_per_block} "
+            f"({limits.shared_per_block // KIB} KiB) can be static; make it dynamic"
+        )
+        yield Problem("shared", message, kernel.name)
+    if static + dynamic > limits.shared_per_block_optin:
+        message = (
+            f"{static + dynamic} bytes of shared memory ({static} static, {dynamic} dynamic), but "
+            f"a block has at most {limits.shared_per_block_optin} "
+            f"({limits.shared_per_block_optin // KIB} KiB) on {limits.name}; use smaller tiles"
+        )
+        yield Problem("shared", message, kernel.name)

@@ -1,0 +1,168 @@
+"""What a kernel needs of a GPU, read off its instructions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ptxgen.check.budget import static_shared_bytes
+from ptxgen.check.flow import Block, blocks, reverse_post_order
+from ptxgen.check.shapes import shape_of
+from ptxgen.ir import Instr, IntImm, Kernel
+from ptxgen.target import Target
+from ptxgen.types import TYPES
+
+_BARRIERS: Final = 16  # of a block; PTX ISA, section "bar"
+_PREDICATE: Final = "pred"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel needs.
+
+    Shared memory is in bytes for each block, dynamic as its regions say. `live_registers` is the
+    most 32-bit registers that hold a value still needed at one place of the PTX, `live_predicates`
+    the same for predicates: an estimate, close to a lower bound. The assembler can beat it by moving or
+    recomputing values, and usually exceeds it by what scheduling takes. `barriers` is how many of
+    the 16 are used (all, if a register says which). `blocks_per_sm` is how many blocks fit on one
+    multiprocessor if no more registers are used than that (0: the block size is not promised).
+    `mix` counts the instructions by the first word of their opcode, the most frequent first.
+    """
+
+    static_shared: int
+    dynamic_shared: int
+    live_registers: int
+    live_predicates: int
+    barriers: int
+    blocks_per_sm: int
+    mix: tuple[tuple[str, int], ...]
+
+    @property
+    def shared_total(self) -> int:
+        """Static and dynamic shared memory together, bytes."""
+        return self.static_shared + self.dynamic_shared
+
+
+def resources(kernel: Kernel, target: Target) -> Resources:
+    """The resources of a kernel that `verify` has nothing against.
+
+    An instruction that is wrong counts in `mix` only.
+    """
+    static, dynamic = static_shared_bytes(kernel), kernel.dynamic_shared_bytes
+    instrs = [s for s in kernel.body if isinstance(s, Instr)]
+    mix = Counter(instr.opcode.partition(".")[0] for instr in instrs)
+    registers, predicates = _most_live(blocks(kernel))
+    fit = 0
+    if kernel.threads:
+        fit = target.blocks_per_sm_for(kernel.threads, registers, static + dynamic)
+    return Resources(
+        static_shared=static,
+        dynamic_shared=dynamic,
+        live_registers=registers,
+        live_predicates=predicates,
+        barriers=_barriers(instrs),
+        blocks_per_sm=fit,
+        mix=tuple(sorted(mix.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _barriers(instrs: Sequence[Instr]) -> int:
+    named = {
+        instr.operands[0]
+        for instr in instrs
+        if instr.opcode in ("bar.sync", "bar.arrive") and instr.operands
+    }
+    literal = all(isinstance(operand, IntImm) for operand in named)
+    return len(named) if literal else _BARRIERS
+
+
+class _Step(NamedTuple):
+    """The registers that one instruction reads and writes; a guarded write does not kill."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    kills: bool
+
+
+def _most_live(graph: Sequence[Block]) -> tuple[int, int]:
+    """The most 32-bit registers and the most predicates that are live at once."""
+    declared: dict[str, str] = {}
+    steps = [[_step(instr, declared) for instr in block.instrs] for block in graph]
+    at_end = _live_at_end(graph, steps)
+    words = {n: -(-TYPES[d].bits // 32) for n, d in declared.items() if d != _PREDICATE}
+    predicates = {name: 1 for name, d in declared.items() if d == _PREDICATE}
+    return _peak(steps, at_end, words), _peak(steps, at_end, predicates)
+
+
+def _step(instr: Instr, declared: dict[str, str]) -> _Step:
+    """What an instruction reads and writes; notes in `declared` how its registers are declared."""
+    shape = shape_of(instr)
+    if shape.complaints:
+        return _Step((), (), kills=False)
+    names = shape.names(instr.operands)
+    declared.update(zip(names, shape.declared, strict=True))
+    reads = names[shape.dests :]
+    if instr.guard is not None:
+        guard = instr.guard.register
+        declared[guard.name] = guard.declared
+        reads = (*reads, guard.name)
+    return _Step(reads, names[: shape.dests], instr.guard is None)
+
+
+def _live_at_end(
+    graph: Sequence[Block], steps: Sequence[Sequence[_Step]]
+) -> Mapping[int, frozenset[str]]:
+    """For each block that can be reached, the registers read after it before they are written."""
+    order = tuple(reversed(reverse_post_order(graph)))
+    needs: dict[int, set[str]] = {}
+    kills: dict[int, set[str]] = {}
+    for index in order:
+        needed: set[str] = set()
+        killed: set[str] = set()
+        for step in reversed(steps[index]):
+            if step.kills:
+                needed.difference_update(step.writes)
+                killed.update(step.writes)
+            needed.update(step.reads)
+        needs[index], kills[index] = needed, killed
+    at_start = {index: frozenset(needs[index]) for index in order}
+    at_end: dict[int, frozenset[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for index in order:
+            after = frozenset().union(*(at_start[s] for s in graph[index].successors))
+            if at_end.get(index) == after:
+                continue
+            at_end[index] = after
+            at_start[index] = frozenset(needs[index] | (after - kills[index]))
+            changed = True
+    return at_end
+
+
+def _peak(
+    steps: Sequence[Sequence[_Step]],
+    at_end: Mapping[int, frozenset[str]],
+    size: Mapping[str, int],
+) -> int:
+    """The largest total size of what is live at once; what `size` lacks does not count."""
+    most = 0
+    for index, after in at_end.items():
+        alive = {name for name in after if name in size}
+        total = sum(size[name] for name in alive)
+        for step in reversed(steps[index]):
+            # A result needs room even if nobody reads it.
+            unread = [name for name in step.writes if name in size and name not in alive]
+            most = max(most, total + sum(size[name] for name in unread))
+            if step.kills:
+                for name in alive.intersection(step.writes):
+                    alive.remove(name)
+                    total -= size[name]
+            for name in step.reads:
+                if name in size and name not in alive:
+                    alive.add(name)
+                    total += size[name]
+        most = max(most, total)
+    return most

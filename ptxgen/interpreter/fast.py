@@ -1,0 +1,91 @@
+"""Faster forms of the instructions that kernels are made of; each gives the bits of its row's own
+function.
+
+A row's function looks for every special value with several passes over the lanes. Here one cheap
+pass says that there is none; otherwise the row's own function does the work.
+`tests/interpreter/test_fast.py` compares all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.isa import floating
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fast:
+    """A faster form. With `widened`, it takes each operand as float64, too, after the operands
+    themselves.
+    """
+
+    function: Callable[..., Any]
+    widened: bool = False
+
+
+# What is left of a float64 halfway between two float32 when all but the 29 bits that a float32
+# lacks are shifted out.
+_HALFWAY: Final = -(1 << 63)
+_SHIFT: Final = np.int64(64 - 29)
+_MIN_NORMAL: Final = np.float32(2.0**-126)
+
+
+def add(a: Lanes, b: Lanes) -> Lanes:
+    """The function of add.rn.f32."""
+    total: Lanes = np.add(a, b)
+    # The sum over the lanes is NaN if any lane is (and, which is rare, if infinities of both signs
+    # meet).
+    if np.isnan(np.add.reduce(total)):
+        total = floating.add_f32(a, b, rnd="rn", ftz=False, sat=False)
+    return total
+
+
+def sub(a: Lanes, b: Lanes) -> Lanes:
+    """The function of sub.rn.f32."""
+    total: Lanes = np.subtract(a, b)
+    if np.isnan(np.add.reduce(total)):
+        total = floating.sub_f32(a, b, rnd="rn", ftz=False, sat=False)
+    return total
+
+
+def mul(a: Lanes, b: Lanes) -> Lanes:
+    """The function of mul.rn.f32."""
+    product: Lanes = np.multiply(a, b)
+    if np.isnan(np.add.reduce(product)):
+        product = floating.mul_f32(a, b, rnd="rn", ftz=False, sat=False)
+    return product
+
+
+def fma(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lanes) -> Lanes:
+    """The function of fma.rn.f32.
+
+    The product is exact in float64. Rounding the float64 sum to float32 goes wrong only where it is
+    halfway between two float32, or where the result is subnormal.
+    """
+    total = np.multiply(wide_a, wide_b)
+    total += wide_c
+    result: Lanes = total.astype(np.float32)
+    size = np.abs(result)
+    tail = total.view(np.int64) << _SHIFT
+    # The first comparison is false for NaN, too.
+    if np.minimum.reduce(size) >= _MIN_NORMAL and np.minimum.reduce(tail) != _HALFWAY:
+        return result
+    doubtful = np.flatnonzero((tail == _HALFWAY) | ~((size >= _MIN_NORMAL) | (total == 0)))
+    if len(doubtful):
+        few = [x[doubtful] if np.ndim(x) else x for x in (a, b, c)]
+        result[doubtful] = floating.fma_f32(*few, rnd="rn", ftz=False, sat=False)
+    return result
+
+
+FAST: Final[dict[str, Fast]] = {
+    "add.rn.f32": Fast(add),
+    "sub.rn.f32": Fast(sub),
+    "mul.rn.f32": Fast(mul),
+    "fma.rn.f32": Fast(fma, widened=True),
+}

@@ -1,0 +1,271 @@
+"""The GPU, through cuda-python.
+
+Importing this module imports nothing of CUDA; the driver is opened by the first method that needs
+it. Addresses and stream handles are plain integers, as `__cuda_array_interface__` and
+`__cuda_stream__` give them; stream 0 is the default stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from ptxgen.errors import BackendError, LaunchError
+from ptxgen.runtime.assembler import Assembler, find_assembler
+from ptxgen.runtime.cuda_driver import DeviceProperties, Driver
+from ptxgen.runtime.cuda_errors import driver_name
+from ptxgen.runtime.cuda_module import LoadedKernel, Modules, check_shared
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.target import Target
+
+__all__ = ["CudaBackend", "DeviceProperties", "LoadedKernel", "check_shared", "cuda_backend"]
+
+_INVALID_VALUE: Final = 1
+_EVENT_DEFAULT: Final = 0
+
+
+class CudaBackend:
+    """Loads and launches kernels on the GPUs of this machine; any thread may use it.
+
+    `driver` is a module that looks like `cuda.bindings.driver`, which it is by default. A machine
+    has one destroyed-context state, so use `cuda_backend()` for the real driver.
+
+    Every method but `available`, `why_unavailable`, `compile`, `version` and `close` raises
+    `BackendError` if there is no GPU or a driver call fails, and `PoisonedContextError` from the
+    moment on at which a kernel has destroyed the CUDA context; from then on the driver is left
+    alone.
+    """
+
+    name: Final = "cuda"
+
+    def __init__(self, driver: Any = None) -> None:
+        self._driver = Driver(driver)
+        self._modules = Modules(self._driver)
+
+    # --------------------------------------------------------------------------------- what is here
+
+    def available(self) -> bool:
+        """Whether there is a GPU to use. The driver is asked once, without one within 0.2 s."""
+        return not self._driver.why_unavailable()
+
+    def why_unavailable(self) -> str:
+        """Why there is no GPU to use; empty if there is."""
+        return self._driver.why_unavailable()
+
+    @property
+    def device_count(self) -> int:
+        """How many GPUs this process sees."""
+        return self._driver.count
+
+    def device_properties(self, ordinal: int) -> DeviceProperties:
+        """What device `ordinal` is; raises `LaunchError` if there is none."""
+        return self._driver.properties(ordinal)
+
+    def current_device(self) -> int:
+        """The device of the calling thread's current context; 0 if it has none."""
+        return self._driver.current_device()
+
+    def device_of_pointer(self, address: int) -> int | None:
+        """The device whose memory `address` lies in; None if that is no memory CUDA knows."""
+        attribute = self._driver.require().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        doing = f"find the device of address {address:#x}"
+        name = "cuPointerGetAttribute"
+        status, ordinal = self._driver.attempt(name, attribute, address, doing=doing)
+        if status and int(status) != _INVALID_VALUE:
+            raise self._driver.error(name, status, doing)
+        # Host memory is an invalid value, or lies on a device with a negative number.
+        return None if status or ordinal < 0 else int(ordinal)
+
+    # ---------------------------------------------------------------------------------- programs
+
+    def version(self, target: Target) -> str:
+        """What `compile` compiles with for `target`: `"ptxas 13.0.88"`, or the driver itself."""
+        found = self._assembler(target)
+        if found is not None:
+            return f"{found.name} {found.version}"
+        return f"driver {driver_name(self._driver.version)}" if self.available() else "driver"
+
+    def compile(self, text: str, target: Target) -> bytes:
+        """A cubin of PTX `text` for `target`, or the text itself if the driver is to compile it.
+
+        The driver compiles where no assembler is installed, or one of a later CUDA generation,
+        whose cubins the driver does not take. Raises `AssemblerError` if the text is refused.
+        """
+        found = self._assembler(target)
+        if found is None:
+            return text.encode()
+        return found.assemble(text, target.name).cubin
+
+    def _assembler(self, target: Target) -> Assembler | None:
+        try:
+            found = find_assembler(target=target.name)
+        except BackendError:
+            return None
+        # CUDA Compatibility guide, "Minor Version Compatibility": a driver takes the cubins of all
+        # toolkits of its own major version, and of earlier ones.
+        generation = int(found.version.split(".")[0])
+        too_new = self.available() and generation > self._driver.version // 1000
+        return None if too_new else found
+
+    def load(self, program: bytes, entry: str, dynamic_shared: int, ordinal: int) -> LoadedKernel:
+        """The kernel `entry` of `program`, a cubin or PTX text, on device `ordinal`.
+
+        Loads once for each program, kernel and device; keep the result all the same, since finding
+        it again hashes the program. `dynamic_shared` (bytes per block) is what launches will need.
+        Raises `LaunchError`, before any device call, if the device cannot give that much; with the
+        program's static part it is checked again. Text that the driver's compiler refuses raises
+        `BackendError` with the reason, the line and the log.
+        """
+        return self._modules.load(program, entry, dynamic_shared, ordinal)
+
+    def launch(self, kernel: LoadedKernel, plan: LaunchPlan, stream: int = 0) -> None:
+        """Put `plan` on `stream` of the kernel's device; returns before the kernel has run.
+
+        The caller's current device stays what it is. What the kernel does wrong is told by a later
+        call, at the latest by `synchronize`. Raises `LaunchError` if the plan is not for `kernel`.
+        """
+        if (
+            plan.entry != kernel.entry
+            or plan.dynamic_shared > kernel.max_dynamic_shared
+            or plan.threads > kernel.max_threads
+        ):
+            raise _not_for(kernel, plan)
+        block = kernel.arguments(plan.slots)
+        with block.lock, self._driver.on(kernel.ordinal, kernel.doing):
+            block.write(plan)
+            self._driver.call(
+                "cuLaunchKernel",
+                kernel.function,
+                *plan.grid,
+                *plan.block,
+                plan.dynamic_shared,
+                stream,
+                block.address,
+                0,
+                doing=kernel.doing,
+            )
+
+    def run(self, program: bytes, plan: LaunchPlan, *, stream: int = 0) -> None:
+        """Load `program` on the current device and launch `plan` there; see `load`, `launch`."""
+        kernel = self.load(program, plan.entry, plan.dynamic_shared, self.current_device())
+        self.launch(kernel, plan, stream)
+
+    # ---------------------------------------------------------------------------------- waiting
+
+    def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
+        """Wait until all work on `stream` of device `ordinal` is done."""
+        doing = f"wait for a stream of device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuStreamSynchronize", stream, doing=doing)
+
+    def elapsed_ms(self, work: Callable[[], object], stream: int = 0, *, ordinal: int) -> float:
+        """How long what `work()` puts on `stream` of device `ordinal` takes there, milliseconds.
+
+        Measured by events, so without the host's part; resolution about 0.5 µs (CUDA Driver API,
+        `cuEventElapsedTime`). Waits for the work to end.
+        """
+        call, doing = self._driver.call, f"measure work on device {ordinal}"
+        with (
+            self._driver.on(ordinal, doing),
+            self._event(doing) as begin,
+            self._event(doing) as end,
+        ):
+            call("cuEventRecord", begin, stream, doing=doing)
+            work()
+            call("cuEventRecord", end, stream, doing=doing)
+            call("cuEventSynchronize", end, doing=doing)
+            return float(call("cuEventElapsedTime", begin, end, doing=doing))
+
+    @contextlib.contextmanager
+    def _event(self, doing: str) -> Iterator[Any]:
+        event = self._driver.call("cuEventCreate", _EVENT_DEFAULT, doing=doing)
+        try:
+            yield event
+        except BaseException:
+            self._driver.quietly("cuEventDestroy", event)
+            raise
+        self._driver.call("cuEventDestroy", event, doing=doing)
+
+    # ---------------------------------------------------------------------------------- memory
+
+    def allocate(self, nbytes: int, *, ordinal: int) -> int:
+        """The address of `nbytes` (at least 1) of new memory on device `ordinal`."""
+        if nbytes < 1:
+            raise LaunchError(f"allocate: nbytes must be at least 1, got {nbytes}")
+        doing = f"allocate {nbytes} bytes on device {ordinal}"
+        address = 0
+        try:
+            with self._driver.on(ordinal, doing):
+                address = int(self._driver.call("cuMemAlloc", nbytes, doing=doing))
+        except BaseException:
+            if address:  # allocated, but the caller's device could not be made current again
+                with contextlib.suppress(BackendError):
+                    self.free(address, ordinal=ordinal)
+            raise
+        return address
+
+    def free(self, address: int, *, ordinal: int) -> None:
+        """Give back what `allocate` gave; nothing if the context is destroyed, and it with it."""
+        if self._driver.poison:
+            return
+        doing = f"free {address:#x} on device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuMemFree", address, doing=doing)
+
+    def copy_to_device(
+        self, address: int, host: int, nbytes: int, stream: int = 0, *, ordinal: int
+    ) -> None:
+        """Copy `nbytes` from the host address `host` to `address`, in the order of `stream`.
+
+        Keep the host memory alive and unchanged until the stream has come past it.
+        """
+        doing = f"copy {nbytes} bytes to device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuMemcpyHtoDAsync", address, host, nbytes, stream, doing=doing)
+
+    def copy_to_host(
+        self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
+    ) -> None:
+        """Copy `nbytes` from `address` to the host address `host`, in the order of `stream`.
+
+        The host memory has them once the stream is synchronized.
+        """
+        doing = f"copy {nbytes} bytes from device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuMemcpyDtoHAsync", host, address, nbytes, stream, doing=doing)
+
+    def close(self) -> None:
+        """Unload all kernels, which must not be launched any more, and give the devices back.
+
+        For programs that outlive their use of the GPU; the end of the process does the same. A
+        later call opens the devices again.
+        """
+        self._modules.close()
+        self._driver.close()
+
+
+@functools.cache
+def cuda_backend() -> CudaBackend:
+    """The one `CudaBackend` of this process on the real driver; opens nothing yet."""
+    return CudaBackend()
+
+
+def _not_for(kernel: LoadedKernel, plan: LaunchPlan) -> LaunchError:
+    if plan.entry != kernel.entry:
+        return LaunchError(
+            f"cannot launch {plan.entry} with the loaded kernel {kernel.entry}; "
+            "load the program the plan is for"
+        )
+    if plan.threads > kernel.max_threads:
+        return LaunchError(
+            f"{plan.entry}: a block has {plan.threads} threads, but with its {kernel.registers} "
+            f"registers per thread this kernel can have {kernel.max_threads} on {kernel.device}; "
+            "use a smaller block, or generate with .maxntid"
+        )
+    return LaunchError(
+        f"{plan.entry}: a launch with {plan.dynamic_shared} bytes of dynamic shared memory, but it "
+        f"was loaded on {kernel.device} for at most {kernel.max_dynamic_shared}; "
+        f"load it with dynamic_shared={plan.dynamic_shared}"
+    )

@@ -1,0 +1,209 @@
+"""A launch that has been checked and only needs doing, and the argument block a kernel reads.
+
+Parameters lie as the CUDA ABI puts them into `.param` space: in order, each at the next multiple of
+its own size (CUDA C++ Programming Guide, "Driver API", "Kernel Execution").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ptxgen.errors import LaunchError
+from ptxgen.ir import Param
+from ptxgen.types import TYPES, scalar_type
+
+# CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability": the same for
+# every GPU in `ptxgen.target`.
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
+MAX_BLOCK: Final = (1024, 1024, 64)  # threads
+MAX_THREADS: Final = 1024  # of a block
+
+# `struct` codes of PTX types. bf16, for which Python has no number, and packed types travel as the
+# integer of their bits.
+_INTEGER_CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_FLOAT_CODES: Final = {"f16": "e", "f32": "f", "f64": "d"}
+_CODES: Final = {
+    name: _FLOAT_CODES.get(name)
+    or (_INTEGER_CODES[t.nbytes].lower() if t.is_signed else _INTEGER_CODES[t.nbytes])
+    for name, t in TYPES.items()
+    if t.nbytes  # `pred` lives in registers only
+}
+
+
+class ParamSlot(NamedTuple):
+    """Where one parameter lies in the argument block; `offset` and `nbytes` are bytes."""
+
+    name: str
+    type: str
+    offset: int
+    nbytes: int
+
+
+def param_slots(params: tuple[Param, ...]) -> tuple[ParamSlot, ...]:
+    """Where each of a kernel's parameters lies.
+
+    Raises `ModifierError` for a type that does not exist, `LaunchError` for one that has no place
+    in memory (`pred`).
+    """
+    slots = []
+    end = 0
+    for param in params:
+        nbytes = scalar_type(param.type).nbytes
+        if param.type not in _CODES:
+            raise LaunchError(
+                f"kernel parameter {param.name} is {param.type}, which cannot be a parameter; "
+                f"use one of {', '.join(_CODES)}"
+            )
+        offset = -(-end // nbytes) * nbytes
+        slots.append(ParamSlot(param.name, param.type, offset, nbytes))
+        end = offset + nbytes
+    return tuple(slots)
+
+
+@functools.lru_cache(maxsize=256)
+def _layout(slots: tuple[ParamSlot, ...]) -> struct.Struct:
+    """What packs one value per slot, with the gaps between them."""
+    codes = ["<"]
+    end = 0
+    for slot in slots:
+        codes.append(f"{slot.offset - end}x{_CODES[slot.type]}")
+        end = slot.offset + slot.nbytes
+    return struct.Struct("".join(codes))
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A launch that has been checked against everything but the device it will run on.
+
+    `grid` counts blocks, `block` threads, `dynamic_shared` bytes per block. `values` has one number
+    for each of `slots`; a pointer is its address, and pointers come first. Raises `LaunchError`.
+    """
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared: int
+    slots: tuple[ParamSlot, ...]
+    values: tuple[int | float, ...]
+
+    def __post_init__(self) -> None:
+        _check_extent(self.entry, "grid", self.grid, MAX_GRID, "blocks")
+        _check_extent(self.entry, "block", self.block, MAX_BLOCK, "threads")
+        if self.threads > MAX_THREADS:
+            raise LaunchError(
+                f"{self.entry}: a block of {self.block} has {self.threads} threads, "
+                f"more than {MAX_THREADS}; use a smaller block"
+            )
+        if self.dynamic_shared < 0:
+            raise LaunchError(
+                f"{self.entry}: dynamic_shared must be at least 0 bytes, got {self.dynamic_shared}"
+            )
+        if len(self.values) != len(self.slots):
+            names = ", ".join(slot.name for slot in self.slots)
+            raise LaunchError(
+                f"{self.entry} has {len(self.slots)} parameters ({names}), "
+                f"got {len(self.values)} values"
+            )
+        pack(self)
+
+    @functools.cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return math.prod(self.block)
+
+    def with_pointers(self, addresses: Sequence[int]) -> LaunchPlan:
+        """The same launch on other arrays: the first values become `addresses`.
+
+        For launching again without checking again: only a null address is refused here, with
+        `LaunchError`, and an address that is no u64 when the launch packs it.
+        """
+        if 0 in addresses:
+            name = self.slots[list(addresses).index(0)].name
+            raise LaunchError(f"{self.entry}: parameter {name} is a null pointer")
+        plan = object.__new__(LaunchPlan)
+        # Past `__init__` on purpose, which takes ten times as long as everything else here.
+        plan.__dict__.update(self.__dict__)
+        plan.__dict__["values"] = (*addresses, *self.values[len(addresses) :])
+        return plan
+
+
+def pack(plan: LaunchPlan) -> bytes:
+    """The argument block of `plan`: every value at its slot's offset, gaps zero, little-endian.
+
+    Raises `LaunchError`, naming the parameter, for a value its type cannot hold.
+    """
+    try:
+        return _layout(plan.slots).pack(*plan.values)
+    except (struct.error, OverflowError, TypeError):
+        raise _misfit(plan) from None
+
+
+class ArgumentBlock:
+    """Memory for the arguments of one kernel, written again for each launch.
+
+    `address` is that of an array of pointers to the values, as `cuLaunchKernel` wants it. Hold
+    `lock` from `write` until the launch has returned: the driver copies the values during it.
+    """
+
+    __slots__ = ("_buffer", "_pack_into", "_pointers", "address", "lock", "slots")
+
+    def __init__(self, slots: tuple[ParamSlot, ...]) -> None:
+        layout = _layout(slots)
+        self.slots = slots
+        self.lock = threading.Lock()
+        self._pack_into = layout.pack_into
+        self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
+        start = ctypes.addressof(self._buffer)
+        places = [start + slot.offset for slot in slots]
+        self._pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
+        self.address = ctypes.addressof(self._pointers)
+
+    def write(self, plan: LaunchPlan) -> None:
+        """Put the values of `plan`, whose slots are this block's, into place.
+
+        Raises `LaunchError` as `pack` does.
+        """
+        try:
+            self._pack_into(self._buffer, 0, *plan.values)
+        except (struct.error, OverflowError, TypeError):
+            raise _misfit(plan) from None
+
+
+def _check_extent(
+    entry: str, what: str, extent: Sequence[int], most: Iterable[int], unit: str
+) -> None:
+    for axis, count, limit in zip("xyz", extent, most, strict=True):
+        if not 1 <= count <= limit:
+            hint = "" if axis == "x" else f"; put the larger count into {what}.x"
+            raise LaunchError(
+                f"{entry}: {what}.{axis} must be from 1 to {limit} {unit}, got {count}{hint}"
+            )
+
+
+def _misfit(plan: LaunchPlan) -> LaunchError:
+    """Which value does not fit, found by packing one after the other."""
+    for slot, value in zip(plan.slots, plan.values, strict=True):
+        try:
+            struct.pack(f"<{_CODES[slot.type]}", value)
+        except (struct.error, OverflowError, TypeError):
+            return LaunchError(
+                f"{plan.entry}: parameter {slot.name} is {slot.type}, which holds "
+                f"{_range(slot)}, got {value!r}"
+            )
+    raise AssertionError("every value fits, one by one")
+
+
+def _range(slot: ParamSlot) -> str:
+    if slot.type in _FLOAT_CODES:
+        return "a floating-point number of its range"
+    bits = 8 * slot.nbytes
+    if slot.type.startswith("s"):
+        return f"an integer from {-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1}"
+    return f"an integer from 0 to {2**bits - 1}"

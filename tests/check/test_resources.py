@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ptxgen.check.resources import Resources, resources
+from ptxgen.ir import Kernel, Region, Shared
+from ptxgen.parse import parse
+from ptxgen.target import target
+
+SM80 = target("sm_80")
+
+
+def kernel(body: str) -> Kernel:
+    text = (
+        ".version 7.0\n.target sm_80\n.address_size 64\n.entry k\n{\n.reg .pred %p<9>;\n"
+        ".reg .b16 %rs<9>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.reg .f32 %f<9>;\n"
+        f"{body}\n}}\n"
+    )
+    return parse(text).kernels[0]
+
+
+def live(body: str) -> tuple[int, int]:
+    """The most live registers and predicates."""
+    found = resources(kernel(body), SM80)
+    return found.live_registers, found.live_predicates
+
+
+def test_a_kernel_is_summed_up():
+    small = kernel("bar.sync 0; bar.sync 1, 32; bar.sync 0; mov.u32 %r1, %tid.x; ret;")
+    small = replace(
+        small,
+        threads=128,
+        shared=(Shared("a", 3, 1), Shared("b", 16, 16)),
+        dynamic_shared="smem",
+        regions=(Region("K", 0, 40_000, 16), Region("V", 40_000, 40_000, 16)),
+    )
+    found = resources(small, SM80)
+    assert found == Resources(
+        static_shared=32,
+        dynamic_shared=80_000,
+        live_registers=1,
+        live_predicates=0,
+        barriers=2,
+        blocks_per_sm=2,
+        mix=(("bar", 3), ("mov", 1), ("ret", 1)),
+    )
+    assert found.shared_total == 80_032
+
+
+def test_without_a_block_size_nothing_is_said_of_blocks():
+    assert resources(kernel("ret;"), SM80).blocks_per_sm == 0
+
+
+def test_a_barrier_named_by_a_register_may_be_any():
+    assert resources(kernel("mov.u32 %r1, 3; bar.sync %r1; ret;"), SM80).barriers == 16
+    assert resources(kernel("ret;"), SM80).barriers == 0
+
+
+def test_values_that_are_needed_at_once_are_counted():
+    assert live("mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2; ret;") == (2, 0)
+    assert live("mov.u32 %r1, 1; add.u32 %r2, %r1, 1; add.u32 %r3, %r2, 1; ret;") == (1, 0)
+
+
+def test_64_bits_are_two_registers_and_16_bits_one():
+    assert live("mov.u64 %rd1, 1; ret;") == (2, 0)
+    assert live("mov.u16 %rs1, 1; ret;") == (1, 0)
+
+
+def test_predicates_are_counted_on_their_own():
+    body = """mov.u32 %r1, 1; setp.eq.u32 %p1, %r1, 1; setp.eq.u32 %p2, %r1, 2;
+    @%p1 mov.u32 %r1, 2; @%p2 mov.u32 %r1, 3; st.shared.u32 [%r1], %r1; ret;"""
+    assert live(body) == (1, 2)
+
+
+def test_what_a_loop_needs_again_lives_through_it():
+    body = """mov.u32 %r1, 1; mov.u32 %r2, 0;
+    $loop: add.u32 %r3, %r1, 1; add.u32 %r4, %r3, 1; add.u32 %r2, %r2, %r4;
+    setp.lt.u32 %p1, %r2, 9; @%p1 bra $loop; ret;"""
+    assert live(body) == (3, 1)  # r1 and r2 for the next turn, and r3 or r4
+    assert live(body.replace("@%p1 bra $loop;", "")) == (2, 1)
+
+
+def test_a_guarded_write_keeps_the_old_value_alive():
+    head = "mov.u32 %r1, 1; setp.eq.u32 %p1, %r1, 1; mov.u32 %r2, 5; mov.u32 %r3, 6;"
+    tail = "add.u32 %r4, %r2, %r3; ret;"
+    assert live(f"{head} @%p1 mov.u32 %r2, 7; {tail}") == (2, 1)
+    assert live(f"{head} mov.u32 %r2, 7; {tail}") == (2, 1)
+    assert live(f"{head} mov.u32 %r1, 7; @%p1 mov.u32 %r2, %r1; {tail}") == (3, 1)
+
+
+def test_a_vector_and_an_address_count_all_their_registers():
+    body = "mov.u32 %r1, 0; ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1]; "
+    assert live(f"{body} ret;") == (4, 0)
+    assert live(f"{body} st.shared.v4.f32 [%r1], {{%f1, %f2, %f3, %f4}}; ret;") == (5, 0)
+
+
+def test_code_that_cannot_be_reached_needs_no_registers():
+    assert live("ret; mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2; ret;") == (0, 0)

@@ -1,0 +1,673 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ptxgen.check.problems import Problem
+from ptxgen.check.verify import require_valid, verify
+from ptxgen.errors import VerifyError
+from ptxgen.ir import (
+    Address,
+    Guard,
+    Instr,
+    IntImm,
+    Kernel,
+    Module,
+    Note,
+    Origin,
+    Reg,
+    Region,
+    RegisterRange,
+    Shared,
+    Special,
+)
+from ptxgen.parse import parse
+
+FIRST_LINE = 13
+DEFINED = (
+    "mov.u32 %r1, %tid.x; mov.u32 %r2, 0; mov.b64 %rd1, 0; mov.f32 %f1, 0f00000000; "
+    "mov.f32 %f2, %f1; mov.f32 %f3, %f1; mov.f32 %f4, %f1; setp.eq.u32 %p1, %r1, 0;\n"
+)
+SM80 = "sm_80"
+
+
+def module(body: str, *, target: str = SM80, version: str = "7.8", maxntid: str = "") -> Module:
+    """A kernel whose body starts at `FIRST_LINE`, after registers 1 to 4 have been written."""
+    return parse(
+        f".version {version}\n.target {target}\n.address_size 64\n"
+        ".extern .shared .align 16 .b8 smem[];\n"
+        f".entry k(.param .u64 Q, .param .u32 n) {maxntid}\n"
+        "{\n.reg .pred %p<9>;\n.reg .b16 %rs<9>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+        ".reg .f32 %f<9>; .reg .f64 %fd<9>; .shared .align 16 .b8 scratch[64];\n"
+        f"{DEFINED}{body}\n}}\n"
+    )
+
+
+def problems(body: str, end: str = "\nret;", **options: str) -> tuple[Problem, ...]:
+    return verify(module(body + end, **options))
+
+
+def complaint(body: str, end: str = "\nret;", **options: str) -> tuple[str, str]:
+    """Kind and message of the only problem."""
+    (problem,) = problems(body, end, **options)
+    return problem.kind, problem.message
+
+
+def with_kernel(**changes: object) -> tuple[Problem, ...]:
+    sound = module("ret;")
+    return verify(replace(sound, kernels=(replace(sound.kernels[0], **changes),)))
+
+
+def hand_made(*instrs: Instr, target: str = SM80) -> tuple[Problem, ...]:
+    """Instructions that text cannot say, with registers `%r0` to `%r3`."""
+    registers = (RegisterRange("%r", "b32", 4), RegisterRange("%p", "pred", 2))
+    body = (*instrs, Instr("ret"))
+    return verify(Module((7, 8), target, (Kernel("k", (), registers, body),)))
+
+
+R = [Reg(f"%r{i}", "b32") for i in range(9)]
+ZERO = Instr("mov.u32", (R[0], IntImm(0)))
+
+
+def test_a_right_module_has_no_problems():
+    body = """
+    ld.param.u64 %rd2, [Q];
+    cvta.to.global.u64 %rd3, %rd2;
+    ld.param.u32 %r3, [n];
+    mov.u32 %r4, smem;
+    mad.lo.u32 %r5, %r1, 16, %r4;
+$loop:
+    ld.global.v4.f32 {%f5, %f6, %f7, %f8}, [%rd3+16];
+    st.shared.v4.f32 [%r5], {%f5, %f6, %f7, %f8};
+    st.shared.v4.f32 [scratch+48], {%f5, 0f00000000, %f7, %f8};
+    cp.async.cg.shared.global [%r5], [%rd3], 16;
+    bar.sync 0;
+    bar.sync 15, 64;
+    shl.b32 %r6, %r1, 31;
+    shfl.sync.bfly.b32 %r7|%p2, %r6, 1, 31, -1;
+    mov.b32 %f5, %r7;
+    mov.pred %p3, 1;
+    add.u32 %r2, %r2, 4294967295;
+    setp.lt.u32 %p4, %r2, %r3;
+    @%p4 bra $loop;
+    """
+    assert problems(body, maxntid=".maxntid 128") == ()
+
+
+# ------------------------------------------------------------------------------------ what a problem says
+
+
+def test_a_problem_says_where_it_came_from():
+    (problem,) = problems("\nadd.u32 %r3, %r1, %f1;")
+    assert problem == Problem(
+        kind="operand",
+        message="operand b of add must be u32, got %f1 of class f32 (syntax: add.type d, a, b)",
+        kernel="k",
+        instr="add.u32 %r3, %r1, %f1;",
+        where=f"line {FIRST_LINE + 1} of the PTX text",
+    )
+
+
+def test_generated_code_is_traced_to_python():
+    def author() -> None:
+        pass
+
+    origin = Origin(author.__code__, 7)
+    bad = Instr("add.u32", (R[1], R[0], R[2]), None, origin)
+    (problem,) = hand_made(ZERO, bad)
+    assert str(problem) == (
+        "kernel k: %r2 is read but never written; write it on every path before\n"
+        "    in add.u32 %r1, %r0, %r2;\n"
+        f"    from {author.__code__.co_filename}:7, in {author.__code__.co_qualname}"
+    )
+
+
+def test_all_problems_are_raised_at_once():
+    with pytest.raises(VerifyError) as caught:
+        require_valid(module("add.u32 %r3, %r1, %rd1;\nbra $nowhere;"))
+    assert str(caught.value) == (
+        "the module has 2 problems:\n"
+        "1. kernel k: operand b of add must be u32, got %rd1 of class b64 "
+        "(syntax: add.type d, a, b)\n"
+        "    in add.u32 %r3, %r1, %rd1;\n"
+        f"    from line {FIRST_LINE} of the PTX text\n"
+        "2. kernel k: no label '$nowhere' in this kernel\n"
+        "    in bra $nowhere;\n"
+        f"    from line {FIRST_LINE + 1} of the PTX text"
+    )
+    assert caught.value.problems == verify(module("add.u32 %r3, %r1, %rd1;\nbra $nowhere;"))
+
+
+def test_an_error_shows_twenty_problems_and_counts_the_rest():
+    with pytest.raises(VerifyError) as caught:
+        require_valid(module("".join(f"bra $l{i};\n" for i in range(25))))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the module has 25 problems:"
+    assert lines[-1] == "… and 5 more"
+    assert sum(line.startswith("20. ") for line in lines) == 1
+    assert sum(line.startswith("21. ") for line in lines) == 0
+
+
+def test_a_right_module_is_required_in_silence():
+    require_valid(module("ret;"))
+
+
+# ------------------------------------------------------------------------------------ opcodes, operands
+
+
+def test_an_unknown_opcode_is_reported():
+    (problem,) = hand_made(Instr("frobnicate.u32", (R[0],)))
+    assert (problem.kind, problem.message) == (
+        "opcode",
+        "no instruction prints the opcode 'frobnicate.u32'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("instr", "message"),
+    [
+        ("add.u32 %r3, %r1;", "add takes 3 operands, got 2 (syntax: add.type d, a, b)"),
+        (
+            "bar.sync 0, 32, 32;",
+            "bar_sync takes 1 to 2 operands, got 3 (syntax: bar.sync a:u32{, b:u32})",
+        ),
+        (
+            "add.u32 %r3, %r1, %f1;",
+            "operand b of add must be u32, got %f1 of class f32 (syntax: add.type d, a, b)",
+        ),
+        (
+            "add.u32 %f5, %r1, %r1;",
+            "operand d of add must be u32, got %f5 of class f32 (syntax: add.type d, a, b)",
+        ),
+        (
+            "add.u32 5, %r1, %r1;",
+            "operand d of add is written, so it must be a register, got 5 "
+            "(syntax: add.type d, a, b)",
+        ),
+        (
+            "add.u32 %r3, %r1, %tid.x;",
+            "operand b of add must be u32, got %tid.x; only mov reads special registers "
+            "(syntax: add.type d, a, b)",
+        ),
+        (
+            "add.u32 %r3, %r1, 0f00000000;",
+            "operand b of add must be u32, got 0f00000000 (syntax: add.type d, a, b)",
+        ),
+        (
+            "mov.u32 %r3, %clock64;",
+            "operand a of mov must be u32, got %clock64 (syntax: mov.type d, a)",
+        ),
+        ("bra %r1;", "operand target of bra must be a label, got %r1 of class b32 "
+         "(syntax: bra{.uni} target:label)"),
+        (
+            "cp.async.wait_group %r1;",
+            "operand n of cp_async_wait_group must be an integer literal, got %r1 of class b32 "
+            "(syntax: cp.async.wait_group n:imm)",
+        ),
+    ],
+)  # fmt: skip
+def test_operands_that_do_not_fit_are_reported(instr, message):
+    assert complaint(instr) == ("operand", message)
+
+
+@pytest.mark.parametrize(
+    "instr", ["mov.b32 %r3, %f1;", "mov.b32 %f5, %r1;", "mov.b32 %f5, 0f00000000;"]
+)
+def test_untyped_operands_take_any_register_of_their_size(instr):
+    assert problems(instr) == ()
+
+
+def test_a_float_literal_must_be_as_wide_as_its_operand():
+    kind, message = complaint("mov.f64 %fd1, 0f3F800000;")
+    assert (kind, message.partition(" (")[0]) == (
+        "operand",
+        "operand a of mov must be f64, got 0f3F800000",
+    )
+
+
+def test_a_global_address_needs_64_bits():
+    kind, message = complaint("ld.global.f32 %f5, [%r1];")
+    assert kind == "operand"
+    assert message.startswith(
+        "operand addr of ld must be an address in a register of class b64, got %r1 of class b32 ("
+    )
+    assert problems("ld.shared.f32 %f5, [%r1]; ld.shared.f32 %f5, [%rd1];") == ()
+
+
+def test_an_address_is_never_a_float():
+    kind, message = complaint("ld.shared.f32 %f5, [%f1];")
+    assert kind == "operand"
+    assert message.startswith(
+        "operand addr of ld must be an address in a register of class b32 or b64, "
+        "got %f1 of class f32 ("
+    )
+
+
+def test_a_vector_must_be_as_wide_as_the_opcode_says():
+    kind, message = complaint("ld.shared.v4.f32 {%f5, %f6}, [%r1];")
+    assert kind == "operand"
+    assert message.startswith("operand d of ld must be a vector of 4, got {%f5, %f6} (syntax: ld.")
+
+
+@pytest.mark.parametrize(
+    ("instr", "kind", "message"),
+    [
+        ("mov.u32 %r3, 4294967296;", "operand", "wanted an integer of 32 bits, got 4294967296"),
+        ("mov.s16 %rs1, -32769;", "operand", "wanted an integer of 16 bits, got -32769"),
+        ("shl.b32 %r3, %r1, 32;", "operand",
+         "wanted a shift by less than the 32 bits of a b32, got 32"),
+        ("shr.u64 %rd2, %rd1, 64;", "operand",
+         "wanted a shift by less than the 64 bits of a u64, got 64"),
+        ("cp.async.ca.shared.global [%r1], [%rd1], 12;", "operand",
+         "wanted 4, 8 or 16 bytes, got 12"),
+        ("cp.async.cg.shared.global [%r1], [%rd1], 8;", "operand", "wanted 16, got 8"),
+        ("mov.pred %p2, 2;", "operand", "wanted 0 or 1, got 2"),
+        ("bar.sync 16;", "barrier", "wanted a barrier from 0 to 15, got 16"),
+        ("bar.sync 0, 48;", "barrier",
+         "wanted a number of threads that is a multiple of 32, up to 1024, got 48"),
+    ],
+)  # fmt: skip
+def test_literals_out_of_range_are_reported(instr, kind, message):
+    assert complaint(instr) == (kind, message)
+
+
+def test_a_barrier_cannot_wait_for_more_threads_than_there_are():
+    assert complaint("bar.sync 1, 256;", maxntid=".maxntid 128") == (
+        "barrier",
+        "waits for 256 threads, but the block has 128; they would never arrive",
+    )
+    assert problems("bar.sync 1, 128;", maxntid=".maxntid 128") == ()
+    assert problems("bar.sync 1, 256;") == ()
+
+
+# ------------------------------------------------------------------------------------ names
+
+
+def test_an_undeclared_register_is_reported_once():
+    assert [(p.kind, p.message) for p in hand_made(Instr("mov.u32", (R[5], IntImm(0))))] == [
+        ("register", "%r5 is not declared; add it to a .reg line")
+    ]
+
+
+def test_a_register_is_used_as_it_is_declared():
+    wrong = Reg("%r0", "f32")
+    found = hand_made(ZERO, Instr("add.rn.f32", (wrong, wrong, wrong)))
+    assert [(p.kind, p.message) for p in found] == [
+        ("register", "%r0 is declared b32, but is used as f32")
+    ]
+
+
+def test_a_guard_must_be_a_predicate():
+    found = hand_made(ZERO, Instr("mov.u32", (R[0], IntImm(1)), Guard(R[0])))
+    assert [(p.kind, p.message) for p in found] == [
+        ("operand", "a guard must be of class pred, got %r0 of class b32")
+    ]
+
+
+def test_a_special_register_that_does_not_exist_is_reported():
+    found = hand_made(Instr("mov.u32", (R[0], Special("%tid.w"))))
+    assert [(p.kind, p.message) for p in found] == [
+        (
+            "operand",
+            "operand a of mov must be u32, got no such register as %tid.w (syntax: mov.type d, a)",
+        )
+    ]
+
+
+def test_missing_and_double_labels_are_reported():
+    assert complaint("$loop_1:\nbra $lop_1;") == (
+        "label",
+        "no label '$lop_1' in this kernel; did you mean '$loop_1'?",
+    )
+    assert complaint("$a:\n$a:") == ("label", "2 labels are called '$a'; rename all but one")
+    assert problems("$unused:") == ()
+
+
+@pytest.mark.parametrize(
+    ("instr", "message"),
+    [
+        ("ld.param.u64 %rd2, [QQ];", "no parameter 'QQ'; did you mean 'Q'?"),
+        ("ld.param.u64 %rd2, [n];", "bytes 0 to 8 of 'n' are accessed, but it has 4"),
+        ("ld.param.u32 %r3, [Q+8];", "bytes 8 to 12 of 'Q' are accessed, but it has 8"),
+        ("ld.shared.f32 %f5, [scrath];",
+         "no variable in shared memory 'scrath'; did you mean 'scratch'?"),
+        ("ld.shared.f32 %f5, [scratch+64];",
+         "bytes 64 to 68 of 'scratch' are accessed, but it has 64"),
+        ("st.shared.f32 [scratch+-4], %f1;",
+         "bytes -4 to 0 of 'scratch' are accessed, but it has 64"),
+        ("mov.u32 %r3, scrath;",
+         "no variable 'scrath' in shared memory; did you mean 'scratch'?"),
+        ("mov.u64 %rd2, Q;", "'Q' is a parameter; read its value with ld.param"),
+    ],
+)  # fmt: skip
+def test_names_that_do_not_exist_are_reported(instr, message):
+    assert complaint(instr) == ("symbol", message)
+
+
+# ------------------------------------------------------------------------------------ definitions
+
+WRITE = "write it on every path before"
+
+
+def undefined(body: str) -> list[str]:
+    found = problems(body)
+    assert {p.kind for p in found} <= {"undefined"}
+    return [p.message for p in found]
+
+
+def test_a_register_never_written_is_reported_once():
+    assert undefined("add.u32 %r3, %r4, 1; add.u32 %r3, %r4, 2;") == [
+        f"%r4 is read but never written; {WRITE}"
+    ]
+
+
+def test_a_write_on_one_path_is_not_enough():
+    body = "@%p1 bra $skip; mov.u32 %r3, 1;\n$skip:\nadd.u32 %r4, %r3, 1;"
+    assert undefined(body) == [
+        f"%r3 may be read before it is written: a path to here does not write it; {WRITE}"
+    ]
+
+
+def test_a_write_on_both_paths_is_enough():
+    body = """
+    @%p1 bra $else; mov.u32 %r3, 1; bra $join;
+    $else: mov.u32 %r3, 2;
+    $join: add.u32 %r4, %r3, 1;"""
+    assert undefined(body) == []
+
+
+def test_what_a_loop_writes_is_not_there_the_first_time():
+    body = "$loop: add.u32 %r3, %r4, 1; mov.u32 %r4, 1; @%p1 bra $loop;"
+    assert undefined(body) == [
+        f"%r4 may be read before it is written: a path to here does not write it; {WRITE}"
+    ]
+
+
+def test_what_was_written_before_a_loop_is_there_in_it():
+    body = "mov.u32 %r4, 0;\n$loop: add.u32 %r4, %r4, 1; @%p1 bra $loop; add.u32 %r3, %r4, 1;"
+    assert undefined(body) == []
+
+
+def test_a_write_in_the_middle_of_a_loop_reaches_its_end_on_every_path():
+    body = """
+    $loop: @%p1 bra $b; mov.u32 %r3, 1; bra $c;
+    $b: mov.u32 %r3, 2;
+    $c: add.u32 %r4, %r3, 1; @%p1 bra $loop;"""
+    assert undefined(body) == []
+
+
+def test_a_guarded_write_alone_does_not_count():
+    assert undefined("@%p1 mov.u32 %r3, 1; add.u32 %r4, %r3, 1;") == [
+        f"%r3 is written only under a guard that may be false; {WRITE}"
+    ]
+
+
+def test_a_guarded_write_after_another_is_fine():
+    assert undefined("mov.u32 %r3, 0; @%p1 mov.u32 %r3, 1; add.u32 %r4, %r3, 1;") == []
+
+
+def test_writes_under_opposite_guards_count():
+    assert undefined("@%p1 mov.u32 %r3, 1; @!%p1 mov.u32 %r3, 2; add.u32 %r4, %r3, 1;") == []
+
+
+def test_a_read_under_the_guard_of_the_write_is_fine():
+    assert undefined("@%p1 mov.u32 %r3, 1; @%p1 add.u32 %r4, %r3, 1;") == []
+    assert undefined("@%p1 mov.u32 %r3, 1; @!%p1 add.u32 %r4, %r3, 1;") != []
+
+
+def test_opposite_guards_do_not_count_once_the_predicate_changed():
+    change = "setp.eq.u32 %p1, %r1, 1;"
+    assert undefined(
+        f"@%p1 mov.u32 %r3, 1; {change} @!%p1 mov.u32 %r3, 2; add.u32 %r4, %r3, 1;"
+    ) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
+
+
+def test_the_guard_itself_must_be_written():
+    assert undefined("@%p3 mov.u32 %r2, 1;") == [f"%p3 is read but never written; {WRITE}"]
+
+
+def test_a_store_and_a_vector_read_their_registers():
+    assert undefined("st.shared.v2.f32 [%r3], {%f1, %f5};") == [
+        f"%r3 is read but never written; {WRITE}",
+        f"%f5 is read but never written; {WRITE}",
+    ]
+
+
+def test_a_load_and_a_pair_write_theirs():
+    body = """ld.shared.v2.f32 {%f5, %f6}, [%r1]; add.rn.f32 %f7, %f5, %f6;
+    shfl.sync.bfly.b32 %r3|%p2, %r1, 1, 31, -1; @%p2 mov.u32 %r1, %r3;"""
+    assert undefined(body) == []
+
+
+def test_code_that_cannot_be_reached_reads_what_it_likes():
+    assert undefined("bra $end; add.u32 %r3, %r4, 1;\n$end:") == []
+
+
+# ------------------------------------------------------------------------------------ targets
+
+
+def test_an_instruction_newer_than_the_target_is_reported_once():
+    body = "cp.async.wait_all; cp.async.wait_all;"
+    assert complaint(body, target="sm_75") == (
+        "gate",
+        "cp.async.wait_all needs sm_80 / PTX 7.0, but the module targets sm_75 / PTX 7.8",
+    )
+
+
+def test_an_instruction_newer_than_the_version_is_reported():
+    found = problems("activemask.b32 %r3;", target="sm_75", version="6.1")
+    assert [(p.kind, p.message) for p in found] == [
+        ("target", "sm_75 needs PTX 6.3, but the module says PTX 6.1; raise its version"),
+        ("gate", "activemask.b32 needs sm_30 / PTX 6.2, but the module targets sm_75 / PTX 6.1"),
+    ]
+
+
+def test_an_unknown_target_is_one_problem_and_the_rest_is_checked():
+    found = problems("bra $nowhere;", target="sm_81")
+    assert [p.kind for p in found] == ["target", "label"]
+    assert found[0].message.startswith("unknown target 'sm_81'")
+
+
+# ------------------------------------------------------------------------------------ alignment
+
+
+def misaligned(body: str) -> str:
+    kind, message = complaint(body)
+    assert kind == "alignment"
+    return message
+
+
+def far(nbytes: int, past: int) -> str:
+    return (
+        f"the address must be a multiple of {nbytes} bytes, but it is {past} more than one; "
+        "change the offset, or access fewer bytes at a time"
+    )
+
+
+LOAD = "ld.shared.v4.f32 {%f5, %f6, %f7, %f8},"
+
+
+def test_an_offset_from_a_variable_is_checked():
+    assert misaligned(f"{LOAD} [scratch+4];") == far(16, 4)
+    assert misaligned("ld.shared.f32 %f5, [scratch+2];") == far(4, 2)
+    assert problems(f"{LOAD} [scratch+16];") == ()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "mov.u32 %r3, smem; add.u32 %r4, %r3, 8;",
+        "mov.u32 %r3, smem; mad.lo.u32 %r5, %r1, 16, %r3; add.u32 %r4, %r5, 8;",
+        "shl.b32 %r3, %r1, 5; sub.u32 %r4, %r3, 8;",
+        "and.b32 %r3, %r1, -16; add.u32 %r4, %r3, 8;",
+        "mul.lo.u32 %r3, %r1, 48; xor.b32 %r4, %r3, 8;",
+        "mul.lo.u32 %r3, %r1, 48; or.b32 %r4, %r3, 8;",
+    ],
+)
+def test_a_known_address_is_followed_through_arithmetic(chain):
+    assert [p.kind for p in problems(f"{chain} {LOAD} [%r4];")] == ["alignment"]
+    assert problems(f"{chain} {LOAD} [%r4+8];") == ()
+
+
+def test_an_address_that_may_be_aligned_is_not_reported():
+    assert problems(f"{LOAD} [%r1];") == ()
+    assert problems(f"mad.lo.u32 %r3, %r1, 4, 8; {LOAD} [%r3];") == ()
+    assert problems(f"and.b32 %r3, %r1, 15; {LOAD} [%r3];") == ()
+
+
+def test_odd_multiples_of_a_small_step_are_found():
+    assert misaligned(f"mad.lo.u32 %r3, %r1, 4, 2; {LOAD} [%r3];") == far(16, 2)
+
+
+def test_a_pointer_is_taken_to_be_aligned():
+    chain = "ld.param.u64 %rd2, [Q]; cvta.to.global.u64 %rd3, %rd2;"
+    load = "ld.global.v4.f32 {%f5, %f6, %f7, %f8},"
+    assert problems(f"{chain} {load} [%rd3+32];") == ()
+    assert misaligned(f"{chain} {load} [%rd3+4];") == far(16, 4)
+    assert misaligned(f"{chain} mad.wide.u32 %rd3, %r1, 32, %rd3; {load} [%rd3+4];") == far(16, 4)
+
+
+def test_a_cursor_keeps_what_all_its_steps_have_in_common():
+    loop = "mov.u32 %r3, smem;\n$loop: {load} add.u32 %r3, %r3, {step}; @%p1 bra $loop;"
+    assert problems(loop.format(load=f"{LOAD} [%r3];", step=32)) == ()
+    assert misaligned(loop.format(load=f"{LOAD} [%r3+8];", step=32)) == far(16, 8)
+    assert problems(loop.format(load=f"{LOAD} [%r3+8];", step=8)) == ()
+
+
+def test_both_addresses_of_an_asynchronous_copy_are_checked():
+    copy = "cp.async.ca.shared.global [{to}], [%rd3+{offset}], {size};"
+    chain = "ld.param.u64 %rd3, [Q];"
+    assert problems(chain + copy.format(to="scratch", offset=8, size=8)) == ()
+    assert misaligned(chain + copy.format(to="scratch", offset=8, size=16)) == far(16, 8)
+    assert misaligned(chain + copy.format(to="scratch+4", offset=8, size=8)) == far(8, 4)
+
+
+# ------------------------------------------------------------------------------------ declarations
+
+
+def only(found: tuple[Problem, ...]) -> tuple[str, str]:
+    (problem,) = found
+    return problem.kind, problem.message
+
+
+def test_static_shared_memory_has_a_limit():
+    assert only(with_kernel(shared=(Shared("a", 49_153, 16),))) == (
+        "shared",
+        "49153 bytes of static shared memory, but at most 49152 (48 KiB) can be static; "
+        "make it dynamic",
+    )
+    assert with_kernel(shared=(Shared("a", 49_152, 16),)) == ()
+
+
+def test_static_variables_count_with_the_gaps_between_them():
+    gap = (Shared("a", 1, 1), Shared("b", 49_152 - 16, 16))
+    assert with_kernel(shared=gap) == ()
+    assert len(with_kernel(shared=(*gap, Shared("c", 1, 1)))) == 1
+
+
+def test_shared_memory_has_a_limit_by_target():
+    regions = (Region("K", 0, 400_000, 16),)
+    assert only(with_kernel(dynamic_shared="smem", regions=regions)) == (
+        "shared",
+        "400064 bytes of shared memory (64 static, 400000 dynamic), but a block has at most "
+        "166912 (163 KiB) on sm_80; use smaller tiles",
+    )
+    fits = (Region("K", 0, 166_912 - 64, 16),)
+    assert with_kernel(dynamic_shared="smem", regions=fits) == ()
+
+
+@pytest.mark.parametrize(
+    ("regions", "message"),
+    [
+        (
+            (Region("K", 0, 64, 16), Region("V", 48, 64, 16)),
+            "region V begins at byte 48, inside region K, which ends at byte 64; "
+            "move it or shrink K",
+        ),
+        (
+            (Region("K", 24, 64, 16),),
+            "region K begins at byte 24, which is no multiple of its alignment 16; begin at 32",
+        ),
+        ((Region("K", 0, 64, 24),), "K: the alignment must be a power of two, got 24"),
+        (
+            (Region("K", 0, 64, 16), Region("K", 64, 64, 16)),
+            "2 regions are called 'K'; rename all but one",
+        ),
+    ],
+)
+def test_regions_that_cannot_be_are_reported(regions, message):
+    assert only(with_kernel(dynamic_shared="smem", regions=regions)) == ("shared", message)
+
+
+def test_regions_need_an_array():
+    assert only(with_kernel(dynamic_shared="", regions=(Region("K", 0, 64, 16),))) == (
+        "shared",
+        "regions are declared, but no dynamic shared array to hold them; set dynamic_shared",
+    )
+
+
+def test_a_block_has_at_most_1024_threads():
+    assert only(with_kernel(threads=1025)) == (
+        "threads",
+        ".maxntid is 1025, but a block has 1 to 1024 threads on sm_80; use fewer threads",
+    )
+    assert with_kernel(threads=1024) == ()
+
+
+def test_names_are_declared_once():
+    sound = module("ret;").kernels[0]
+    assert only(
+        with_kernel(registers=(*sound.registers, *[RegisterRange("%q", "f32", 2)] * 2))
+    ) == (
+        "register",
+        "2 registers are called '%q'; rename all but one",
+    )
+    assert only(with_kernel(params=(*sound.params, sound.params[0]))) == (
+        "symbol",
+        "2 parameters are called 'Q'; rename all but one",
+    )
+    twice = replace(module("ret;"), kernels=(sound, sound))
+    assert only(verify(twice)) == ("symbol", "2 kernels have this name; rename all but one")
+
+
+# ------------------------------------------------------------------------------------ ends and text
+
+OFF_THE_END = ("end", "control runs off the end of the kernel; end it with ret")
+
+
+@pytest.mark.parametrize("end", ["", "$end:", "@%p1 ret;", "ret;\n$l: @%p1 bra $l;\nbra $m;\n$m:"])
+def test_a_kernel_must_not_run_off_its_end(end):
+    if end.startswith("ret"):
+        assert problems("", end=end) == ()  # what follows cannot be reached
+    else:
+        assert complaint("", end=end) == OFF_THE_END
+
+
+@pytest.mark.parametrize("end", ["ret;", "exit;", "trap;", "$l: bra $l;", "ret;\n$unreached:"])
+def test_a_kernel_may_end_in_several_ways(end):
+    assert problems("", end=end) == ()
+
+
+def test_an_empty_kernel_runs_off_its_end():
+    assert only(with_kernel(body=())) == OFF_THE_END
+
+
+def test_comments_must_fit_a_line():
+    assert only(with_kernel(body=(Note("a\nb"), Instr("ret")))) == (
+        "text",
+        r"the note 'a\nb' does not fit a comment line",
+    )
+    assert only(verify(replace(module("ret;"), header=("a ",)))) == (
+        "text",
+        "the header line 'a ' does not fit a comment line",
+    )
+
+
+def test_problems_come_in_the_order_of_the_text():
+    found = problems("add.u32 %r3, %r5, 1;\nbra $x;\n$a:\n$a:\nld.shared.f32 %f5, [scratch+1];")
+    assert [p.kind for p in found] == ["label", "undefined", "label", "alignment"]
+
+
+def test_addresses_may_be_registers_of_any_kernel_variable():
+    assert hand_made(ZERO, Instr("ld.shared.u32", (R[1], Address(R[0], 4)))) == ()

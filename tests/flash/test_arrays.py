@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import CudaArray
+
+from flash import results
+from flash.arrays import HOST, ArrayView, host_array, view
+from flash.dlpack import CPU, dense_strides, read_capsule
+from ptxgen.errors import LaunchError
+
+
+class Dlpack:
+    """An array that has only DLPack, as a library unknown to us would."""
+
+    def __init__(self, array: np.ndarray[Any, Any], device: tuple[int, int] = (CPU, 0)) -> None:
+        self.array = array
+        self.device = device
+        self.asked: list[object] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: object = None, **_: object) -> object:
+        self.asked.append(stream)
+        return self.array.__dlpack__()
+
+
+def refused(array: object) -> str:
+    with pytest.raises(LaunchError) as caught:
+        view(array, "q")
+    return str(caught.value)
+
+
+def test_a_numpy_array_is_seen_where_it_is() -> None:
+    array = np.zeros((2, 3, 4, 5), np.float32)[:, ::-1, ::2]
+    found = view(array, "q")
+    assert found == ArrayView(
+        array.ctypes.data, (2, 3, 2, 5), (60, -20, 10, 1), "float32", HOST, False, "numpy", array
+    )
+    assert found.size == array.size
+    assert found.device_name == "cpu"
+
+
+def test_a_read_only_array_is_known_to_be_so() -> None:
+    array = np.broadcast_to(np.float32(1), (2, 3))
+    assert view(array, "k").read_only
+    assert view(array, "k").strides == (0, 0)
+
+
+def test_a_foreign_byte_order_is_not_taken_for_float32() -> None:
+    assert view(np.zeros(3, ">f4"), "q").dtype == ">f4"
+
+
+def test_strides_must_be_whole_elements() -> None:
+    packed = np.zeros(3, np.dtype([("tag", "i1"), ("value", "f4")]))
+    assert refused(packed["value"]) == (
+        "q must have strides that are whole elements of 4 bytes, got (5,) bytes; "
+        "copy it with numpy.ascontiguousarray(q)"
+    )
+
+
+def test_a_masked_array_is_refused() -> None:
+    assert refused(np.ma.masked_array(np.zeros(3, np.float32), [True, False, False])) == (
+        "q must not be a masked array, whose mask would be ignored; fill it with q.filled(...)"
+    )
+
+
+@pytest.mark.parametrize("thing", [[1.0], 3, None, "text", object()])
+def test_what_is_no_array_is_refused(thing: object) -> None:
+    assert refused(thing) == (
+        "q must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
+        f"got {type(thing).__name__}; convert with numpy.asarray(q, numpy.float32)"
+    )
+
+
+def test_torch_tensors_are_seen_with_their_strides(torch: ModuleType) -> None:
+    tensor = torch.zeros(2, 3, 4, 5).transpose(1, 2)
+    found = view(tensor, "q")
+    assert (found.pointer, found.shape, found.strides) == (
+        tensor.data_ptr(), (2, 4, 3, 5), (60, 5, 20, 1),
+    )  # fmt: skip
+    assert (found.dtype, found.device, found.kind) == ("float32", HOST, "torch")
+    assert not found.read_only
+    assert view(tensor.bfloat16(), "q").dtype == "bfloat16"
+
+
+def test_a_tensor_that_requires_gradients_can_be_read_but_not_written(torch: ModuleType) -> None:
+    tensor = torch.nn.Parameter(torch.ones(3))
+    assert view(tensor, "q").read_only
+    assert host_array(view(tensor, "q")).tolist() == [1, 1, 1]
+
+
+def test_tensors_that_are_not_plain_memory_are_refused(torch: ModuleType) -> None:
+    assert refused(torch.zeros(2, 2, device="meta")) == (
+        "q must be on the CPU or a CUDA device, got a torch tensor on meta; move it with q.to('cuda')"
+    )
+    assert refused(torch.zeros(2, 2).to_sparse()) == (
+        "q must be a plain strided tensor, got one with layout torch.sparse_coo; use q.to_dense()"
+    )
+    assert refused(torch.zeros(2, dtype=torch.complex64).conj().imag) == (
+        "q must be a plain strided tensor, got one with a pending negation; use q.resolve_neg()"
+    )
+
+
+def test_host_memory_of_any_library_becomes_a_numpy_array_on_it(torch: ModuleType) -> None:
+    tensor = torch.arange(12, dtype=torch.float32).reshape(3, 4).T
+    array = host_array(view(tensor, "q"))
+    assert np.array_equal(array, tensor.numpy())
+    array[0, 0] = 7
+    assert tensor[0, 0] == 7
+    assert host_array(view(torch.empty(0, 4), "q")).shape == (0, 4)
+
+
+def test_a_numpy_array_on_foreign_memory_keeps_its_owner_alive(torch: ModuleType) -> None:
+    tensor = torch.ones(1000)
+    owner = weakref.ref(tensor)
+    array = host_array(view(tensor, "q"))
+    del tensor
+    gc.collect()
+    assert owner() is not None
+    assert array.sum() == 1000
+
+
+def test_the_cuda_array_interface_says_everything() -> None:
+    like = np.zeros((2, 3, 8), np.float32)[:, :, :4]
+    found = view(CudaArray(0x1000, like, stream=7, read_only=True), "k")
+    assert found[:7] == (
+        0x1000,
+        (2, 3, 4),
+        (24, 8, 1),
+        "float32",
+        ("cuda", -1),
+        True,
+        "cuda_array_interface",
+    )
+    assert found.stream == 7
+    assert found.device_name == "cuda:?"
+
+
+def test_an_interface_without_strides_is_dense_and_its_library_may_name_the_device() -> None:
+    array = CudaArray(0x1000, np.zeros((2, 3), np.float32))
+    array.device = SimpleNamespace(id=3)  # type: ignore[attr-defined]  # as CuPy's arrays have it
+    found = view(array, "k")
+    assert found.strides == (3, 1)
+    assert found.device == ("cuda", 3)
+
+
+def test_an_interface_with_a_mask_or_with_odd_strides_is_refused() -> None:
+    masked = CudaArray(0x1000, np.zeros(3, np.float32))
+    masked.__cuda_array_interface__["mask"] = masked
+    assert refused(masked) == "q must not have a mask, which would be ignored; fill it first"
+    packed = CudaArray(0x1000, np.zeros(3, np.float32))
+    packed.__cuda_array_interface__["strides"] = (5,)
+    assert refused(packed) == (
+        "q must have strides that are whole elements of 4 bytes, got (5,) bytes; "
+        "copy it to a contiguous array"
+    )
+
+
+def test_dlpack_on_the_host_is_read_in_place() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = view(Dlpack(array), "q")
+    assert (found.pointer, found.strides, found.kind) == (array.ctypes.data, (3, 1), "dlpack")
+    assert host_array(found)[1, 2] == 5
+
+
+def test_dlpack_on_a_gpu_is_told_which_stream_will_use_it() -> None:
+    # The capsule is a host array's: only its address is read, as a GPU's would be.
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]
+    producer = Dlpack(array, device=(2, 1))
+    found = view(producer, "q", stream=9)
+    assert (found.pointer, found.shape, found.strides) == (array.ctypes.data, (2, 3), (3, -1))
+    assert (found.dtype, found.device) == ("float32", ("cuda", 1))
+    view(producer, "q")
+    assert producer.asked == [9, 1]
+
+
+def test_dlpack_on_other_devices_is_refused() -> None:
+    assert refused(Dlpack(np.zeros(3), device=(8, 0))) == (
+        "q must be on the CPU or a CUDA device, got DLPack device type 8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("f4", "float32"), ("i8", "int64"), ("u1", "uint8"), ("?", "bool"), ("c8", "complex64")],
+)
+def test_a_capsule_says_the_type(dtype: str, name: str) -> None:
+    capsule = np.zeros((2, 2), dtype).__dlpack__()
+    assert read_capsule(capsule).dtype == name
+    assert read_capsule(capsule).device == (CPU, 0)
+
+
+def test_what_is_no_capsule_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="PyCapsule_GetPointer called with invalid PyCapsule object"
+    ):
+        read_capsule(object())
+
+
+def test_dense_strides_of_empty_and_scalar_shapes() -> None:
+    assert dense_strides(()) == ()
+    assert dense_strides((2, 0, 3)) == (3, 3, 1)
+
+
+def test_results_are_of_the_callers_library(torch: ModuleType) -> None:
+    for like in (np.zeros(3, np.float32), torch.zeros(3)):
+        made = results.empty(view(like, "q"), (2, 5))
+        assert type(made) is type(like)
+        assert made.shape == (2, 5)  # type: ignore[attr-defined]  # an array
+        assert str(made.dtype).endswith("float32")  # type: ignore[attr-defined]  # an array
+
+
+def test_a_result_for_a_dlpack_array_goes_through_its_namespace() -> None:
+    owner = Dlpack(np.zeros(3, np.float32))
+    owner.__array_namespace__ = lambda: SimpleNamespace(asarray=lambda x: ("theirs", x))  # type: ignore[attr-defined]
+    like = view(owner, "q")
+    made = results.empty(like, (2,))
+    assert results.deliver(made, like) == ("theirs", made)
+    assert results.deliver(made, view(np.zeros(3), "q")) is made
+
+
+class Memory:
+    """An allocator that remembers."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[object, ...]] = []
+
+    def allocate(self, nbytes: int, *, ordinal: int) -> int:
+        self.log.append(("allocate", nbytes, ordinal))
+        return 0x5000
+
+    def free(self, address: int, *, ordinal: int) -> None:
+        self.log.append(("free", address, ordinal))
+
+
+def test_a_device_array_frees_its_memory_once_nobody_has_it() -> None:
+    memory = Memory()
+    like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 2))
+    made = results.empty(like, (2, 3), memory=memory, stream=4)
+    again = view(made, "out")
+    assert again[:6] == (0x5000, (2, 3), (3, 1), "float32", ("cuda", -1), False)
+    assert again.stream == 4
+    del made, again
+    gc.collect()
+    assert memory.log == [("allocate", 24, 2), ("free", 0x5000, 2)]
+
+
+def test_a_device_array_without_elements_has_no_memory() -> None:
+    memory = Memory()
+    assert results.DeviceArray((0, 3), 0, memory, 0).__cuda_array_interface__["data"] == (0, False)
+    assert memory.log == []
+
+
+class Named:
+    """A stream as each library spells it."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
+class Protocol:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 44
+
+
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [(0, 0), (7, 7), (Named(cuda_stream=5), 5), (Named(ptr=6), 6), (Protocol(), 44)],
+)
+def test_streams_of_every_library_are_understood(stream: object, handle: int) -> None:
+    assert results.stream_handle(stream) == handle
+
+
+@pytest.mark.parametrize("stream", [True, -1, "0", 1.0, Named(ptr="x")])
+def test_what_is_no_stream_is_refused(stream: object) -> None:
+    with pytest.raises(LaunchError) as caught:
+        results.stream_handle(stream)
+    assert str(caught.value) == (
+        "launch: stream must be None, the integer of a CUstream, or an object with __cuda_stream__, "
+        f"cuda_stream or ptr, got {stream!r}"
+    )
+
+
+def test_the_current_stream_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {1: SimpleNamespace(ptr=77, cuda_stream=88)}
+    library = SimpleNamespace(
+        cuda=SimpleNamespace(
+            get_current_stream=streams.__getitem__, current_stream=streams.__getitem__
+        )
+    )
+    like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 1))
+    assert results.current_stream(like) == 0
+    for kind, handle in (("cupy", 77), ("torch", 88)):
+        monkeypatch.setitem(__import__("sys").modules, kind, library)
+        assert results.current_stream(like._replace(kind=kind)) == handle

@@ -1,0 +1,323 @@
+"""The f32 forward kernel: its own PTX, run on the interpreter with the sanitizers on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from judge import assert_attention_is_accurate
+from kernel_runs import Problem, run_forward
+
+from flash.config import AttentionConfig, offered_tiles
+from flash.forward import attention_forward
+from ptxgen import ir
+from ptxgen.check.verify import verify
+from ptxgen.errors import TrapError
+from ptxgen.interpreter.machine import LaneMachine
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import TARGETS, target
+from ptxgen.text import render
+
+Arrays = tuple[np.ndarray[Any, Any], ...]
+HEAD_DIMS = (1, 3, 16, 40, 64, 72, 80, 96, 111, 128, 160, 192, 256)
+
+
+def check(config: AttentionConfig, arrays: Arrays) -> None:
+    out, lse, _ = run_forward(config, arrays, sanitize=True)
+    q, k, v = arrays
+    how: Any = {"softmax_scale": config.scale, "causal": config.causal}
+    assert_attention_is_accurate(out, lse, q, k, v, **how)
+
+
+# ------------------------------------------------------------------------------------------ semantics
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k"),
+    [(1, 1), (1, 3), (2, 1), (64, 128), (239, 1), (113, 203), (108, 256), (128, 217), (17, 0)],
+)
+def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
+    config = AttentionConfig(32, tile=32, block_q=64, return_lse=True)
+    check(config, Problem(seq_q, seq_k, 32, 32).arrays())
+
+
+@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
+)
+def test_a_causal_mask_lets_each_query_see_its_own_keys(
+    causal: str, seq_q: int, seq_k: int
+) -> None:
+    config = AttentionConfig(16, causal=causal, tile=16, block_q=32, return_lse=True)
+    check(config, Problem(seq_q, seq_k, 16, 16).arrays())
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90"])
+def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
+    config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
+    check(config, Problem(45, 70, head_dim, head_dim).arrays())
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
+)
+def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> None:
+    config = AttentionConfig(head_dim, head_dim_v, return_lse=True)
+    check(config, Problem(37, 50, head_dim, head_dim_v).arrays())
+
+
+def _corner_tilings() -> list[tuple[int, int, str]]:
+    """For each head_dim class and kind of copy, the four corners of the tiles offered."""
+    found = []
+    for head_dim in (16, 64, 128, 256):
+        for name in ("sm_75", "sm_90"):
+            offered = offered_tiles(head_dim, head_dim, target(name))
+            corners = {offered[0], offered[-1], min(offered, key=lambda t: t[1]), max(offered, key=lambda t: t[1])}
+            found += [(head_dim, n, m, name) for n, m in sorted(corners)]
+    return found
+
+
+@pytest.mark.parametrize(("head_dim", "tile", "block_q", "name"), _corner_tilings())
+def test_the_corners_of_the_tiles_offered_are_right(
+    head_dim: int, tile: int, block_q: int, name: str
+) -> None:
+    config = AttentionConfig(
+        head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True
+    )
+    check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_86", "sm_90"])
+def test_every_tile_offered_is_right(head_dim: int, name: str) -> None:
+    for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
+        for alignment in ("auto", 4):
+            config = AttentionConfig(
+                head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True, alignment=alignment
+            )
+            check(config, Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim).arrays())
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_query_heads_share_key_heads(kv_heads: int) -> None:
+    config = AttentionConfig(16, causal=True, tile=16, block_q=16, return_lse=True)
+    check(config, Problem(20, 33, 16, 16, batch=2, heads=6, kv_heads=kv_heads).arrays())
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7, 3.0, 1e-3])
+def test_any_softmax_scale_is_applied(scale: float) -> None:
+    config = AttentionConfig(16, softmax_scale=scale, tile=16, block_q=16, return_lse=True)
+    check(config, Problem(20, 33, 16, 16).arrays())
+
+
+@pytest.mark.parametrize("alignment", [4, 8, 16])
+@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
+def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int, name: str) -> None:
+    arrays = Problem(37, 50, 40, 24).arrays()
+    how: Any = {"causal": True, "return_lse": True, "target": name}
+    wide, _, _ = run_forward(AttentionConfig(40, 24, **how), arrays)
+    narrow, _, _ = run_forward(AttentionConfig(40, 24, alignment=alignment, **how), arrays)
+    np.testing.assert_array_equal(wide.view(np.uint32), narrow.view(np.uint32))
+
+
+def test_repeated_runs_give_the_same_bits() -> None:
+    config = AttentionConfig(40, causal=True, return_lse=True)
+    arrays = Problem(70, 90, 40, 40, heads=2, kv_heads=2).arrays()
+    first, first_lse, _ = run_forward(config, arrays)
+    second, second_lse, _ = run_forward(config, arrays)
+    np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
+    np.testing.assert_array_equal(first_lse.view(np.uint32), second_lse.view(np.uint32))
+
+
+def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity() -> None:
+    config = AttentionConfig(16, causal=True, tile=16, block_q=16, return_lse=True)
+    out, lse, _ = run_forward(config, Problem(40, 7, 16, 16).arrays(), sanitize=True)
+    np.testing.assert_array_equal(out[:, :, :33], 0)
+    np.testing.assert_array_equal(lse[:, :, :33], -np.inf)
+    assert np.isfinite(lse[:, :, 33:]).all()
+
+
+def test_nan_and_infinity_in_unseen_keys_do_not_leak() -> None:
+    config = AttentionConfig(16, causal=True, tile=16, block_q=16, return_lse=True)
+    q, k, v = Problem(20, 20, 16, 16).arrays()
+    clean, _, _ = run_forward(config, (q, k, v))
+    k[:, :, 12:], v[:, :, 12:] = np.inf, np.nan
+    dirty, _, _ = run_forward(config, (q, k, v))
+    np.testing.assert_array_equal(dirty[:, :, :12], clean[:, :, :12])
+    assert np.isnan(dirty[:, :, 12:]).all()
+
+
+def test_the_log_sum_exp_is_a_natural_logarithm() -> None:
+    config = AttentionConfig(8, tile=16, block_q=16, return_lse=True)
+    q, k, v = Problem(4, 10, 8, 8).arrays()
+    _, lse, _ = run_forward(config, (np.zeros_like(q), k, v))
+    np.testing.assert_allclose(lse, np.log(10.0), rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ synchronisation
+
+
+def _synchronising(name: str) -> list[tuple[str, int]]:
+    kernel = attention_forward(_mutant_config(name).kernel()).kernels[0]
+    kinds = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
+    return [
+        (name, at)
+        for at, s in enumerate(kernel.body)
+        if isinstance(s, ir.Instr) and s.opcode in kinds
+    ]
+
+
+def _mutant_config(name: str) -> AttentionConfig:
+    return AttentionConfig(16, tile=16, block_q=64, return_lse=True, target=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")]
+)
+def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
+    config = _mutant_config(name)
+    module = attention_forward(config.kernel())
+    (kernel,) = module.kernels
+    mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
+    arrays = Problem(64, 50, 16, 16).arrays()
+    run_forward(config, arrays, module, sanitize=True)
+    with pytest.raises(TrapError, match="race|pending|uninitialised"):
+        run_forward(config, arrays, replace(module, kernels=(mutant,)), sanitize=True)
+
+
+# ------------------------------------------------------------------------------------------ memory traffic
+
+
+class Traffic:
+    """Records what the machine is asked to move, by patching its memory methods."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shared_loads: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        self.bytes: Counter[str] = Counter()
+        self.copying = False  # the machine may read by its own `load` what it copies
+        load, store, copy = LaneMachine.load, LaneMachine.store, LaneMachine.copy_async
+
+        def recorded_load(machine: Any, space: str, address: Any, type: Any, count: int) -> Any:
+            active = np.asarray(machine.active())
+            if space == "shared" and count == 4:
+                self.shared_loads.append((np.asarray(address).copy(), active.copy()))
+            if not self.copying:
+                self.bytes[f"{space} read"] += int(active.sum()) * count * type.nbytes
+            return load(machine, space, address, type, count)
+
+        def recorded_store(machine: Any, space: str, address: Any, type: Any, values: Any) -> Any:
+            active = np.asarray(machine.active())
+            self.bytes[f"{space} written"] += int(active.sum()) * len(values) * type.nbytes
+            return store(machine, space, address, type, values)
+
+        def recorded_copy(machine: Any, dst: Any, src: Any, nbytes: int, src_nbytes: Any) -> Any:
+            active = np.asarray(machine.active())
+            size = np.broadcast_to(np.asarray(src_nbytes), active.shape)
+            self.bytes["global read"] += int(size[active].sum())
+            self.copying = True
+            copy(machine, dst, src, nbytes, src_nbytes)
+            self.copying = False
+
+        monkeypatch.setattr(LaneMachine, "load", recorded_load)
+        monkeypatch.setattr(LaneMachine, "store", recorded_store)
+        monkeypatch.setattr(LaneMachine, "copy_async", recorded_copy)
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
+def test_each_input_is_read_once_for_each_query_block_and_each_output_written_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic = Traffic(monkeypatch)
+    arrays = Problem(100, 70, 40, 24).arrays()
+    config = AttentionConfig(40, 24, tile=32, block_q=32, return_lse=True, target=name)
+    out, lse, _ = run_forward(config, arrays)
+    q, k, v = arrays
+    query_blocks = 4
+    assert traffic.bytes["global read"] == q.nbytes + query_blocks * (k.nbytes + v.nbytes)
+    assert traffic.bytes["global written"] == out.nbytes + lse.nbytes
+
+
+def test_tiles_that_the_causal_mask_hides_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = Traffic(monkeypatch)
+    arrays = Problem(128, 128, 16, 16).arrays()
+    run_forward(AttentionConfig(16, causal=True, tile=32, block_q=32, return_lse=True), arrays)
+    q, k, v = arrays
+    visited = (1 + 2 + 3 + 4) / 4  # tiles of the four query blocks, of four tiles each
+    assert traffic.bytes["global read"] == q.nbytes + visited * (k.nbytes + v.nbytes)
+
+
+@pytest.mark.parametrize("head_dim", [16, 40, 64, 80, 96, 111, 128, 192, 256])
+def test_wide_shared_loads_have_no_bank_conflicts(
+    head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Eight lanes are served at a time (16 bytes each, 32 banks of 4 bytes): two of them conflict when they want
+    # different addresses in the same group of four banks.
+    traffic = Traffic(monkeypatch)
+    for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_80"))[::3]:
+        config = AttentionConfig(head_dim, tile=tile, block_q=block_q, return_lse=True)
+        run_forward(config, Problem(block_q, tile, head_dim, head_dim).arrays())
+    assert traffic.shared_loads
+    for address, active in traffic.shared_loads:
+        for quarter, on in zip(address.reshape(-1, 8), active.reshape(-1, 8), strict=True):
+            distinct = np.unique(quarter[on])
+            assert len(np.unique(distinct // 16 % 8)) == len(distinct), distinct
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_80"])
+@pytest.mark.parametrize("head_dim", [3, 64, 111, 256])
+def test_the_text_verifies_and_reads_back(head_dim: int, name: str) -> None:
+    config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
+    module = attention_forward(config.kernel())
+    assert verify(module) == ()
+    assert parse(render(module)) == module
+
+
+def test_the_version_is_the_lowest_that_has_everything_used() -> None:
+    versions = {
+        name: attention_forward(AttentionConfig(64, target=name).kernel()).version
+        for name in TARGETS
+    }
+    assert versions == {name: TARGETS[name].ptx for name in TARGETS}
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_default_kernel_spills(name: str, assembler: Assembler) -> None:
+    for head_dim in HEAD_DIMS:
+        config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
+        _assert_no_spill(config, assembler)
+
+
+def test_every_head_dim_has_tiles_on_every_target() -> None:
+    for name in TARGETS:
+        for head_dim in HEAD_DIMS:
+            assert offered_tiles(head_dim, head_dim, target(name)), (name, head_dim)
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) -> None:
+    for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
+        for how in ({"causal": True, "return_lse": True}, {"alignment": 4}):
+            config = AttentionConfig(head_dim, tile=tile, block_q=block_q, target=name, **how)  # type: ignore[arg-type]
+            _assert_no_spill(config, assembler)
+
+
+def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
+    kernel = config.kernel()
+    assembly = assembler.assemble(render(attention_forward(kernel)), kernel.target.name)
+    usage = assembly.kernel(kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    assert spilled == 0, (kernel.name, kernel.target.name, usage)
+    assert assembly.advisories == ()

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from interpreter.programs import ELEMENT, line_of, ptx
+
+from ptxgen.errors import TrapError
+from ptxgen.interpreter import Report, run
+from ptxgen.interpreter.memory import POISON
+
+# Each thread writes its word of `buf`, then reads its neighbour's.
+NEIGHBOUR = (
+    ELEMENT
+    + """
+    mov.u32 %r5, buf;
+    shl.b32 %r6, %r3, 2;
+    add.u32 %r6, %r6, %r5;
+    st.shared.u32 [%r6], %r0;
+    {sync}
+    xor.b32 %r7, %r3, {distance};
+    shl.b32 %r7, %r7, 2;
+    add.u32 %r7, %r7, %r5;
+    ld.shared.u32 %r4, [%r7];
+    st.global.u32 [%rd0], %r4;
+    ret;
+"""
+)
+
+# A tile of each block's 64 words goes through two buffers of shared memory.
+PIPELINE = (
+    ELEMENT
+    + """
+    mov.u32 %r5, buf;
+    shl.b32 %r6, %r3, 2;
+    add.u32 %r6, %r6, %r5;
+    xor.b32 %r7, %r3, 63;
+    shl.b32 %r7, %r7, 2;
+    add.u32 %r7, %r7, %r5;
+    mov.u32 %r8, 0;
+    mov.u32 %r4, 0;
+    cp.async.ca.shared.global [%r6], [%rd0], 4;
+    cp.async.commit_group;
+$tile:
+    add.u64 %rd0, %rd0, 256;
+    xor.b32 %r6, %r6, 256;
+    cp.async.ca.shared.global [%r6], [%rd0], 4;
+    cp.async.commit_group;
+    cp.async.wait_group 1;
+    bar.sync 0; // arrived
+    ld.shared.u32 %r9, [%r7];
+    add.u32 %r4, %r4, %r9;
+    xor.b32 %r7, %r7, 256;
+    bar.sync 0; // read
+    add.u32 %r8, %r8, 1;
+    setp.lt.u32 %p0, %r8, 4;
+    @%p0 bra $tile;
+    ld.param.u64 %rd3, [y];
+    mul.wide.u32 %rd4, %r3, 4;
+    add.u64 %rd3, %rd3, %rd4;
+    st.global.u32 [%rd3], %r4;
+    ret;
+"""
+)
+
+
+def reports_of(text: str, args: list[object], **more: object) -> tuple[Report, ...]:
+    launch = {"grid": 2, "block": 64, "sanitize": True, "raise_on_report": False, **more}
+    return run(text, args=args, **launch).reports  # type: ignore[arg-type]
+
+
+def neighbour(sync: str, distance: int) -> tuple[Report, ...]:
+    text = ptx(NEIGHBOUR.format(sync=sync, distance=distance), "u64 x", shared=256)
+    x = np.zeros(128, np.uint32)
+    found = reports_of(text, [x])
+    assert (x == np.arange(128) ^ distance).all()  # lockstep hides the race
+    return found
+
+
+def test_a_barrier_orders_all_threads_and_a_warp_sync_its_warp() -> None:
+    assert neighbour("bar.sync 0;", 1) == ()
+    assert neighbour("bar.sync 0;", 33) == ()
+    assert neighbour("bar.sync 3, 64;", 33) == ()
+    assert neighbour("bar.warp.sync -1;", 1) == ()
+    assert neighbour("shfl.sync.idx.b32 %r30, %r3, 0, 31, -1;", 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("sync", "distance"), [("", 1), ("", 33), ("bar.warp.sync -1;", 33), ("membar.cta;", 1)]
+)
+def test_reading_what_another_thread_wrote_without_a_barrier_is_a_race(
+    sync: str, distance: int
+) -> None:
+    (report,) = neighbour(sync, distance)
+    text = ptx(NEIGHBOUR.format(sync=sync, distance=distance), "u64 x", shared=256)
+    assert report == Report(
+        kind="race",
+        space="shared",
+        address=4 * distance,
+        region="buf",
+        cta=(0, 0, 0),
+        threads=(0, distance),
+        instr=f"ld.shared.u32 %r4, [%r7]; (line {line_of(text, 'ld.shared')})",
+        other=f"st.shared.u32 [%r6], %r0; (line {line_of(text, 'st.shared')})",
+        message=(
+            f"kernel k: ld.shared.u32 %r4, [%r7]; (line {line_of(text, 'ld.shared')}): "
+            f"thread (0, 0, 0) of CTA (0, 0, 0): race: shared address {4 * distance:#x} (buf) was "
+            f"written by thread ({distance}, 0, 0) in st.shared.u32 [%r6], %r0; "
+            f"(line {line_of(text, 'st.shared')}); no barrier orders the two"
+        ),
+    )
+
+
+def test_reports_become_one_error() -> None:
+    text = ptx(NEIGHBOUR.format(sync="", distance=1), "u64 x", shared=256)
+    (report,) = neighbour("", 1)
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=64, args=[np.zeros(64, np.uint32)], sanitize=True)
+    assert str(caught.value) == f"kernel k: the sanitizer reports 1 problem:\n  {report.message}"
+
+
+def test_writing_what_others_may_still_read_is_a_race() -> None:
+    body = """
+    mov.u32 %r5, buf;
+    shl.b32 %r6, %r0, 2;
+    add.u32 %r6, %r6, %r5;
+    st.shared.u32 [%r6], %r0;
+    bar.sync 0;
+    ld.shared.u32 %r7, [buf+{read}];
+    {sync}
+    st.shared.u32 [%r6], %r7;
+    ret;
+    """
+
+    def kinds(sync: str, read: int) -> list[tuple[str, tuple[int, ...]]]:
+        text = ptx("    mov.u32 %r0, %tid.x;" + body.format(sync=sync, read=read), shared=256)
+        return [(r.kind, r.threads) for r in reports_of(text, [])]
+
+    assert kinds("bar.sync 0;", 0) == []
+    assert kinds("", 0) == [("race", (0,))]  # several threads have read it
+    assert kinds("bar.warp.sync -1;", 0) == [("race", (0,))]
+    assert kinds("", 252) == [("race", (63,))]
+
+
+def test_two_threads_that_write_one_word_race_even_in_one_instruction() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    shr.u32 %r1, %r0, {shift};
+    shl.b32 %r1, %r1, 2;
+    mov.u32 %r5, buf;
+    add.u32 %r1, %r1, %r5;
+    st.shared.u32 [%r1], %r0;
+    ret;
+    """
+    assert reports_of(ptx(body.format(shift=0), shared=256), []) == ()
+    (report,) = reports_of(ptx(body.format(shift=1), shared=256), [])
+    assert (report.kind, report.threads, report.address) == ("race", (0, 1), 0)
+
+
+def test_halves_of_one_word_may_be_written_by_two_threads() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    shl.b32 %r1, %r0, 1;
+    mov.u32 %r5, buf;
+    add.u32 %r1, %r1, %r5;
+    cvt.u16.u32 %rs0, %r0;
+    st.shared.u16 [%r1], %rs0;
+    bar.sync 0;
+    and.b32 %r1, %r1, -4;
+    ld.shared.u32 %r2, [%r1];
+    ret;
+    """
+    assert reports_of(ptx(body, shared=128), []) == ()
+
+
+def test_named_barriers_order_only_those_that_come() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    shl.b32 %r1, %r0, 2;
+    mov.u32 %r5, buf;
+    add.u32 %r1, %r1, %r5;
+    st.shared.u32 [%r1], %r0;
+    setp.ge.u32 %p0, %r0, 64;
+    @%p0 bra $end;
+    bar.sync 1, 64;
+    ld.shared.u32 %r2, [buf+{word}];
+$end:
+    ret;
+    """
+    assert reports_of(ptx(body.format(word=63 * 4), shared=384), [], block=96) == ()
+    (report,) = reports_of(ptx(body.format(word=64 * 4), shared=384), [], block=96)
+    assert (report.kind, report.threads) == ("race", (0, 64))
+
+
+def test_reading_shared_memory_before_it_is_written_is_found() -> None:
+    text = ptx("    ld.shared.u32 %r0, [buf+8];\n    ret;", shared=64)
+    (report,) = reports_of(text, [])
+    assert report.message == (
+        f"kernel k: ld.shared.u32 %r0, [buf+8]; (line {line_of(text, 'ld.shared')}): thread "
+        "(0, 0, 0) of CTA (0, 0, 0): uninitialised: shared address 0x8 (buf) is read before it was "
+        "written"
+    )
+
+
+def test_a_register_that_only_some_threads_have_written_is_found() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    setp.lt.u32 %p0, %r0, {limit};
+    @%p0 mov.u32 %r1, 5;
+    @%p0 add.u32 %r2, %r1, 1;
+    add.u32 %r3, %r1, 1;
+    ret;
+    """
+    assert reports_of(ptx(body.format(limit=64)), []) == ()
+    text = ptx(body.format(limit=40))
+    (report,) = reports_of(text, [])
+    assert report.message == (
+        f"kernel k: add.u32 %r3, %r1, 1; (line {line_of(text, 'add.u32 %r3')}): "
+        "thread (40, 0, 0) of CTA (0, 0, 0): undefined: reads %r1, which it has not written"
+    )
+
+
+def test_shared_memory_out_of_bounds_names_the_range_and_the_size() -> None:
+    text = ptx("    ld.shared.v2.u32 {%r0, %r1}, [buf+56];\n    ret;", shared=60)
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=32, args=[])
+    assert str(caught.value) == (
+        f"kernel k: ld.shared.v2.u32 {{%r0, %r1}}, [buf+56]; (line {line_of(text, 'ld.shared')}): "
+        "thread (0, 0, 0) of CTA (0, 0, 0) wants to read 8 bytes of shared memory at 0x38 (buf), "
+        "outside its 60 bytes"
+    )
+
+
+# ------------------------------------------------------------------------------ asynchronous copies
+
+
+def pipeline(text: str) -> tuple[tuple[Report, ...], list[int], list[int]]:
+    x = np.arange(64 * 6, dtype=np.uint32)
+    y = np.zeros(64, np.uint32)
+    found = reports_of(ptx(text, "u64 x, u64 y", shared=512), [x, y], grid=1)
+    want = x[:256].reshape(4, 64)[:, ::-1].sum(axis=0, dtype=np.uint32)
+    return found, y.tolist(), want.tolist()
+
+
+def test_a_double_buffered_pipeline_is_clean_and_right() -> None:
+    found, got, want = pipeline(PIPELINE)
+    assert found == ()
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "kind"),
+    [
+        ("cp.async.wait_group 1;", "", "pending"),
+        ("cp.async.wait_group 1;", "cp.async.wait_group 2;", "pending"),
+        ("bar.sync 0; // arrived", "", "race"),
+        ("bar.sync 0; // read", "", "race"),
+    ],
+)
+def test_every_missing_wait_or_barrier_of_a_pipeline_is_found(
+    line: str, instead: str, kind: str
+) -> None:
+    found, got, want = pipeline(PIPELINE.replace(line, instead, 1))
+    assert {r.kind for r in found} == {kind}
+    assert (got == want) == (kind == "race")
+
+
+def test_a_missing_wait_reads_poison_without_the_sanitizer() -> None:
+    text = ptx(
+        ELEMENT
+        + """
+    cp.async.ca.shared.global [buf], [%rd1], 4;
+    cp.async.commit_group;
+    {wait}
+    ld.shared.u32 %r4, [buf];
+    st.global.u32 [%rd0+4], %r4;
+    ret;
+    """,
+        "u64 x",
+        shared=16,
+    )
+    for wait, want in (("", POISON), ("cp.async.wait_group 0;", 3), ("cp.async.wait_all;", 3)):
+        x = np.full(2, 3, np.uint32)
+        run(text.replace("{wait}", wait), grid=1, block=1, args=[x])
+        assert x[1] == want
+
+
+def test_wait_all_includes_copies_in_no_group_and_groups_belong_to_threads() -> None:
+    text = ptx(
+        ELEMENT
+        + """
+    mov.u32 %r5, buf;
+    shl.b32 %r6, %r3, 2;
+    add.u32 %r6, %r6, %r5;
+    cp.async.ca.shared.global [%r6], [%rd0], 4;
+    setp.lt.u32 %p0, %r3, 7;
+    @%p0 cp.async.commit_group;
+    @%p0 cp.async.wait_group 0;
+    @!%p0 cp.async.wait_group 0;
+    ld.shared.u32 %r4, [%r6];
+    cp.async.wait_all;
+    ld.shared.u32 %r7, [%r6];
+    sub.u32 %r4, %r4, %r7;
+    st.global.u32 [%rd0], %r4;
+    ret;
+    """,
+        "u64 x",
+        shared=128,
+    )
+    x = np.zeros(32, np.uint32)
+    run(text, grid=1, block=32, args=[x])
+    assert x.tolist() == [0] * 7 + [POISON] * 25
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 7, 12, 16])
+def test_a_short_copy_fills_up_with_zeros_and_reads_no_further(size: int) -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    ld.param.u64 %rd1, [y];
+    ld.param.u32 %r0, [size];
+    cp.async.cg.shared.global [buf], [%rd0], 16, %r0;
+    cp.async.wait_all;
+    ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [buf];
+    st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r4};
+    ret;
+    """,
+        "u64 x, u64 y, u32 size",
+        shared=16,
+    )
+    x, y = np.arange(1, size + 1, dtype=np.uint8), np.zeros(16, np.uint8)
+    run(text, grid=1, block=1, args=[x, y, size], sanitize=True)
+    assert y.tolist() == [*range(1, size + 1), *[0] * (16 - size)]
+
+
+def test_a_copy_from_outside_every_buffer_is_refused() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    cp.async.cg.shared.global [buf], [%rd0], 16;
+    ret;
+    """,
+        "u64 x",
+        shared=16,
+    )
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=1, args=[np.zeros(3, np.float32)])
+    assert str(caught.value) == (
+        f"kernel k: cp.async.cg.shared.global [buf], [%rd0], 16; (line {line_of(text, 'cp.async')})"
+        ": thread (0, 0, 0) of CTA (0, 0, 0) wants to read 16 bytes of global memory at "
+        "0x200000000, at byte 0 of x (0x200000000, 12 bytes)"
+    )

@@ -1,0 +1,749 @@
+"""The battery that every row of the instruction table goes through."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from isa import cases
+
+from ptxgen import ir
+from ptxgen.errors import AssemblerError, ModifierError
+from ptxgen.isa import SPECIALS, spec
+from ptxgen.isa.spec import Effect, Inst, Op
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import TARGETS, Target
+from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType
+
+ROWS = [row for rows in spec.rows().values() for row in rows]
+OPS_PER_ROW = 200  # of a row with more, a sample is tested
+MEANINGS_PER_ROW = 40
+LANES = 64  # two warps
+
+
+def label(row: Inst) -> str:
+    types = [str(t) for values in row.choices.values() for t in values if isinstance(t, ScalarType)]
+    return f"{row.syntax} ({' '.join(types)})" if types else row.syntax
+
+
+def ops_of(row: Inst, limit: int = OPS_PER_ROW) -> list[Op]:
+    """All ops of the row, or a fixed sample that has every choice of every slot."""
+    ops = list(row.all_ops())
+    if len(ops) <= limit:
+        return ops
+    sample = random.Random(row.syntax).sample(ops, limit)
+    missing = [
+        next(op for op in ops if op.modifiers[slot] == choice)
+        for slot, choices in row.choices.items()
+        for choice in choices
+        if all(op.modifiers[slot] != choice for op in sample)
+    ]
+    return sample + missing
+
+
+def seeded(op: Op) -> random.Random:
+    return random.Random(zlib.crc32(op.opcode.encode()))
+
+
+def with_effect(*effects: Effect) -> list[Any]:
+    return [pytest.param(r, id=label(r)) for r in ROWS if r.effect in effects]
+
+
+every_row = pytest.mark.parametrize("row", [pytest.param(r, id=label(r)) for r in ROWS])
+
+# ---------------------------------------- text
+
+
+def operands_of(op: Op) -> tuple[ir.Operand, ...]:
+    """Registers, literals and labels that fit the op, each in a register of its own."""
+    out: list[ir.Operand] = []
+    for n, want in enumerate(op.operands):
+        if want.literal is not None or want.kind == "imm":
+            value = cases.IMMEDIATES[want.name][0] if want.literal is None else want.literal
+            out.append(ir.IntImm(value))
+            continue
+        if want.type is None:
+            out.append(ir.Symbol("$end"))
+            continue
+        declared = want.type.register
+        regs = [ir.Reg(f"{REGISTER_PREFIX[declared]}{4 * n + i}", declared) for i in range(4)]
+        if want.address:
+            in_param = op.modifiers.get("space") == "param"  # a register may not point there
+            out.append(ir.Address(ir.Symbol("parameter") if in_param else regs[0]))
+        elif want.second:
+            first = out.pop()
+            assert isinstance(first, ir.Reg)
+            out.append(ir.Pair(first, regs[0]))
+        else:
+            out.append(ir.Vector(tuple(regs[: want.count])) if want.count else regs[0])
+    return tuple(out)
+
+
+def written(operand: ir.Operand) -> str:
+    match operand:
+        case ir.IntImm(value):
+            return str(value)
+        case ir.Symbol(name):
+            return name
+        case ir.Address(base):
+            return f"[{base.name}]"
+        case ir.Pair(first, second):
+            return f"{first.name}|{second.name}"
+        case ir.Vector(items):
+            return "{" + ", ".join(written(item) for item in items) + "}"
+        case ir.Reg(name):
+            return name
+    raise AssertionError(operand)
+
+
+def module_of(ops: list[Op], target: Target, ptx: tuple[int, int]) -> str:
+    """One kernel with all the ops; those that end it are guarded by a predicate."""
+    lines = [
+        ("@%p30 " if op.effect is Effect.CONTROL else "")
+        + f"{op.opcode} {', '.join(map(written, operands_of(op)))};"
+        for op in ops
+    ]
+    registers = [f".reg .{declared} {name}<32>;" for declared, name in REGISTER_PREFIX.items()]
+    return "\n".join(
+        [
+            f".version {ptx[0]}.{ptx[1]}\n.target {target}\n.address_size 64",
+            ".visible .entry kernel(.param .align 16 .b8 parameter[16])\n{",
+            *registers,
+            *lines,
+            "$end:\nret;\n}\n",
+        ]
+    )
+
+
+@every_row
+def test_every_op_is_recognised_from_what_it_prints(row: Inst) -> None:
+    for op in ops_of(row):
+        assert op in spec.recognise(op.opcode)
+        assert spec.op_of(ir.Instr(op.opcode, operands_of(op))) is op
+
+
+def test_no_two_rows_print_one_opcode_for_the_same_shape_of_operands() -> None:
+    seen: dict[Any, Inst] = {}
+    for row in ROWS:
+        for op in row.all_ops():
+            shape = tuple((o.address, o.count, o.second) for o in op.operands)
+            other = seen.setdefault((op.opcode, shape), row)
+            assert other is row, f"{op.opcode} is printed by {label(row)} and {label(other)}"
+
+
+def test_every_row_names_the_section_that_describes_it() -> None:
+    assert [label(row) for row in ROWS if ": " not in row.section] == []
+
+
+def test_every_inexact_row_states_its_accuracy_in_words() -> None:
+    assert [label(row) for row in ROWS if bool(row.max_ulp) != bool(row.accuracy)] == []
+
+
+# ---------------------------------------- gates
+
+# The assembler also knows targets that this project does not; these are steps for the test.
+PTX_VERSIONS = (
+    *((6, 3), (6, 4), (6, 5)),
+    *((7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 5), (7, 6), (7, 7), (7, 8)),
+    *((8, 0), (8, 1), (8, 2), (8, 3), (8, 4), (8, 5), (8, 6), (8, 7), (8, 8)),
+)  # fmt: skip
+IN_ORDER = sorted(TARGETS.values(), key=lambda t: (t.sm, t.suffix))
+
+
+def oldest_target(op: Op) -> Target:
+    """The oldest target that runs the op; all of ours are younger than most instructions."""
+    return next(t for t in IN_ORDER if op.gate.admits(t.name, t.sm))
+
+
+@pytest.mark.ptxas
+def test_the_assembler_accepts_every_op_at_its_gate(assembler: Assembler) -> None:
+    groups: dict[Any, list[Op]] = defaultdict(list)
+    for row in ROWS:
+        for op in ops_of(row):
+            target = oldest_target(op)
+            groups[target, max(op.gate.ptx, target.ptx)].append(op)
+    for (target, ptx), ops in groups.items():
+        assembler.assemble(module_of(ops, target, ptx), target.name, opt_level=0)
+
+
+@pytest.mark.ptxas
+def test_the_assembler_knows_every_special_register_and_its_type(assembler: Assembler) -> None:
+    turing = TARGETS["sm_75"]
+    lines = [
+        f"mov.{s.type} {REGISTER_PREFIX[s.type.register]}1, {name};"
+        for name, s in SPECIALS.items()
+        if s.gate.admits(turing.name, turing.sm) and s.gate.ptx <= turing.ptx
+    ]
+    assert len(lines) == len(SPECIALS)
+    text = module_of([], turing, turing.ptx).replace("$end:", "\n".join(lines))
+    assembler.assemble(text, turing.name, opt_level=0)
+
+
+def below_the_gate(op: Op) -> Iterator[tuple[Target, tuple[int, int]]]:
+    """The target and PTX version one step too old for the op, as far as the assembler knows any."""
+    target = oldest_target(op)
+    if op.gate.ptx > target.ptx:
+        yield target, max(v for v in PTX_VERSIONS if v < op.gate.ptx)
+    older = [t for t in IN_ORDER if t.sm < target.sm]
+    if older:
+        yield older[-1], max(op.gate.ptx, older[-1].ptx)
+
+
+@pytest.mark.ptxas
+@every_row
+def test_the_assembler_refuses_the_row_one_step_below_each_of_its_gates(
+    row: Inst, assembler: Assembler
+) -> None:
+    one_for_each_gate = {op.gate: op for op in row.all_ops()}
+    for op in one_for_each_gate.values():
+        for target, ptx in below_the_gate(op):
+            with pytest.raises(AssemblerError, match=r"requires|not supported|introduced"):
+                assembler.assemble(module_of([op], target, ptx), target.name, opt_level=0)
+
+
+# ---------------------------------------- values
+
+FLOAT_BITS = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}
+
+
+def special_bits(name: str) -> list[int]:
+    """Zeros, subnormals, the smallest and largest numbers, infinity, NaN, 1, ties; both signs."""
+    exponents, mantissa = FLOAT_BITS[name]
+    bias = (1 << exponents - 1) - 1
+    top = (1 << exponents) - 1 << mantissa
+    one = bias << mantissa
+    half, two_and_a_half = bias - 1 << mantissa, (bias + 1 << mantissa) | 1 << mantissa - 2
+    positive = [
+        0,
+        1,
+        (1 << mantissa) - 1,
+        1 << mantissa,
+        one,
+        one + 1,
+        half,
+        two_and_a_half,
+        top - 1,
+        top,
+    ]
+    return [*positive, *(p | 1 << exponents + mantissa for p in positive), top | 1 << mantissa - 1]
+
+
+def random_bits(name: str, rng: random.Random) -> int:
+    """Any bits, or a number of moderate size with few bits, whose sums and products make ties."""
+    exponents, mantissa = FLOAT_BITS[name]
+    if rng.random() < 0.5:
+        return rng.getrandbits(exponents + mantissa + 1)
+    bias = (1 << exponents - 1) - 1
+    spread = min(bias - 1, mantissa + 4)
+    exponent = bias + rng.randint(-spread, spread)
+    top_bits = rng.getrandbits(mantissa // 2 + 2) << mantissa - (mantissa // 2 + 2)
+    return rng.getrandbits(1) << exponents + mantissa | exponent << mantissa | top_bits
+
+
+def special_integers(bits: int) -> list[int]:
+    top = 1 << bits - 1
+    near = [0, 1, 2, top - 1, top, 2 * top - 1, 2 * top - 2]
+    return [*near, *(n for n in (7, 31, 32, 33, 63, 64, 65, 255, 256, 0x1F1F) if n < top)]
+
+
+def random_integer(bits: int, rng: random.Random) -> int:
+    return rng.getrandbits(rng.choice((bits, bits, bits // 2, 5)))
+
+
+def bits_of_lanes(type: ScalarType, n: int, rng: random.Random) -> list[int]:
+    if type.kind == "p":
+        return [rng.getrandbits(1) for _ in range(n)]
+    if type.kind == "x":
+        half = TYPES[type.name.removesuffix("x2")]
+        pairs = zip(bits_of_lanes(half, n, rng), bits_of_lanes(half, n, rng), strict=True)
+        return [low | high << 16 for low, high in pairs]
+    specials = special_bits(type.name) if type.is_float else special_integers(type.bits)
+    fresh = random_bits if type.is_float else random_integer
+    size = type.name if type.is_float else type.bits
+    return [
+        rng.choice(specials) if rng.random() < 0.4 else fresh(size, rng)  # type: ignore[arg-type]
+        for _ in range(n)
+    ]
+
+
+def array_of(type: ScalarType, bits: list[int]) -> np.ndarray:
+    if type.kind == "p":
+        return np.array(bits, dtype=bool)
+    unsigned = np.array(bits, dtype=np.uint64).astype(f"u{type.bits // 8}")
+    return unsigned.view(type.dtype)
+
+
+def lanes_for(op: Op, n: int, rng: random.Random) -> dict[str, Any]:
+    """Operands for `n` lanes: all pairs of special values first when two operands are floats."""
+    out: dict[str, Any] = {}
+    values = [o for o in op.sources if o.kind == "value" and o.literal is None]
+    for o in values:
+        assert o.type is not None
+        arrays = [array_of(o.type, bits_of_lanes(o.type, n, rng)) for _ in range(o.count or 1)]
+        out[o.name] = tuple(arrays) if o.count else arrays[0]
+    floats = [o for o in values if o.type is not None and o.type.is_float and not o.count]
+    if floats:
+        assert floats[0].type is not None
+        specials = special_bits(floats[0].type.name)
+        pairs = list(itertools.product(specials, repeat=min(2, len(floats))))
+        rng.shuffle(pairs)
+        for i, o in enumerate(floats[:2]):
+            assert o.type is not None
+            column = array_of(o.type, [p[i] for p in pairs[: n // 2]])
+            out[o.name][: len(column)] = column
+    return out
+
+
+def number(type: ScalarType, lane: Any) -> Any:
+    """One lane as Python has it; a packed pair as two floats."""
+    if type.kind == "x":
+        half = TYPES[type.name.removesuffix("x2")].dtype
+        parts = np.array([lane]).view(np.uint16).view(half)
+        return tuple(float(p) for p in parts)
+    if type.kind == "p":
+        return bool(lane)
+    return float(lane) if type.is_float else int(lane)
+
+
+SMALLEST = {"f32": 2.0**-126, "f16": 2.0**-14}
+
+
+def flush(op: Op, type: ScalarType, x: Any) -> Any:
+    """What .ftz does: to f32 everywhere, to f16 in arithmetic but not in conversions."""
+    name = type.name.removesuffix("x2")
+    only_f32 = op.row.name == "cvt"
+    if not op.modifiers.get("ftz") or name not in SMALLEST or (only_f32 and name != "f32"):
+        return x
+    return math.copysign(0.0, x) if abs(x) < SMALLEST[name] else x
+
+
+# A sum that is exactly zero is -0 when rounding down: the operands to negate to see it as +0.
+TERMS = {"add": (0, 1), "sub": (0, 1), "fma": (0, 2)}
+
+
+def zero_like(op: Op, meaning: Any, m: SimpleNamespace, floats: list[Any]) -> float:
+    """The sign that IEEE 754 gives to an exact zero."""
+    if op.modifiers.get("rnd") != "rm" or op.row.name not in TERMS:
+        return math.copysign(0.0, meaning(m, *floats))
+    negated = [-x if n in TERMS[op.row.name] else x for n, x in enumerate(floats)]
+    return -math.copysign(0.0, meaning(m, *negated))
+
+
+def finished(op: Op, format: str, exact: Any) -> float:
+    """An exact number (or a float) as the result register gets it: rounded, relu, flushed,
+    saturated.
+    """
+    rnd = op.modifiers.get("rnd")
+    rnd = rnd if rnd in ("rz", "rm", "rp", "rna") else "rn"
+    if isinstance(exact, float) and (not math.isfinite(exact) or exact == 0):
+        x = exact
+    else:
+        x = cases.rounded(Fraction(exact), format, rnd)
+    if op.modifiers.get("relu") and x <= 0:
+        x = 0.0
+    x = flush(op, TYPES["f32" if format == "tf32" else format], x)
+    if op.modifiers.get("sat"):
+        x = 0.0 if not x > 0 else min(x, 1.0)
+    return x
+
+
+def exactly(x: Any) -> Any:
+    """A finite float as a fraction; anything else as it is."""
+    return Fraction(x) if isinstance(x, float) and math.isfinite(x) else x
+
+
+def expected_number(
+    op: Op, format: str, meaning: Any, m: SimpleNamespace, operands: list[Any]
+) -> Any:
+    m.floats = [x for x in operands if isinstance(x, float)]
+    finite = all(math.isfinite(x) for x in m.floats)
+    exact = meaning(m, *(map(exactly, operands) if finite else operands))
+    if isinstance(exact, Fraction) and exact == 0 and m.floats:
+        exact = zero_like(op, meaning, m, operands)
+    return finished(op, format, exact)
+
+
+def same_number(got: float, want: float, tolerance: float, format: str) -> bool:
+    if math.isnan(want) or math.isnan(got):
+        return math.isnan(want) and math.isnan(got)
+    if got == want:
+        return math.copysign(1, got) == math.copysign(1, want)
+    if not tolerance or math.isinf(want) or math.isinf(got):
+        return False
+    precision, low, _ = cases.FORMATS[format]
+    ulp = 2.0 ** (max(low, math.frexp(want)[1] - 1) - precision + 1)
+    return abs(got - want) <= tolerance * ulp
+
+
+def agrees(
+    op: Op, type: ScalarType, got: Any, meaning: Any, m: SimpleNamespace, operands: list[Any]
+) -> str:
+    """Empty if one lane of a result is what the meaning says, else what was wanted."""
+    operands = [
+        flush(op, o.type, x) if o.type is not None and isinstance(x, float) else x
+        for o, x in zip((o for o in op.sources if o.literal is None), operands, strict=True)
+    ]
+    if type.kind == "p":
+        want = meaning(m, *operands)
+        return "" if bool(got) == want and isinstance(want, bool) else str(want)
+    if op.row.name == "cvt_tf32":
+        want = expected_number(op, "tf32", meaning, m, operands)
+        value = float(np.uint32(got).view(np.float32))
+        return "" if same_number(value, want, 0, "tf32") else str(want)
+    if type.is_float:
+        want = expected_number(op, type.name, meaning, m, operands)
+        return "" if same_number(float(got), want, op.row.max_ulp, type.name) else str(want)
+    want = meaning(m, *map(exactly, operands))
+    return "" if int(got) % (1 << type.bits) == want % (1 << type.bits) else str(want)
+
+
+def agrees_packed(
+    op: Op, type: ScalarType, got: Any, meaning: Any, m: SimpleNamespace, operands: list[Any]
+) -> str:
+    half = type.name.removesuffix("x2")
+    values = number(type, got)
+    if op.row.name == "cvt":
+        wants = tuple(
+            finished(op, half, x if not math.isfinite(x) or x == 0 else Fraction(x))
+            for x in meaning(m, *operands)
+        )
+    else:
+        halves = [[flush(op, type, x[i]) for x in operands] for i in range(2)]
+        wants = tuple(expected_number(op, half, meaning, m, list(h)) for h in halves)
+    same = all(same_number(v, w, 0, half) for v, w in zip(values, wants, strict=True))
+    return "" if same else str(wants)
+
+
+def modifiers_of(op: Op) -> SimpleNamespace:
+    """The modifiers, and the type of the row as `type` where it is written into the opcode."""
+    last = op.opcode.split(".")[-1]
+    return SimpleNamespace(**{"type": TYPES.get(last), **op.modifiers})
+
+
+def call(op: Op, machine: Any, operands: dict[str, Any]) -> Any:
+    parameters = (
+        op.row.semantics.__wrapped__
+        if hasattr(op.row.semantics, "__wrapped__")
+        else op.row.semantics
+    )
+    names = parameters.__code__.co_varnames[
+        : parameters.__code__.co_argcount + parameters.__code__.co_kwonlyargcount
+    ]
+    arguments = {**operands, **op.modifiers}
+    if "machine" in names:
+        arguments["machine"] = machine
+    return op.row.semantics(**{n: arguments[n] for n in names if n in arguments})
+
+
+# ---------------------------------------- meaning
+
+
+@pytest.mark.parametrize("row", with_effect(Effect.NONE))
+def test_the_meaning_of_a_row_agrees_with_plain_python(row: Inst) -> None:
+    meaning = cases.MEANING[row.syntax]
+    for op in ops_of(row, MEANINGS_PER_ROW):
+        rng = seeded(op)
+        operands = lanes_for(op, LANES * 2, rng)
+        immediates = [o.name for o in op.sources if o.kind == "imm" and o.literal is None]
+        for literals in itertools.product(*(cases.IMMEDIATES[n] for n in immediates)):
+            everything = {**operands, **dict(zip(immediates, literals, strict=True))}
+            check_lanes(op, meaning, everything, call(op, None, everything))
+
+
+def check_lanes(op: Op, meaning: Any, operands: dict[str, Any], result: Any) -> None:
+    names = [(o.name, o.type, o.count) for o in op.sources if o.literal is None]
+    for lane in range(LANES * 2 if op.dests else 0):
+        values = [lane_value(type, count, operands[name], lane) for name, type, count in names]
+        m = modifiers_of(op)
+        dest = op.dests[0]
+        assert dest.type is not None
+        if dest.count:
+            got = tuple(int(part[lane]) for part in result)
+            assert got == meaning(m, *values), (op, values)
+            continue
+        check = agrees_packed if dest.type.kind == "x" else agrees
+        assert result.dtype == dest.type.dtype, (op, result.dtype)
+        wanted = check(op, dest.type, result[lane], meaning, m, values)
+        assert not wanted, (op, values, result[lane], wanted)
+
+
+def lane_value(type: ScalarType | None, count: int, lanes: Any, lane: int) -> Any:
+    if type is None:
+        return lanes
+    if count:
+        return tuple(number(type, part[lane]) for part in lanes)
+    return number(type, lanes[lane])
+
+
+@pytest.mark.parametrize("row", with_effect(Effect.NONE))
+def test_a_meaning_takes_scalars_and_arrays_mixed(row: Inst) -> None:
+    op = row.resolve({})
+    operands = lanes_for(op, LANES, seeded(op))
+    for o in op.sources:
+        if o.kind == "imm":
+            operands[o.name] = cases.IMMEDIATES[o.name][0]
+    whole = call(op, None, operands)
+    scalars = {k: x if isinstance(x, int) else scalar(x) for k, x in operands.items()}
+    for name in [None, *(k for k, x in operands.items() if not isinstance(x, int))]:
+        mixed = {k: x if k == name else scalars[k] for k, x in operands.items()}
+        results, wholes = (
+            r if isinstance(r, tuple) else (r,) for r in (call(op, None, mixed), whole)
+        )
+        for got, want in zip(results, wholes, strict=True):
+            first = np.ravel(got)[0]
+            assert got.dtype == want.dtype
+            assert first == want[0] or (first != first and want[0] != want[0])
+
+
+def scalar(lanes: Any) -> Any:
+    return tuple(x[0] for x in lanes) if isinstance(lanes, tuple) else lanes[0]
+
+
+def test_no_case_is_left_without_a_row() -> None:
+    pure = {r.syntax for r in ROWS if r.effect is Effect.NONE}
+    memory = {r.syntax for r in ROWS if r.effect in (Effect.READ, Effect.WRITE, Effect.ATOMIC)}
+    warp = {r.syntax for r in ROWS if r.effect is Effect.WARP}
+    rest = {r.syntax for r in ROWS} - pure - memory - warp
+    assert (set(cases.MEANING), set(cases.MEMORY), set(cases.WARP), set(cases.CALLS)) == (
+        pure, memory, warp, rest,
+    )  # fmt: skip
+
+
+# ---------------------------------------- memory
+
+CELL = 16  # bytes for each lane
+
+
+class Memory:
+    """A machine with one cell for each lane in every space, whose addresses are shuffled."""
+
+    def __init__(self, rng: random.Random) -> None:
+        spaces = ("global", "shared", "param", "const", "local", "generic")
+        self.cells = {
+            s: np.frombuffer(rng.randbytes(CELL * LANES), np.uint8).copy() for s in spaces
+        }
+        order = list(range(LANES))
+        rng.shuffle(order)
+        self.address = np.array(order, dtype=np.uint64) * np.uint64(CELL)
+
+    def values(self, space: str, type: ScalarType, count: int) -> list[np.ndarray]:
+        width = type.nbytes
+        rows = self.cells[space].reshape(LANES, CELL)[(self.address // CELL).astype(int)]
+        return [
+            np.ascontiguousarray(rows[:, i * width : (i + 1) * width]).view(type.dtype)[:, 0]
+            for i in range(count)
+        ]
+
+    def load(
+        self, space: str, address: np.ndarray, type: ScalarType, count: int
+    ) -> tuple[np.ndarray, ...]:
+        assert (address == self.address).all()
+        return tuple(self.values(space, type, count))
+
+    def store(
+        self, space: str, address: np.ndarray, type: ScalarType, values: tuple[np.ndarray, ...]
+    ) -> None:
+        assert (address == self.address).all()
+        cells = self.cells[space].reshape(LANES, CELL)
+        for i, value in enumerate(values):
+            assert value.dtype == type.dtype
+            raw = np.ascontiguousarray(value).view(np.uint8).reshape(LANES, type.nbytes)
+            cells[(address // CELL).astype(int), i * type.nbytes : (i + 1) * type.nbytes] = raw
+
+    def atomic(
+        self, space: str, address: np.ndarray, type: ScalarType, update: Any, operands: Any
+    ) -> np.ndarray:
+        old = self.values(space, type, 1)[0]
+        self.store(space, address, type, (update(old, *operands),))
+        return old
+
+
+def memory_case(
+    op: Op, meaning: Any, m: SimpleNamespace, type: ScalarType, old: Any, operands: list[Any]
+) -> Any:
+    """New values and result of one lane, as numbers."""
+    if op.effect is not Effect.ATOMIC or type.is_integer or getattr(m, "op", "add") != "add":
+        return meaning(m, old, *operands)
+
+    def add(_: SimpleNamespace, x: Any, y: Any) -> Any:
+        return meaning(m, (x,), y)[0][0]
+
+    returned = None if op.row.name == "red" else old[0]
+    if type.kind != "x":
+        return (expected_number(op, type.name, add, m, [old[0], *operands]),), returned
+    half = type.name.removesuffix("x2")
+    pairs = zip(old[0], operands[0], strict=True)
+    return (tuple(expected_number(op, half, add, m, list(p)) for p in pairs),), returned
+
+
+@pytest.mark.parametrize("row", with_effect(Effect.READ, Effect.WRITE, Effect.ATOMIC))
+def test_a_memory_row_reads_and_writes_what_plain_python_says(row: Inst) -> None:
+    for op in ops_of(row, MEANINGS_PER_ROW):
+        check_memory(op, cases.MEMORY[row.syntax])
+
+
+def check_memory(op: Op, meaning: Any) -> None:
+    rng = seeded(op)
+    memory, m = Memory(rng), modifiers_of(op)
+    m.vec = getattr(m, "vec", None)
+    type, space = m.type, getattr(m, "space", "global" if "global" in op.opcode else "generic")
+    count = int(m.vec[1:]) if m.vec else 1
+    if op.effect is Effect.ATOMIC:  # numbers that add and compare in interesting ways
+        memory.store(
+            space, memory.address, type, (array_of(type, bits_of_lanes(type, LANES, rng)),)
+        )
+    before = memory.values(space, type, count)
+    untouched = {s: c.copy() for s, c in memory.cells.items() if s != space}
+    operands = {**lanes_for(op, LANES, rng), "addr": memory.address}
+    if "cas" in op.opcode:
+        operands["b"][::2] = before[0][::2]  # these will be exchanged
+    result = call(op, memory, operands)
+    after = memory.values(space, type, count)
+    sources = [o for o in op.sources if not o.address]
+    for lane in range(LANES):
+        old = tuple(number(type, x[lane]) for x in before)
+        values = [lane_value(o.type, o.count, operands[o.name], lane) for o in sources]
+        new, value = memory_case(op, meaning, m, type, old, values)
+        same_values(type, [x[lane] for x in after], new)
+        if value is not None:
+            got = [x[lane] for x in result[0]] if m.vec else [result[lane]]
+            same_values(type, got, value if m.vec else (value,))
+    assert all((memory.cells[s] == c).all() for s, c in untouched.items())
+
+
+def same_values(type: ScalarType, got: list[Any], want: Any) -> None:
+    for g, w in zip(got, want, strict=True):
+        numbers = number(type, g)
+        pairs = zip(numbers, w, strict=True) if type.kind == "x" else [(numbers, w)]
+        for x, y in pairs:
+            if isinstance(x, float):
+                assert same_number(x, y, 0, "f64")
+            else:
+                assert x % (1 << type.bits) == y % (1 << type.bits)
+
+
+# ---------------------------------------- warps
+
+
+class Warps:
+    """Two warps, of which the second has idle lanes."""
+
+    def __init__(self, active: np.ndarray) -> None:
+        self.lanes = np.arange(LANES, dtype=np.uint32) % 32
+        self.running = active
+        self.synchronised: list[Any] = []
+
+    def lane_id(self) -> np.ndarray:
+        return self.lanes
+
+    def active(self) -> np.ndarray:
+        return self.running
+
+    def warp_sync(self, membermask: Any) -> None:
+        self.synchronised.append(membermask)
+
+    def exchange(self, value: Any, source: np.ndarray, membermask: Any) -> np.ndarray:
+        self.synchronised.append(membermask)
+        assert ((source >= 0) & (source < 32)).all()
+        base = np.arange(LANES) // 32 * 32
+        return np.broadcast_to(value, (LANES,))[base + source.astype(int)]
+
+
+@pytest.mark.parametrize("row", with_effect(Effect.WARP))
+def test_a_warp_row_exchanges_what_plain_python_says(row: Inst) -> None:
+    for op in ops_of(row, MEANINGS_PER_ROW):
+        rng = seeded(op)
+        active = np.ones(LANES, dtype=bool)
+        active[32:] = [rng.random() < 0.7 for _ in range(32)]
+        active[40] = True
+        operands = lanes_for(op, LANES, rng)
+        if "c" in operands:  # segments of 1, 2, 4, … lanes
+            operands["c"] = np.array(
+                [31 | (32 - (1 << n % 6)) << 8 for n in range(LANES)], dtype=np.uint32
+            )
+        if "membermask" in operands:
+            idle = sum(1 << int(n) for n in np.flatnonzero(active[32:]))
+            operands["membermask"] = np.repeat(np.array([0xFFFFFFFF, idle], dtype=np.uint32), 32)
+        machine = Warps(active)
+        result = call(op, machine, operands)
+        assert len(machine.synchronised) == ("membermask" in operands)
+        check_warps(op, operands, active, result if isinstance(result, tuple) else (result,))
+
+
+def check_warps(
+    op: Op, operands: dict[str, Any], active: np.ndarray, results: tuple[Any, ...]
+) -> None:
+    meaning, m = cases.WARP[op.row.syntax], modifiers_of(op)
+    for lane in np.flatnonzero(active):
+        first = lane // 32 * 32
+        warp = [
+            SimpleNamespace(active=active[n], **{k: x[n].item() for k, x in operands.items()})
+            for n in range(first, first + 32)
+        ]
+        want = meaning(m, int(lane) - first, warp)
+        wants = want if isinstance(want, tuple) else (want,)
+        for got, value, dest in zip(results, wants, op.dests, strict=True):
+            assert dest.type is not None
+            assert got.dtype == dest.type.dtype
+            bits = max(dest.type.bits, 2)
+            assert int(got[lane]) % (1 << bits) == int(value) % (1 << bits), (op, lane)
+
+
+# ---------------------------------------- everything else
+
+OTHERS = (Effect.ASYNC, Effect.BARRIER, Effect.FENCE, Effect.CONTROL, Effect.ADDRESS)
+
+
+class Recorder:
+    """A machine that only writes down what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: self.calls.append(
+            (name, *args, *([kwargs] if kwargs else []))
+        )
+
+
+@pytest.mark.parametrize("row", with_effect(*OTHERS))
+def test_a_row_asks_the_machine_for_what_it_means(row: Inst) -> None:
+    for op in ops_of(row):
+        operands = {o.name: f"lanes of {o.name}" for o in op.sources if o.literal is None}
+        machine = Recorder()
+        call(op, machine, operands)
+        names = {**operands, **op.modifiers}
+        if names.get("level") == "gl":
+            names["level"] = "gpu"  # the older name of that scope
+        wanted = [
+            (call_[0], *(argument(names, x) for x in call_[1:]))
+            for call_ in cases.CALLS[row.syntax]
+        ]
+        assert machine.calls == wanted
+
+
+def argument(names: dict[str, Any], x: Any) -> Any:
+    """A name stands for the operand or the modifier; `=text` for itself."""
+    return (x[1:] if x.startswith("=") else names[x]) if isinstance(x, str) else x
+
+
+def test_an_operand_left_out_reaches_the_machine_as_none() -> None:
+    machine = Recorder()
+    call(spec.recognise("bar.sync")[0], machine, {"a": 1})
+    call(spec.recognise("cp.async.cg.shared.global")[0], machine, {"dst": 2, "src": 3})
+    assert machine.calls == [("barrier", 1, None, {"wait": True}), ("copy_async", 2, 3, 16, None)]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ModifierError) as refused:
+        spec.rows_named("fmaa")
+    assert str(refused.value) == "no instruction 'fmaa'; did you mean 'fma'?"

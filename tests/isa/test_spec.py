@@ -1,0 +1,237 @@
+"""What `@inst` refuses, what a row tells a user who got a modifier wrong, and how gates combine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ptxgen import ir, isa
+from ptxgen.errors import ModifierError, TypeMismatchError
+from ptxgen.isa import spec
+from ptxgen.isa.spec import ANY, Effect, Gate, gate, inst
+from ptxgen.types import b32, b64, f32, pred, s32, u16, u32
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows that a test declares vanish with it."""
+    monkeypatch.setattr(spec, "_ROWS", {k: list(v) for k, v in spec._ROWS.items()})
+    monkeypatch.setattr(spec, "_HEADS", {k: list(v) for k, v in spec._HEADS.items()})
+    spec._RECOGNISED.clear()
+    yield
+    spec._RECOGNISED.clear()
+
+
+def meaning(a: Any) -> Any:
+    """d = a."""
+    return a
+
+
+def undocumented(a: Any) -> Any:
+    return a
+
+
+def with_flag(a: Any, *, ftz: bool) -> Any:
+    """d = a."""
+    return a, ftz
+
+
+def with_machine(machine: Any, a: Any) -> Any:
+    """d = a."""
+    return machine, a
+
+
+REFUSALS: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
+    ("copy.f32 d, a", {}, undocumented,
+     "@inst('copy.f32 d, a'): the function needs a docstring that says what the instruction means"),
+    ("copy.f32 d, a", {"rnd": ("rn",)}, meaning,
+     "@inst('copy.f32 d, a'): choices for ['rnd'], which are not in the opcode"),
+    ("copy.type d, a", {"type": ()}, meaning,
+     "@inst('copy.type d, a'): a slot without choices"),
+    ("copy{.ftz}.f32 d, a", {}, meaning,
+     "@inst('copy{.ftz}.f32 d, a'): the function takes ['a'], the instruction has ['a', 'ftz']"),
+    ("copy.f32 d, a", {}, with_flag,
+     "@inst('copy.f32 d, a'): the function takes ['a', 'ftz'], the instruction has ['a']"),
+    ("copy.f32 d, a, b", {}, meaning,
+     "@inst('copy.f32 d, a, b'): the function takes ['a'], the instruction has ['a', 'b']"),
+    ("copy.f32 d, a", {"effect": Effect.READ}, meaning,
+     "@inst('copy.f32 d, a'): an effect other than NONE and the parameter 'machine' go together"),
+    ("copy.f32 d, a", {}, with_machine,
+     "@inst('copy.f32 d, a'): an effect other than NONE and the parameter 'machine' go together"),
+    ("copy.f32 d, a:", {}, meaning, "cannot read the operand 'a:' in 'd, a:'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("syntax", "keywords", "function", "message"), REFUSALS)
+def test_a_declaration_that_contradicts_itself_is_refused(
+    syntax: str, keywords: dict[str, Any], function: Callable[..., Any], message: str
+) -> None:
+    before = {name: len(rows) for name, rows in isa.rows().items()}
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  # the whole text is compared below
+        inst(syntax, **keywords)(function)
+    assert str(refused.value) == message
+    assert {name: len(rows) for name, rows in isa.rows().items()} == before
+
+
+def test_the_same_syntax_with_the_same_choices_is_refused_and_with_others_is_not() -> None:
+    inst("copy.type d, a", type=(f32,))(meaning)
+    inst("copy.type d, a", type=(u32,))(meaning)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  # the whole text is compared below
+        inst("copy.type d, a", type=(f32,))(meaning)
+    assert str(refused.value) == "@inst('copy.type d, a'): declared twice"
+    assert len(isa.rows_named("copy")) == 2
+
+
+def test_a_new_row_is_recognised_although_its_opcode_was_unknown_before() -> None:
+    assert isa.recognise("copy.f32") == ()
+    inst("copy.f32 d, a")(meaning)
+    assert [op.row.name for op in isa.recognise("copy.f32")] == ["copy"]
+
+
+WRONG_MODIFIERS: list[tuple[dict[str, Any], str]] = [
+    ({"rnf": "rn"},
+     "fma has no modifier 'rnf'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
+    ({"volatile": True},
+     "fma has no modifier 'volatile' (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
+    ({"rnd": "rx"},
+     "fma: rnd must be one of rn, rz, rm, rp, got rx "
+     "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
+    ({"ftz": "yes"},
+     "fma: ftz must be one of False, True, got yes (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("modifiers", "message"), WRONG_MODIFIERS)
+def test_a_wrong_modifier_is_refused_with_what_is_legal(
+    modifiers: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModifierError) as refused:
+        isa.rows_named("fma")[0].resolve(modifiers)
+    assert str(refused.value) == message
+
+
+def test_an_optional_slot_left_out_is_not_offered_as_a_choice() -> None:
+    with pytest.raises(ModifierError) as refused:
+        isa.rows_named("ld")[0].resolve({"vec": "v3"})
+    assert str(refused.value) == (
+        "ld: vec must be one of v2, v4, got v3 "
+        "(syntax: ld.space{.cop}{.vec}.type d*vec, [addr:u64])"
+    )
+
+
+def test_a_misspelt_choice_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ModifierError) as refused:
+        isa.rows_named("st")[0].resolve({"space": "globl"})
+    assert str(refused.value) == (
+        "st: space must be one of global, shared, local, got globl; did you mean 'global'? "
+        "(syntax: st.space{.cop}{.vec}.type [addr:u64], a*vec)"
+    )
+
+
+def test_one_op_exists_for_each_choice_of_modifiers() -> None:
+    row = isa.rows_named("fma")[0]
+    assert row.resolve({}) is row.resolve({"rnd": "rn", "ftz": False})
+    assert row.resolve({}) is not row.resolve({"ftz": True})
+    assert len(list(row.all_ops())) == 4 * 2 * 2
+
+
+def test_an_opcode_that_no_row_prints_is_refused_with_what_its_head_declares() -> None:
+    with pytest.raises(ModifierError) as refused:
+        isa.op_of(ir.Instr("tanh.rn.f32"))
+    assert str(refused.value) == (
+        "no instruction prints the opcode 'tanh.rn.f32'; tanh is declared as: tanh.approx.f32 d, a"
+    )
+    with pytest.raises(ModifierError) as refused:
+        isa.op_of(ir.Instr("tahn.approx.f32"))
+    assert str(refused.value) == (
+        "no instruction prints the opcode 'tahn.approx.f32'; did you mean 'tanh'?"
+    )
+
+
+def test_operands_that_fit_no_row_of_their_opcode_are_refused_with_all_of_them() -> None:
+    with pytest.raises(TypeMismatchError) as refused:
+        isa.op_of(ir.Instr("mov.b64", ()))
+    assert str(refused.value) == (
+        "mov.b64: its 0 operands fit none of: mov.type d, a | mov.b64 d, a:b32*2 | "
+        "mov.b64 d, a:b16*4 | mov.b64 d:b32*2, a | mov.b64 d:b16*4, a"
+    )
+
+
+def test_the_shape_of_the_operands_tells_rows_of_one_opcode_apart() -> None:
+    d, p = ir.Reg("%r1", "b32"), ir.Reg("%p1", "pred")
+    rest = (d, ir.IntImm(1), ir.IntImm(31), ir.IntImm(-1))
+    assert isa.op_of(ir.Instr("shfl.sync.bfly.b32", (d, *rest))).row.name == "shfl"
+    pair = isa.op_of(ir.Instr("shfl.sync.bfly.b32", (ir.Pair(d, p), *rest)))
+    assert pair.row.name == "shfl_pred"
+    assert pair.pairs == {0}
+    assert [o.type for o in pair.dests] == [b32, pred]
+
+
+def test_an_operand_in_braces_may_be_left_out() -> None:
+    op = isa.recognise("bar.sync")[0]
+    assert (op.required, len(op.flat)) == (1, 2)
+    assert isa.fits(op, (ir.IntImm(0),))
+    assert isa.fits(op, (ir.IntImm(0), ir.IntImm(64)))
+    assert not isa.fits(op, ())
+
+
+def test_wide_is_twice_the_type_of_the_row() -> None:
+    op = isa.rows_named("mad_wide")[0].resolve({"type": u16})
+    assert [o.type for o in op.operands] == [u32, u16, u16, u32]
+
+
+def test_an_operand_without_a_type_has_that_of_the_slot_type_or_of_the_last_piece() -> None:
+    inst("copy.type.wide d, a", name="copy_wide", type=(s32, b64))(meaning)
+    assert isa.rows_named("copy_wide")[0].resolve({}).sources[0].type is s32
+    assert isa.recognise("ex2.approx.f32")[0].sources[0].type is f32
+
+
+def test_a_vector_is_as_wide_as_its_slot_says() -> None:
+    row = isa.rows_named("ld")[0]
+    assert [row.resolve({"vec": v}).dests[0].count for v in (None, "v2", "v4")] == [0, 2, 4]
+
+
+def test_gates_join_to_what_both_need() -> None:
+    ampere, hopper = gate(ptx=(7, 0), sm=80), gate(ptx=(7, 8), sm=90)
+    assert ampere.join(hopper) == hopper == hopper.join(ampere)
+    assert ampere.join(ANY) is ampere
+    assert ANY.join(ampere) is ampere
+    late_language = gate(ptx=(8, 0), sm=70)
+    assert ampere.join(late_language) == Gate((8, 0), 80)
+    only_90a, only_either = gate(only=["sm_90a"]), gate(only=["sm_90a", "sm_100a"])
+    assert only_90a.join(only_either).only == {"sm_90a"}
+    assert only_90a.join(ampere).only == {"sm_90a"}
+
+
+def test_a_gate_admits_its_gpu_and_later_ones_unless_it_names_some() -> None:
+    assert not gate(sm=80).admits("sm_75", 75)
+    assert gate(sm=80).admits("sm_80", 80)
+    assert gate(sm=80).admits("sm_120", 120)
+    assert gate(sm=90, only=["sm_90a"]).admits("sm_90a", 90)
+    assert not gate(sm=90, only=["sm_90a"]).admits("sm_100", 100)
+
+
+def test_an_op_needs_what_its_row_and_its_choices_need() -> None:
+    row = isa.rows_named("ld_nc")[0]
+    assert row.resolve({}).gate == Gate((3, 1), 32)
+    assert row.resolve({"prefetch": "L2::256B"}).gate == Gate((7, 4), 80)
+
+
+def test_the_first_pieces_of_all_opcodes_are_known() -> None:
+    assert {"ld", "fma", "cp", "bar"} <= set(isa.heads())
+
+
+def test_an_op_and_its_row_say_what_they_are() -> None:
+    op = isa.recognise("ex2.approx.ftz.f32")[0]
+    assert repr(op) == "Op('ex2.approx.ftz.f32' of ex2)"
+    assert op.row.doc == "d = 2 to the power of a, approximately."
+
+
+def test_a_special_register_is_found_by_its_name() -> None:
+    assert isa.special_register("%tid.x").type is u32
+    assert isa.special_register("%clock64").gate == Gate((2, 0), 20)
+    with pytest.raises(ModifierError) as refused:
+        isa.special_register("%tid.w")
+    assert str(refused.value).startswith("no special register '%tid.w'; did you mean '%")

@@ -1,0 +1,65 @@
+"""Runs the forward kernel's own PTX on the interpreter, without the launch layer between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flash.config import AttentionConfig, KernelConfig
+from flash.forward import attention_forward
+from ptxgen import ir
+from ptxgen.interpreter import Result, run
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of one attention problem."""
+
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    head_dim_v: int
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+
+    def arrays(self, seed: int = 0) -> tuple[np.ndarray[Any, Any], ...]:
+        """Q, K, V with normal entries."""
+        rng = np.random.default_rng(seed)
+        shapes = (
+            (self.batch, self.heads, self.seq_q, self.head_dim),
+            (self.batch, self.kv_heads, self.seq_k, self.head_dim),
+            (self.batch, self.kv_heads, self.seq_k, self.head_dim_v),
+        )
+        return tuple(rng.standard_normal(s, dtype=np.float32) for s in shapes)
+
+
+def run_forward(
+    config: AttentionConfig,
+    arrays: tuple[np.ndarray[Any, Any], ...],
+    module: ir.Module | None = None,
+    kernel: KernelConfig | None = None,
+    **how: Any,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
+    """(out, lse, what the run did) of a config with `return_lse`; another `module` may take its kernel's place."""
+    q, k, v = arrays
+    kernel = kernel or config.kernel()
+    module = module or attention_forward(kernel)
+    batch, heads, seq_q = q.shape[:3]
+    out = np.full((batch, heads, seq_q, v.shape[3]), np.nan, np.float32)
+    lse = np.full((batch, heads, seq_q), np.nan, np.float32)
+    strides = [s // a.itemsize for a in (q, k, v, out) for s in a.strides[:3]]
+    sizes = [seq_q, k.shape[2], heads, heads // k.shape[1]]
+    tiling = kernel.tiling
+    result = run(
+        module,
+        kernel.name,
+        grid=(-(-seq_q // tiling.block_q) * heads * batch, 1, 1),
+        block=(tiling.threads, 1, 1),
+        args=[q, k, v, out, lse, *strides, *sizes, np.float32(config.scale)],
+        dynamic_smem=module.kernels[0].dynamic_shared_bytes,
+        **how,
+    )
+    return out, lse, result

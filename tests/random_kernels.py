@@ -1,0 +1,96 @@
+"""Random straight-line kernels of all instructions of the table, for property tests."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from ptxgen import ir
+from ptxgen.isa.spec import BoundOperand, Inst, Op, rows
+from ptxgen.types import REGISTER_PREFIX, ScalarType
+
+REGISTERS = 4  # of each class
+ROWS = [row for group in rows().values() for row in group]
+
+
+def register(declared: str) -> st.SearchStrategy[ir.Reg]:
+    names = [f"{REGISTER_PREFIX[declared]}{i}" for i in range(REGISTERS)]
+    return st.sampled_from([ir.Reg(name, declared) for name in names])
+
+
+def literal(type: ScalarType) -> st.SearchStrategy[ir.Operand]:
+    """A literal that may stand for a value of the type; a register where none may."""
+    if type.name in ("f32", "f64"):
+        bits = st.integers(0, (1 << type.bits) - 1)
+        return bits.map(lambda b: ir.FloatImm(b, type.bits))
+    if type.kind in "us" and type.bits >= 16:
+        return st.integers(0, 15).map(ir.IntImm)  # in range for barriers and shifts, too
+    return register(type.register)
+
+
+def scalar(operand: BoundOperand) -> st.SearchStrategy[ir.Operand]:
+    assert operand.type is not None
+    held = register(operand.type.register)
+    return held if operand.written else st.one_of(held, literal(operand.type))
+
+
+@st.composite
+def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
+    wanted = op.flat[place]
+    if wanted.literal is not None:
+        return ir.IntImm(wanted.literal)
+    if wanted.address:
+        if op.modifiers.get("space") == "param":
+            return ir.Address(ir.Symbol("Q"), 0)
+        assert wanted.type is not None
+        base = draw(register(wanted.type.register))
+        return ir.Address(base, 16 * draw(st.integers(-4, 4)))
+    if wanted.kind == "label":
+        return ir.Symbol("$here")
+    if wanted.kind == "imm":
+        return ir.IntImm(draw(st.sampled_from((4, 8))))
+    if place in op.pairs:
+        second = next(o for o in op.operands if o.second).type
+        assert wanted.type is not None
+        assert second is not None
+        pair = register(wanted.type.register), register(second.register)
+        return ir.Pair(draw(pair[0]), draw(pair[1]))
+    if wanted.count:
+        return ir.Vector(tuple(draw(scalar(wanted)) for _ in range(wanted.count)))
+    if op.opcode.startswith("bar.") and place == 1:
+        return ir.IntImm(32)
+    return draw(scalar(wanted))
+
+
+@st.composite
+def instruction(draw: st.DrawFn) -> ir.Instr:
+    row: Inst = draw(st.sampled_from(ROWS))
+    op = row.resolve({slot: draw(st.sampled_from(list(c))) for slot, c in row.choices.items()})
+    count = draw(st.integers(op.required, len(op.flat)))
+    operands = tuple(draw(operand_of(op, place)) for place in range(count))
+    guard = draw(st.none() | st.builds(ir.Guard, register("pred"), st.booleans()))
+    return ir.Instr(op.opcode, operands, guard)
+
+
+COMMENT = st.text("abcXYZ 0123=*.,:;/{}%", max_size=20).map(str.strip)
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> ir.Kernel:
+    body: list[ir.Statement] = [ir.Label("$here")]
+    body += draw(st.lists(st.one_of(instruction(), COMMENT.map(ir.Note)), max_size=20))
+    return ir.Kernel(
+        "random",
+        params=(ir.Param("Q", "b64"),),
+        registers=tuple(ir.RegisterRange(p, c, REGISTERS) for c, p in REGISTER_PREFIX.items()),
+        body=(*body, ir.Instr("ret")),
+        shared=(ir.Shared("scratch", 64, 16),) if draw(st.booleans()) else (),
+        threads=draw(st.sampled_from((0, 32, 128))),
+        min_ctas=draw(st.integers(0, 2)),
+    )
+
+
+MODULES = st.builds(
+    lambda kernel, header: ir.Module((8, 0), "sm_90a", (kernel,), header),
+    kernels(),
+    st.lists(COMMENT, max_size=3).map(tuple),
+)

@@ -1,0 +1,705 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import flash.build
+import ptxgen.runtime.cuda
+from flash.build import build
+from flash.config import AttentionConfig
+from ptxgen import ir
+from ptxgen.errors import BackendError
+from ptxgen.parse import parse
+from ptxgen.runtime import assembler as assembler_module
+from ptxgen.runtime.assembler import Assembler, Assembly, KernelUsage
+from ptxgen.target import TARGETS
+from tools import emit as tool
+
+ROOT = Path(tool.__file__).resolve().parent.parent
+SCRIPT = str(ROOT / "tools" / "emit.py")
+SMALL = ["--head-dim", "16", "--tile", "16", "--block-q", "16"]
+SMALL_CONFIG = AttentionConfig(head_dim=16, tile=16, block_q=16)
+
+
+def text_of(config: AttentionConfig) -> str:
+    return build(config.kernel()).text
+
+
+def run(argv: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, *argv], capture_output=True, check=False, **options)
+
+
+def fake_assembly(config: AttentionConfig, *, spilled: int = 0, stack: int = 0) -> Assembly:
+    name = build(config.kernel()).kernel.name
+    usage = KernelUsage(name, 96, spill_store_bytes=spilled, spill_load_bytes=2 * spilled)
+    usage = replace(usage, stack_bytes=stack)
+    return Assembly(b"\x7fELF of 17 bytes", "ptxas", "13.0.88", "sm_80", (usage,), (), "")
+
+
+@pytest.fixture
+def assembling(monkeypatch: pytest.MonkeyPatch) -> Callable[[Assembly], None]:
+    """Makes the tool's assembler give what the test wants."""
+
+    def use(assembly: Assembly) -> None:
+        found = SimpleNamespace(assemble=lambda *_: assembly)
+        monkeypatch.setattr(tool, "find_assembler", lambda **_: found)
+
+    return use
+
+
+# ------------------------------------------------------------------------------------ PTX
+
+
+def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.CaptureFixture) -> None:
+    assert tool.main(SMALL) == 0
+    printed = capfdbinary.readouterr()
+    assert printed.err == b""
+    assert printed.out == text_of(SMALL_CONFIG).encode()
+    assert parse(printed.out.decode()) == build(SMALL_CONFIG.kernel()).module
+
+
+@pytest.mark.parametrize(
+    ("argv", "config"),
+    [
+        (["--head-dim-v", "8"], {"head_dim_v": 8}),
+        (["--dtype", "f32"], {}),
+        (["--causal"], {"causal": True}),
+        (["--causal=bottom_right"], {"causal": "bottom_right"}),
+        (["--causal", "top_left"], {"causal": "top_left"}),
+        (["--return-lse"], {"return_lse": True}),
+        (["--alignment", "4"], {"alignment": 4}),
+        (["--alignment", "auto"], {}),
+        (["--tile", "32"], {"tile": 32}),
+        (["--tile", "auto", "--block-q", "auto"], {"tile": "auto", "block_q": "auto"}),
+        (["--block-q", "32"], {"block_q": 32}),
+        (["--target", "sm_75"], {"target": "sm_75"}),
+        (["--target", "sm_90a"], {"target": "sm_90a"}),
+    ],
+)
+def test_every_option_reaches_the_kernel(
+    capsys: pytest.CaptureFixture[str], argv: list[str], config: dict[str, object]
+) -> None:
+    assert tool.main([*SMALL, *argv]) == 0
+    assert capsys.readouterr().out == text_of(replace(SMALL_CONFIG, **config))
+
+
+def test_the_options_of_the_kernel_change_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        [], ["--head-dim-v", "8"], ["--causal"], ["--causal", "top_left"], ["--return-lse"],
+        ["--alignment", "4"], ["--tile", "32"], ["--block-q", "32"], ["--target", "sm_75"],
+    ]  # fmt: skip
+    texts = set()
+    for argv in options:
+        assert tool.main([*SMALL, *argv]) == 0
+        texts.add(capsys.readouterr().out)
+    assert len(texts) == len(options)
+
+
+def test_every_process_emits_the_same_bytes(tmp_path: Path) -> None:
+    environments = [
+        {"PYTHONHASHSEED": "0", "LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"PYTHONHASHSEED": "1", "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-16"},
+        {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo", "PTXGEN_CACHE": "off", "COLUMNS": "20"},
+    ]
+    want = text_of(replace(SMALL_CONFIG, causal=True, return_lse=True)).encode()
+    for number, extra in enumerate(environments):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        argv = [SCRIPT, *SMALL, "--causal", "--return-lse"]
+        done = run(argv, cwd=directory, env={**os.environ, **extra})
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout == want
+        assert list(directory.iterdir()) == []
+
+
+def test_emitting_imports_neither_cuda_nor_torch_nor_the_interpreter() -> None:
+    code = (
+        "import sys; from tools import emit; code = emit.main(sys.argv[1:]);"
+        "print(code, [m for m in sys.modules if m.split('.')[0] in ('cuda', 'torch', 'cupy', 'jax')"
+        " or m.startswith('ptxgen.interpreter')], file=sys.stderr)"
+    )
+    done = run(["-c", code, *SMALL], cwd=ROOT)
+    assert done.stderr.decode() == "0 []\n"
+    assert done.stdout == text_of(SMALL_CONFIG).encode()
+
+
+def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
+    for folder in ("flash", "ptxgen", "templates", "tools"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    # What an editable install added to the path is taken out again: nothing of ours is installed.
+    code = (
+        "import runpy, sys;"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)];"
+        f"sys.path[:] = [p for p in sys.path if p and p != {str(ROOT)!r}];"
+        f"sys.argv[:] = [{str(tmp_path / 'tools' / 'emit.py')!r}, *sys.argv[1:]];"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+        "if 'ptxgen' not in sys.modules else sys.exit('already imported')"
+    )
+    done = run(["-B", "-c", code, *SMALL], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == text_of(SMALL_CONFIG).encode()
+
+
+def test_a_kernel_with_a_problem_never_leaves_the_tool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = flash.build.attention_forward
+
+    def without_return(config: object) -> ir.Module:
+        module = forward(config)
+        kernel = module.kernels[0]
+        return replace(module, kernels=(replace(kernel, body=kernel.body[:-1]),))
+
+    monkeypatch.setattr(flash.build, "attention_forward", without_return)
+    build.cache_clear()  # the kernel may have been built, and verified, before
+    out = tmp_path / "out.ptx"
+    assert tool.main([*SMALL, "-o", str(out)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "emit.py: error: the module has 1 problem:\n"
+        "1. kernel attention_forward_f32_d16_m16_n16: control runs off the end of the kernel; "
+        "end it with ret\n"
+    )
+    assert not out.exists()
+
+
+# ---------------------------------------------------------------------------------- JSON and lists
+
+
+def test_the_contract_agrees_with_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*SMALL, "--causal", "--return-lse"]
+    assert tool.main(argv) == 0
+    text = capsys.readouterr().out
+    assert tool.main([*argv, "--json"]) == 0
+    printed = capsys.readouterr().out
+    contract = json.loads(printed)
+    kernel = parse(text).kernels[0]
+    assert printed == json.dumps(contract, indent=2) + "\n"
+    assert contract["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    assert contract["entry"] == kernel.name
+    assert f".target {contract['target']}\n" in text
+    assert f".version {contract['ptx_version']}\n" in text
+    declared = [(p["name"], p["type"]) for p in contract["parameters"]]
+    assert declared == [(p.name, p.type) for p in kernel.params]
+    assert contract["block"] == [kernel.threads, 1, 1]
+    assert contract["dynamic_shared_bytes"] == kernel.dynamic_shared_bytes
+
+
+def test_list_targets_prints_a_table_of_all_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["--list-targets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "target   PTX  shared/block   opt-in  shared/SM  registers/SM  threads/SM  blocks/SM  "
+        "f32 lanes/SM"
+    )
+    assert lines[2] == (
+        "sm_80    7.0        48 KiB  163 KiB    164 KiB         65536        2048         32  "
+        "          64"
+    )
+    assert [line.split()[0] for line in lines[1:]] == list(TARGETS)
+
+
+def test_list_targets_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["--list-targets", "--json"]) == 0
+    targets = json.loads(capsys.readouterr().out)
+    assert [t["name"] for t in targets] == list(TARGETS)
+    assert targets[1] == {
+        "name": "sm_80",
+        "sm": 80,
+        "suffix": "",
+        "ptx": "7.0",
+        "shared_per_block": 49152,
+        "shared_per_block_optin": 166912,
+        "shared_per_sm": 167936,
+        "shared_reserved_per_block": 1024,
+        "registers_per_sm": 65536,
+        "registers_per_block": 65536,
+        "registers_per_thread": 255,
+        "threads_per_block": 1024,
+        "threads_per_sm": 2048,
+        "warps_per_sm": 64,
+        "blocks_per_sm": 32,
+        "fp32_lanes_per_sm": 64,
+    }
+
+
+def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--head-dim", "200", "--head-dim-v", "100", "--target", "sm_86"]
+    assert tool.main([*argv, "--list-tiles", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["target"], listed["head_dim"], listed["head_dim_v"]) == ("sm_86", 200, 100)
+    for tile in listed["tiles"]:
+        sizes = ["--tile", str(tile["tile"]), "--block-q", str(tile["block_q"]), "--json"]
+        assert tool.main([*argv, *sizes]) == 0
+        contract = json.loads(capsys.readouterr().out)
+        assert contract["dynamic_shared_bytes"] == tile["shared_bytes"]
+        assert contract["block"] == [tile["threads"], 1, 1]
+    assert tool.main([*argv, "--json"]) == 0
+    contract = json.loads(capsys.readouterr().out)
+    chosen = [(tile["tile"], tile["block_q"]) for tile in listed["tiles"] if tile["chosen"]]
+    assert chosen == [(contract["tile"], contract["block_q"])]
+    assert tool.main([*argv, "--list-tiles"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "tile  block_q  threads  shared_bytes  estimated_registers  ctas_per_sm  chosen"
+    )
+    assert len(lines) == len(listed["tiles"]) + 1
+    assert [line.split()[:2] for line in lines if line.endswith("*")] == [
+        [str(n) for n in chosen[0]]
+    ]
+
+
+# ------------------------------------------------------------------------------------ refusals
+
+_WHAT_A_ROW_IS = (
+    "a row of up to 256 f32 values is what a CTA keeps in registers and shared memory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        *(
+            (
+                ["--head-dim", dim],
+                f"AttentionConfig: head_dim must be an integer from 1 to 256, got {dim}; "
+                f"{_WHAT_A_ROW_IS}",
+            )
+            for dim in ("0", "-8", "3.5", "1000000000", "257")
+        ),
+        (
+            ["--head-dim", "64", "--head-dim-v", "0"],
+            "AttentionConfig: head_dim_v must be an integer from 1 to 256, got 0; "
+            f"{_WHAT_A_ROW_IS}",
+        ),
+        (
+            ["--head-dim", "64", "--tile", "0"],
+            "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 0\n",
+        ),
+        (
+            ["--head-dim", "64", "--block-q", "48"],
+            "AttentionConfig: block_q must be one of 16, 32, 64, 128, 'auto', got 48\n",
+        ),
+        (
+            ["--head-dim", "64", "--alignment", "2"],
+            "AttentionConfig: alignment must be one of 16, 8, 4, 'auto', got 2\n",
+        ),
+        (
+            ["--head-dim", "64", "--dtype", "bf16"],
+            "AttentionConfig: dtype must be one of 'f32', got 'bf16'\n",
+        ),
+        (
+            ["--head-dim", "64", "--target", "sm_9"],
+            "unknown target 'sm_9'; did you mean 'sm_90'? Known targets: "
+            f"{', '.join(TARGETS)}\n",
+        ),
+        (
+            ["--head-dim", "256", "--list-tiles", "--tile", "1"],
+            "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 1\n",
+        ),
+    ],
+)  # fmt: skip
+def test_an_unsupported_configuration_is_3(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.ptx"
+    assert tool.main([*argv, "-o", str(out)]) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"emit.py: error: {message}"
+    assert not out.exists()
+
+
+def test_tiles_that_do_not_fit_are_3_and_the_message_names_the_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--head-dim", "256", "--tile", "128"]
+    assert tool.main([*argv, "--block-q", "128"]) == 3
+    assert capsys.readouterr().err == (
+        "emit.py: error: AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 "
+        "needs 462848 bytes of shared memory, but sm_80 allows 166912 bytes per block; "
+        "no tile fits with block_q=128: use a smaller block_q, or block_q='auto'\n"
+    )
+    assert tool.main(argv) == 3
+    assert capsys.readouterr().err == (
+        "emit.py: error: AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=16 "
+        "needs 289024 bytes of shared memory, but sm_80 allows 166912 bytes per block; "
+        "the largest tile that fits is 64\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "--head-dim is required"),
+        (["--list-tiles"], "--head-dim is required"),
+        (["--head-dim", "x"], "argument --head-dim: must be a number, got 'x'"),
+        (["--head-dim"], "argument --head-dim: expected one argument"),
+        ([*SMALL, "--tile", "big"], "argument --tile: must be a number, got 'big'"),
+        ([*SMALL, "--head", "64"], "unrecognized arguments: --head 64"),
+        (
+            ["--list-targets", "--assemble"],
+            "--assemble and --cubin need a kernel, and a list is not one",
+        ),
+        (
+            [*SMALL, "--list-tiles", "--cubin", "a.cubin"],
+            "--assemble and --cubin need a kernel, and a list is not one",
+        ),
+        (
+            [*SMALL, "--cubin", "a", "-o", "a"],
+            "--cubin and --output must be two files",
+        ),
+        (
+            [*SMALL, "--list-tiles", "--list-targets"],
+            "argument --list-targets: not allowed with argument --list-tiles",
+        ),
+    ],
+)
+def test_wrong_usage_is_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(argv)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("usage: emit.py ")
+    assert printed.err.splitlines()[-1] == f"emit.py: error: {message}"
+
+
+def test_a_wrong_mask_is_2_and_names_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main([*SMALL, "--causal", "left"])
+    assert stopped.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1].replace("'", "")  # Python 3.12 has no quotes
+    assert last == (
+        "emit.py: error: argument --causal: invalid choice: left "
+        "(choose from bottom_right, top_left)"
+    )
+
+
+def test_help_shows_examples_that_work_and_the_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    assembling: Callable[[Assembly], None],
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(["--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    for code in range(5):
+        assert f"\n  {code}  " in shown
+    examples = [
+        line.split("   ")[0].split(">")[0].split()[2:]
+        for line in shown.splitlines()
+        if line.startswith("  python tools/emit.py")
+    ]
+    assert len(examples) == 7
+    monkeypatch.chdir(tmp_path)
+    for argv in examples:
+        if "--assemble" in argv or "--cubin" in argv:
+            dims = AttentionConfig(192, 128, return_lse=True), AttentionConfig(64)
+            assembling(fake_assembly(dims["--cubin" in argv]))
+        assert tool.main(argv) == 0
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["causal.ptx", "mla.ptx", "out.cubin", "out.ptx"]
+
+
+# ------------------------------------------------------------------------------------ native
+
+
+def test_native_without_a_gpu_is_4(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = SimpleNamespace(why_unavailable=lambda: "no GPU here")
+    monkeypatch.setattr(ptxgen.runtime.cuda, "cuda_backend", lambda: backend)
+    assert tool.main([*SMALL, "--target", "native"]) == 4
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "emit.py: error: --target native: no GPU here; name a target, such as sm_90\n"
+    )
+
+
+def test_native_is_the_target_of_the_current_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [SimpleNamespace(major=8, minor=0), SimpleNamespace(major=9, minor=0)]
+    backend = SimpleNamespace(
+        why_unavailable=lambda: "",
+        current_device=lambda: 1,
+        device_properties=devices.__getitem__,
+    )
+    monkeypatch.setattr(ptxgen.runtime.cuda, "cuda_backend", lambda: backend)
+    assert tool.main([*SMALL, "--target", "native"]) == 0
+    assert capsys.readouterr().out == text_of(replace(SMALL_CONFIG, target="sm_90a"))
+
+
+# ------------------------------------------------------------------------------------ assembling
+
+
+def test_assemble_reports_on_standard_error(
+    capsys: pytest.CaptureFixture[str], assembling: Callable[[Assembly], None]
+) -> None:
+    assembling(fake_assembly(SMALL_CONFIG))
+    assert tool.main([*SMALL, "--assemble"]) == 0
+    printed = capsys.readouterr()
+    made = build(SMALL_CONFIG.kernel())
+    assert printed.out == made.text
+    assert printed.err == (
+        "kernel     attention_forward_f32_d16_m16_n16\n"
+        "assembler  ptxas 13.0.88, for sm_80\n"
+        "registers  96 of 255 per thread\n"
+        "spills     0 bytes stored, 0 loaded\n"
+        "stack      0 bytes per thread\n"
+        f"shared     {made.resources.shared_bytes} of 166912 bytes per block\n"
+        f"occupancy  {made.resources.ctas_per_sm} CTAs of {made.kernel.threads} threads per "
+        "multiprocessor\n"
+        "cubin      16 bytes\n"
+    )
+
+
+@pytest.mark.parametrize("wanted", ["--assemble", "--cubin"])
+@pytest.mark.parametrize(
+    ("spilled", "stack", "words"),
+    [
+        (8, 24, "24 bytes per thread in local memory (8 bytes of spill stores, 16 loads)"),
+        (0, 40, "40 bytes per thread in local memory (0 bytes of spill stores, 0 loads)"),
+    ],
+)
+def test_a_kernel_that_spills_is_1_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], assembling: Callable[[Assembly], None],
+    wanted: str, spilled: int, stack: int, words: str,
+) -> None:  # fmt: skip
+    assembling(fake_assembly(SMALL_CONFIG, spilled=spilled, stack=stack))
+    argv = [wanted, *([str(tmp_path / "out.cubin")] if wanted == "--cubin" else [])]
+    assert tool.main([*SMALL, *argv]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1] == (
+        f"emit.py: error: attention_forward_f32_d16_m16_n16 would keep {words}; "
+        "use a smaller tile or block_q"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cubin_writes_what_the_assembler_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], assembling: Callable[[Assembly], None]
+) -> None:
+    assembling(fake_assembly(SMALL_CONFIG))
+    cubin = tmp_path / "out.cubin"
+    assert tool.main([*SMALL, "--cubin", str(cubin)]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (text_of(SMALL_CONFIG), "")
+    assert cubin.read_bytes() == b"\x7fELF of 17 bytes"
+
+
+@pytest.mark.ptxas
+def test_the_real_assembler_takes_the_default_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], assembler: Assembler
+) -> None:
+    cubin = tmp_path / "out.cubin"
+    assert tool.main([*SMALL, "--assemble", "--cubin", str(cubin)]) == 0
+    printed = capsys.readouterr()
+    assert f"assembler  {assembler.name} {assembler.version}, for sm_80\n" in printed.err
+    assert "spills     0 bytes stored, 0 loaded\nstack      0 bytes per thread\n" in printed.err
+    assert cubin.read_bytes().startswith(b"\x7fELF")
+
+
+def test_no_assembler_is_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*, target: str) -> Assembler:
+        raise BackendError(f"no assembler that knows {target}")
+
+    monkeypatch.setattr(tool, "find_assembler", none)
+    assert tool.main([*SMALL, "--assemble"]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (
+        "",
+        "emit.py: error: no assembler that knows sm_80\n",
+    )
+
+
+def test_a_wrong_setting_is_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembler_module._find.cache_clear()
+    monkeypatch.setenv("PTXGEN_BACKEND", "maybe")
+    assert tool.main([*SMALL, "--assemble"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("emit.py: error: PTXGEN_BACKEND must be one of ")
+
+
+# ------------------------------------------------------------------------------------ writing
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "out.ptx"
+    path.write_bytes(b"old")
+    return path
+
+
+def test_output_replaces_the_file_and_prints_nothing(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main([*SMALL, "-o", str(old)]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    assert old.read_text() == text_of(SMALL_CONFIG)
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_a_reader_of_the_old_file_keeps_the_old_bytes(old: Path) -> None:
+    with old.open("rb") as file:
+        assert tool.main([*SMALL, "-o", str(old)]) == 0
+        assert file.read() == b"old"
+
+
+def test_a_minus_is_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tool.main([*SMALL, "-o", "-"]) == 0
+    assert capsys.readouterr().out == text_of(SMALL_CONFIG)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("broken", [(os, "fsync"), (Path, "replace"), (Path, "chmod")])
+def test_a_failure_while_writing_leaves_the_old_file_and_no_other(
+    old: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    broken: tuple[object, str],
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*broken, full)
+    assert tool.main([*SMALL, "-o", str(old)]) == 1
+    monkeypatch.undo()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"emit.py: error: cannot write {old}: No space left on device\n"
+    assert old.read_bytes() == b"old"
+    assert list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_file_that_cannot_be_written_to_its_end_is_not_replaced(old: Path) -> None:
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+        "from tools import emit; sys.exit(emit.main(sys.argv[1:]))"
+    )
+    done = run(["-B", "-c", code, *SMALL, "-o", str(old)], cwd=ROOT)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"emit.py: error: cannot write {old}: File too large\n"
+    assert old.read_bytes() == b"old"
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_an_interrupt_while_writing_leaves_the_old_file_and_no_other(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tool.main([*SMALL, "-o", str(old)])
+    assert old.read_bytes() == b"old"
+    assert list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+def test_permissions_are_those_of_the_old_file_or_of_any_new_one(old: Path) -> None:
+    old.chmod(0o640)
+    new = old.with_name("new.ptx")
+    other = old.with_name("other")
+    other.touch()
+    for path in (old, new):
+        assert tool.main([*SMALL, "-o", str(path)]) == 0
+    assert stat.S_IMODE(old.stat().st_mode) == 0o640
+    assert stat.S_IMODE(new.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no links for everybody")
+def test_a_link_stays_a_link(old: Path) -> None:
+    link = old.with_name("link")
+    link.symlink_to(old.name)
+    assert tool.main([*SMALL, "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert old.read_text() == text_of(SMALL_CONFIG)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    assert tool.main([*SMALL, "-o", str(pipe)]) == 0
+    assert reader.communicate()[0].decode() == text_of(SMALL_CONFIG)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("", "Is a directory"), ("missing/out.ptx", "No such file or directory")]
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other words for it")
+def test_an_output_that_cannot_be_a_file_is_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    out = tmp_path / name
+    assert tool.main([*SMALL, "-o", str(out)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"emit.py: error: cannot write {out}: {reason}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, SCRIPT, *SMALL]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_standard_output_is_1() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, SCRIPT, *SMALL]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"emit.py: error: cannot write standard output: No space left on device\n"
+    )
+
+
+def test_a_closed_standard_output_is_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert tool.main(SMALL) == 1
+    monkeypatch.undo()
+    assert capsys.readouterr().err == ("emit.py: error: standard output is closed; use -o FILE\n")

@@ -1,0 +1,75 @@
+"""Two small kernels that show what a GPU can do at most: multiply-adds, and bytes copied."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.target import Target
+from ptxgen.types import f32, s32, u32, u64
+
+THREADS: Final = 256
+CHAINS: Final = 16  # independent sums of a thread: an fma takes 4 cycles or so, and 8 warps or more share a scheduler
+UNROLL: Final = 16  # fma of each chain in one turn of the loop, beside 3 instructions that count it
+COPIES: Final = 4  # 16-byte chunks that a thread has in flight
+CHUNK_BYTES: Final = 16
+FLOPS_PER_FMA: Final = 2
+
+
+def fma_kernel(target: Target, *, chains: int = CHAINS, unroll: int = UNROLL, threads: int = THREADS) -> ir.Module:
+    """Each thread repeats x = x * factor + term on `chains` numbers, `turns * unroll` times each.
+
+    Chain c begins at c; the sum of all is written to out[thread of the grid], so that nothing can be left out. Parameters: out (f32
+    pointer), turns (u32), factor and term (f32).
+    """
+    k = KernelBuilder("fma_ceiling", target=target, threads=threads)
+    out = k.pointer("out")
+    turns, factor, term = k.param("turns", u32), k.param("factor", f32), k.param("term", f32)
+    sums = [k.var(f32, float(chain)) for chain in range(chains)]
+    with k.loop(0, turns.as_(s32)):
+        for _ in range(unroll):
+            for x in sums:
+                k.fma(x, factor, term, into=x)
+    total: Value = sums[0]
+    for x in sums[1:]:
+        total = total + x
+    thread = k.block_id() * threads + k.thread_id()
+    k.store(_further(k, out, thread, f32.nbytes), total)
+    return k.build()
+
+
+def fma_flops(ctas: int, turns: int) -> int:
+    """Floating-point operations of one launch of `fma_kernel` with its default sizes."""
+    return FLOPS_PER_FMA * CHAINS * UNROLL * THREADS * ctas * turns
+
+
+def copy_kernel(target: Target, *, threads: int = THREADS) -> ir.Module:
+    """Copy `COPIES` chunks of 16 bytes in each thread; neighbours copy neighbouring chunks.
+
+    Parameters: source and copy (f32 pointers, multiples of 16 bytes). The grid decides how much is copied, `bytes_per_cta` each.
+    """
+    k = KernelBuilder("copy_ceiling", target=target, threads=threads)
+    source, copy = k.pointer("source"), k.pointer("copy")
+    chunk = k.block_id() * (threads * COPIES) + k.thread_id()
+    source, copy = (_further(k, pointer, chunk, CHUNK_BYTES) for pointer in (source, copy))
+    words = CHUNK_BYTES // f32.nbytes
+    steps = [threads * words * n for n in range(COPIES)]
+    parts = [k.load(source.at(step), words) for step in steps]
+    for step, part in zip(steps, parts, strict=True):
+        k.store(copy.at(step), part)
+    return k.build()
+
+
+def bytes_per_cta(threads: int = THREADS) -> int:
+    """Bytes that one CTA of `copy_kernel` copies; it moves twice as many, in and out."""
+    return threads * COPIES * CHUNK_BYTES
+
+
+def _further(k: KernelBuilder, pointer: Pointer, index: Value, nbytes: int) -> Pointer:
+    return pointer.plus(k.cvt(index, dtype=u64) * nbytes)
+
+
+def peak_flops(target: Target, multiprocessors: int, clock_mhz: float) -> float:
+    """f32 operations per second on paper: every lane an fma at every clock."""
+    return FLOPS_PER_FMA * target.fp32_lanes_per_sm * multiprocessors * clock_mhz * 1e6

@@ -1,0 +1,173 @@
+"""The CPU: `flash.cpu` against PyTorch and plain numpy, and how fast the interpreter runs a kernel."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # has no types
+
+from flash.arrays import view
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.cpu import attention_cpu
+from flash.execute import make_plan
+from flash.launch import alignment, check
+from flash.reference import causal_offset
+from ptxgen import interpreter
+from tools.bench_record import MS, Found, Goal, Job, Work, flat, interleaved, measured, ratios, timed
+
+Array = NDArray[np.float32]
+
+THREADS: Final = 2
+BATCH, HEADS, HEAD_DIM = 1, 8, 64
+RATIO_GOAL: Final = 1.3
+# How far two ways to add 4096 products in f32 may lie apart: a wrong result would be 1e-2 or more.
+AGREEMENT: Final = 1e-4
+# A pool of OpenMP threads spins for about 5 ms after its last work (libgomp, GOMP_SPINCOUNT).
+_SPIN_S: Final = 0.02
+
+_INTERPRETED: Final = (  # head_dim, batch, heads, sequence, causal
+    (64, 1, 1, 64, False),
+    (64, 2, 4, 200, True),
+    (128, 1, 2, 256, False),
+    (40, 1, 2, 113, True),
+)
+
+
+def normal(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
+    """Arrays of normal numbers, the same ones every time."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+
+def cpu_jobs(quick: bool) -> list[Job]:
+    """f32, batch 1, 8 heads of 64: full and causal, short and long."""
+    lengths = (1024,) if quick else (1024, 4096)
+    rounds, batch = (3, 3) if quick else (7, 4)
+    return [
+        Job(f"cpu N={n} {'causal' if causal else 'full'}", functools.partial(compare, n, causal, rounds, batch))
+        for n in lengths
+        for causal in (False, True)
+    ]
+
+
+def compare(seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM) -> Found:
+    """Times of one shape, and the ratio of ours to each other's in the same round."""
+    q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
+    contestants: dict[str, Callable[[], Array]] = {"ours": _ours(q, k, v, causal)}
+    remarks: list[str] = []
+    try:
+        contestants["torch"] = _torch(q, k, v, causal)
+    except ImportError as error:
+        remarks.append(f"no comparison with PyTorch: {error}; pip install torch")
+    contestants["numpy N²"] = functools.partial(dense_attention, q, k, v, causal)
+    results = {name: work() for name, work in contestants.items()}
+    with threadpool_limits(THREADS, "blas"):
+        samples = interleaved(contestants, rounds=rounds, batch=batch, pause=_SPIN_S)
+    settings = {"N": seq, "causal": causal}
+    found: Found = [*remarks]
+    for name, turns in samples.items():
+        found.append(measured(name, "ms", [t * MS for t in flat(turns)], config=settings))
+    for name in list(samples)[1:]:
+        apart = float(np.abs(results["ours"] - results[name]).max())
+        if not apart <= AGREEMENT:
+            found.append(f"WRONG: ours and {name} differ by {apart:g} at N={seq} causal={causal}")
+        goal = Goal("<=", RATIO_GOAL) if name == "torch" else None
+        values = ratios(samples["ours"], samples[name])
+        found.append(
+            measured(f"time of ours / {name}", "x", values, config=settings, goal=goal, headline=name == "torch")
+        )
+    return found
+
+
+CPU_REMARKS: Final = (
+    f"f32, B{BATCH} H{HEADS} d{HEAD_DIM}, {THREADS} threads for each contestant",
+    "contestants have turns of several calls, of which the first two do not count: PyTorch's OpenMP "
+    "threads go on spinning for about 5 ms after a call, which one call in turn would charge to the next",
+    "a ratio is of the medians of the same round; its n is the number of rounds",
+)
+
+
+def _ours(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
+    out = np.empty_like(q)
+
+    def attend() -> Array:
+        attention_cpu(q, k, v, out, None, softmax_scale=None, causal=causal, threads=THREADS)
+        return out
+
+    return attend
+
+
+def _torch(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(THREADS)
+    tensors = [torch.from_numpy(array) for array in (q, k, v)]
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def run() -> Array:
+        with torch.no_grad():
+            return attend(*tensors, is_causal=causal).numpy()  # type: ignore[no-any-return]  # torch is untyped here
+
+    return run
+
+
+def dense_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """Attention as anyone would write it in numpy: in f32, with the whole matrix of scores."""
+    scores = (q * np.float32(q.shape[-1] ** -0.5)) @ k.swapaxes(2, 3)
+    if causal:
+        rows, columns = scores.shape[-2:]
+        last = np.arange(rows)[:, None] + causal_offset(True, rows, columns)
+        scores[..., np.arange(columns) > last] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return np.asarray(scores @ v, np.float32)
+
+
+# ------------------------------------------------------------------------------------------ interpreter
+
+
+def interpreter_jobs(quick: bool) -> list[Job]:
+    """Whole kernels on the interpreter, with and without the sanitizers."""
+    shapes = _INTERPRETED[:1] if quick else _INTERPRETED
+    repeats = 2 if quick else 5
+    return [
+        Job(f"interpret d={d} B{b} H{h} N={n}", functools.partial(interpret, d, b, h, n, causal, repeats))
+        for d, b, h, n, causal in shapes
+    ]
+
+
+def interpret(head_dim: int, batch: int, heads: int, seq: int, causal: bool, repeats: int) -> Found:
+    """Time and speed of one launch of the default kernel, its program kept from a first one."""
+    config = AttentionConfig(head_dim, causal=causal)
+    arrays = [view(x, "array") for x in normal(*[(batch, heads, seq, head_dim)] * 4)]
+    q, k, v, out = arrays
+    geometry = check(config, q, k, v, out)
+    pointers = tuple(array.pointer for array in arrays)
+    made = build(config.kernel(None, alignment(config, geometry, *pointers)))
+    plan = make_plan(made, geometry, config.scale, pointers)
+    memory = [np.asarray(array.owner) for array in arrays]
+
+    def run(*, sanitize: bool) -> interpreter.Result:
+        return interpreter.run(
+            made.module, grid=plan.grid, block=plan.block, args=[*memory, *plan.values[len(memory) :]],
+            dynamic_smem=plan.dynamic_shared, sanitize=sanitize,
+        )  # fmt: skip
+
+    counters = run(sanitize=False).counters
+    plain: Work = functools.partial(run, sanitize=False)
+    times = timed(plain, repeats, warmup=0)
+    checked = timed(functools.partial(run, sanitize=True), repeats)
+    settings = {"d": head_dim, "B": batch, "H": heads, "N": seq, "causal": causal}
+    speed = [counters.thread_instructions / t / 1e6 for t in times]
+    return [
+        measured("interpreter", "ms", [t * MS for t in times], config=settings),
+        measured("speed", "M thread-instr./s", speed, config=settings, headline=True),
+        measured("sanitized", "ms", [t * MS for t in checked], config=settings),
+        measured("sanitized / plain", "x", ratios([checked], [times]), config=settings, headline=True),
+    ]

@@ -1,0 +1,177 @@
+"""What a repeated launch costs on the host: the Python of this project, without driver and GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+from flash.config import AttentionConfig
+from flash.gpu import GpuLauncher
+from flash.kernel import AttentionKernel
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+from tools.bench_record import US, Found, Goal, Job, Work, measured, seconds
+from tools.bench_report import ROOT
+
+GOAL_US: Final = 20.0
+SHAPE: Final = (2, 4, 200, 64)
+CALLS_PER_SAMPLE: Final = 500
+_FAKE: Final = ROOT / "tests" / "fake_driver.py"
+# Older than every assembler: programs then stay PTX text, which the fake driver reads.
+_OLD_DRIVER: Final = 1000
+
+LAUNCH_REMARKS: Final = (
+    "measured with the recording fake driver, whose calls are answered from memory: what the driver itself takes "
+    "comes on top (see `driver calls`)",
+    "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects that have "
+    "__cuda_array_interface__ only, which does not say the device; out and stream are given",
+)
+
+
+def launch_jobs(quick: bool) -> list[Job]:
+    """Repeated launches with arrays of three kinds."""
+    samples = 5 if quick else 20
+    return [Job(f"launch {kind}", lambda kind=kind: launches(kind, samples)) for kind in _KINDS]  # type: ignore[misc]  # kind is a str
+
+
+def launches(kind: str, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+    """Microseconds of one launch of the same kernel on the same arrays of a kind."""
+    try:
+        fake = load_fake_driver()
+    except ImportError as error:
+        return [f"launch overhead was not measured: {error}"]
+    driver = fake.FakeDriver(version=_OLD_DRIVER)
+    backend = CudaBackend(driver)
+    config = AttentionConfig(SHAPE[-1])
+    kernel = AttentionKernel(config, cuda=backend)
+    kernel._gpu = GpuLauncher(config, backend, ModuleCache(None))  # nothing of this belongs into a user's cache
+    content = np.zeros(SHAPE, np.float32)
+    q, k, v, out = (_KINDS[kind](driver.place(content), SHAPE) for _ in range(4))
+
+    def launch() -> None:
+        kernel.launch(q, k, v, out=out, stream=0, backend="cuda")
+
+    launch()
+    driver.calls.clear()
+    launch()
+    names = driver.names()
+    answer_at_once(driver, names)
+    launch()
+    times = [seconds(_repeated(launch, calls)) / calls for _ in range(samples)]
+    settings = {"arrays": kind}
+    return [
+        measured(
+            "Python of one launch", "us", [t * US for t in times],
+            config=settings, goal=Goal("<=", GOAL_US), headline=True,
+        ),
+        measured("driver calls", "calls", [len(names)], config=settings | {"which": "+".join(names)}),
+    ]  # fmt: skip
+
+
+def load_fake_driver() -> ModuleType:
+    """The module tests/fake_driver.py; raises ImportError without it, pytest or cuda-python."""
+    spec = importlib.util.spec_from_file_location("fake_driver", _FAKE)
+    if spec is None or spec.loader is None or not _FAKE.exists():
+        raise ImportError("tests/fake_driver.py is not there; run in a checkout of the repository")
+    for needed in ("pytest", "cuda.bindings"):
+        if not _installed(needed):
+            raise ImportError(f"the fake driver needs {needed}; pip install -e '.[test]'")
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up by name.
+    importlib.import_module("sys").modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def answer_at_once(driver: Any, names: list[str]) -> None:
+    """Make calls of these functions return what they return now, without recording or simulating.
+
+    A fake launch takes apart all arguments, which is ten times the work we want to measure.
+    """
+    for name in dict.fromkeys(names):
+        status = driver.CUresult.CUDA_SUCCESS
+        answer = (status,) if name == "cuLaunchKernel" else _last_answer(driver, name)
+        setattr(driver, name, _answering(answer))
+
+
+def _last_answer(driver: Any, name: str) -> Any:
+    arguments = next(call.arguments for call in reversed(driver.calls) if call.name == name)
+    return getattr(driver, name)(*arguments)
+
+
+def _answering(answer: Any) -> Callable[..., Any]:
+    return lambda *_: answer
+
+
+def _repeated(work: Work, times: int) -> Work:
+    def run() -> None:
+        for _ in range(times):
+            work()
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------ stand-ins
+
+
+class _Interface:
+    """An array on a GPU that only has `__cuda_array_interface__`."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...]) -> None:
+        self._pointer = pointer
+        self.shape = shape
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self._pointer, False), "shape": self.shape, "strides": None, "typestr": "<f4", "version": 3}
+
+
+class _CupyLike(_Interface):
+    """The same, and it says on which device it is, as a CuPy array does."""
+
+    device = SimpleNamespace(id=0)
+
+
+class _TorchLike:
+    """What is read of a torch tensor on a GPU."""
+
+    device = SimpleNamespace(type="cuda", index=0)
+    layout = "torch.strided"
+    dtype = "torch.float32"
+    requires_grad = False
+
+    def __init__(self, pointer: int, shape: tuple[int, ...]) -> None:
+        self._pointer = pointer
+        self.shape = shape
+        _, heads, rows, columns = shape
+        self._stride = (heads * rows * columns, rows * columns, columns, 1)
+
+    def data_ptr(self) -> int:
+        return self._pointer
+
+    def stride(self) -> tuple[int, ...]:
+        return self._stride
+
+    def is_neg(self) -> bool:
+        return False
+
+
+# Tensors are known by the name of their class, so that torch need not be imported for it.
+_Tensor = type("Tensor", (_TorchLike,), {"__module__": "torch"})
+
+_KINDS: Final[dict[str, Callable[[int, tuple[int, ...]], object]]] = {
+    "torch": _Tensor,
+    "cupy": _CupyLike,
+    "interface": _Interface,
+}

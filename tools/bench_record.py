@@ -1,0 +1,153 @@
+"""What a benchmark measures and how: samples, their statistics, and fair turns among contestants."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+Work = Callable[[], object]
+Setting = str | int | float | bool
+
+MS: Final = 1e3  # milliseconds in a second
+US: Final = 1e6  # microseconds in a second
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a median should be: at most (`<=`) or at least (`>=`) a value in its own unit."""
+
+    relation: str
+    value: float
+
+    def met_by(self, median: float) -> bool:
+        """Whether `median` is on the right side, or on the edge."""
+        return median <= self.value if self.relation == "<=" else median >= self.value
+
+    def __str__(self) -> str:
+        return f"{self.relation} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One number with its spread; `config` says of what, all of it in `unit`.
+
+    `iqr` is the distance between the quartiles, 0 for a single sample. A headline is what a reader should
+    see first.
+    """
+
+    name: str
+    unit: str
+    repeats: int
+    median: float
+    minimum: float
+    iqr: float
+    config: Mapping[str, Setting] = field(default_factory=dict)
+    goal: Goal | None = None
+    headline: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name with its configuration: `ours / torch [N=1024 causal=False]`."""
+        if not self.config:
+            return self.name
+        return f"{self.name} [{' '.join(f'{key}={value}' for key, value in self.config.items())}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """The measurement as plain data."""
+        goal = self.goal and {"goal": str(self.goal), "goal_met": self.goal.met_by(self.median)}
+        return {
+            "name": self.name,
+            "config": dict(self.config),
+            "unit": self.unit,
+            "repeats": self.repeats,
+            "median": self.median,
+            "min": self.minimum,
+            "iqr": self.iqr,
+            "headline": self.headline,
+            **(goal or {}),
+        }
+
+
+Found = list[Measurement | str]  # a string is a remark for the reader
+
+
+class Job(NamedTuple):
+    """A part of a section: what the progress bar shows, and what does it."""
+
+    label: str
+    run: Callable[[], Found]
+
+
+def measured(
+    name: str,
+    unit: str,
+    samples: Sequence[float],
+    *,
+    config: Mapping[str, Setting] | None = None,
+    goal: Goal | None = None,
+    headline: bool = False,
+) -> Measurement:
+    """The statistics of at least one sample; quartiles are interpolated between samples."""
+    first, third = samples[0], samples[0]
+    if len(samples) > 1:
+        first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return Measurement(
+        name, unit, len(samples), statistics.median(samples), min(samples), third - first,
+        config or {}, goal, headline,
+    )  # fmt: skip
+
+
+def seconds(work: Work) -> float:
+    """How long one call takes by the clock on the wall."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def timed(work: Work, repeats: int, *, warmup: int = 1) -> list[float]:
+    """Seconds of each of `repeats` calls, after `warmup` that do not count."""
+    for _ in range(warmup):
+        work()
+    return [seconds(work) for _ in range(repeats)]
+
+
+def interleaved(
+    contestants: Mapping[str, Work],
+    *,
+    rounds: int,
+    batch: int,
+    dropped: int = 2,
+    timer: Callable[[Work], float] = seconds,
+    pause: float = 0.0,
+) -> dict[str, list[list[float]]]:
+    """Samples of each contestant, in seconds: `rounds` lists of `batch`.
+
+    In every round each contestant has one turn of `dropped + batch` calls in a row, of which the first do not
+    count, because a contestant may leave something behind: a pool of OpenMP threads spins on its cores for
+    milliseconds after the call. The order is reversed from round to round, so that a machine that gets faster or
+    slower favours nobody. `pause` is in seconds, before each turn.
+    """
+    samples: dict[str, list[list[float]]] = {name: [] for name in contestants}
+    for number in range(rounds):
+        order = list(contestants) if number % 2 == 0 else list(reversed(contestants))
+        for name in order:
+            time.sleep(pause)
+            turn = [timer(contestants[name]) for _ in range(dropped + batch)]
+            samples[name].append(turn[dropped:])
+    return samples
+
+
+def flat(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """All samples of all rounds."""
+    return [sample for turn in rounds for sample in turn]
+
+
+def ratios(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:
+    """For each round, our median time divided by theirs: what slows both down cancels out."""
+    return [
+        statistics.median(mine) / statistics.median(other)
+        for mine, other in zip(ours, theirs, strict=True)
+    ]

@@ -1,0 +1,80 @@
+"""PyTorch's attention on a GPU, by each of its backends: contestants for ours."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+BACKENDS: Final = ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")
+
+
+def torch_with_gpu() -> tuple[Any, str]:
+    """PyTorch and "", or None and why there is no PyTorch that uses a GPU."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError as error:
+        return None, f"no comparison with PyTorch: {error}; pip install torch"
+    if not torch.cuda.is_available():
+        return None, f"no comparison with PyTorch: torch {torch.__version__} sees no GPU"
+    return torch, ""
+
+
+def torch_contestants(
+    torch: Any, tensors: Sequence[Any], causal: bool
+) -> tuple[dict[str, Callable[[], Any]], list[str]]:
+    """What computes the attention of q, k, v, by name, and remarks on the backends that refuse.
+
+    Every backend is tried once, with TensorFloat-32 off (exact f32 products) and on.
+    """
+    attention = importlib.import_module("torch.nn.attention")
+    contestants: dict[str, Callable[[], Any]] = {}
+    remarks = []
+    for name in BACKENDS:
+        backend = getattr(attention.SDPBackend, name, None)
+        if backend is None:
+            remarks.append(f"torch {torch.__version__} has no backend {name}")
+            continue
+        for tf32 in (False, True):
+            attend = _attend(torch, attention, backend, tensors, causal, tf32)
+            label = f"torch {name} tf32={'on' if tf32 else 'off'}"
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # it warns about every backend it does not take
+                    attend()
+            except RuntimeError as error:
+                remarks.append(f"{label} refuses f32 here: {first_line(error)}")
+                continue
+            contestants[label] = attend
+    return contestants, remarks
+
+
+def _attend(
+    torch: Any, attention: Any, backend: Any, tensors: Sequence[Any], causal: bool, tf32: bool
+) -> Callable[[], Any]:
+    def run() -> Any:
+        with attention.sdpa_kernel([backend]), torch.no_grad(), products_in_tf32(torch, tf32):
+            return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
+
+    return run
+
+
+@contextlib.contextmanager
+def products_in_tf32(torch: Any, allowed: bool) -> Iterator[None]:
+    """Allow or forbid TensorFloat-32 inside, and restore what was set."""
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = allowed
+        yield
+    finally:
+        for place, usual in zip(places, before, strict=True):
+            place.allow_tf32 = usual
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its name."""
+    return f"{error}".strip().split("\n", 1)[0] or type(error).__name__

@@ -1,0 +1,89 @@
+"""Write `docs/isa.md` from the instruction table, or check that it is up to date."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ptxgen import isa
+from ptxgen.frames import load_template
+from ptxgen.isa import ANY, SPECIALS, Gate, Inst
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "isa.md"
+OK, FAILED = 0, 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page and return 0; with `--check` write nothing, and return 1 if it is outdated."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if outdated")
+    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/isa.md")
+    arguments = parser.parse_args(argv)
+    page: Path = arguments.page
+    text = render()
+    if not arguments.check:
+        page.write_text(text, encoding="utf-8")
+        return OK
+    if page.is_file() and page.read_text(encoding="utf-8") == text:
+        return OK
+    print(
+        f"gen_isa_docs.py: {page} is not what the table says; run python tools/gen_isa_docs.py",
+        file=sys.stderr,
+    )
+    return FAILED
+
+
+def render() -> str:
+    """The page as Markdown."""
+    rows = [row for named in isa.rows().values() for row in named]
+    chapters: dict[str, list[dict[str, str]]] = {}
+    for row in sorted(rows, key=lambda row: row.section.partition(": ")[0]):
+        chapters.setdefault(row.section.partition(": ")[0], []).append(_cells(row))
+    return load_template("isa.md.j2").render(
+        rows=len(rows),
+        opcodes=len({op.opcode for row in rows for op in row.all_ops()}),
+        chapters=[{"title": title, "rows": cells} for title, cells in chapters.items()],
+        specials=[
+            {"name": s.name, "type": s.type.name, "needs": _needs(s.gate), "doc": s.doc}
+            for s in SPECIALS.values()
+        ],
+    )
+
+
+def _cells(row: Inst) -> dict[str, str]:
+    cells = {
+        "name": row.name,
+        "syntax": row.syntax,
+        "modifiers": "; ".join(_slot(row, slot) for slot in row.choices),
+        "needs": _needs(row.gate),
+        "effect": row.effect.value,
+        "accuracy": row.accuracy or "exact",
+        "meaning": " ".join(row.doc.split()).replace("<", "&lt;"),  # no tag is meant
+    }
+    return {name: text.replace("|", "\\|") for name, text in cells.items()}
+
+
+def _slot(row: Inst, slot: str) -> str:
+    """The slot with its choices, and what those need beyond the row itself."""
+    choices = row.choices[slot]
+    values = [
+        (slot if value is True else str(value)) + (f" ({_needs(gate)})" if gate is not ANY else "")
+        for value, gate in choices.items()
+        if value is not None and value is not False
+    ]
+    return f"`.{values[0]}`" if values == [slot] else f"`{slot}`: {', '.join(values)}"
+
+
+def _needs(gate: Gate) -> str:
+    first = f"PTX {gate.ptx[0]}.{gate.ptx[1]}, sm_{gate.sm}"
+    return f"{first}, only {', '.join(sorted(gate.only))}" if gate.only else first
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""Write ptxgen/dsl/ops.pyi, the types of the table's methods: `python tools/gen_ops_stub.py`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import ptxgen.isa  # noqa: F401  # declares the rows
+from ptxgen.frames import load_template
+from ptxgen.isa.spec import Inst, Modifier, Operand, rows
+from ptxgen.types import ScalarType, pred
+
+OK, STALE = 0, 1
+
+STUB = Path(__file__).resolve().parent.parent / "ptxgen" / "dsl" / "ops.pyi"
+
+_VEC = "vec"  # the slot that makes an operand a vector
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A keyword of a method: its legal values, and whether operands say it when it is left out."""
+
+    name: str
+    choices: tuple[Modifier, ...]
+    inferred: bool
+
+    def __str__(self) -> str:
+        first = self.choices[0]
+        if isinstance(first, bool):
+            kind = "bool" if len(self.choices) > 1 else f"Literal[{first}]"
+            return f"{self.name}: {kind} = {first}"
+        words = [f'"{c}"' for c in self.choices if isinstance(c, str)]
+        kinds = [f"Literal[{', '.join(words)}]"] if words else []
+        kinds += ["ScalarType"] if any(isinstance(c, ScalarType) for c in self.choices) else []
+        kinds += ["None"] if None in self.choices else []
+        # What is inferred, and a type (which a stub cannot write as a default), is left out.
+        plain = not self.inferred and not isinstance(first, ScalarType)
+        default = (f'"{first}"' if isinstance(first, str) else str(first)) if plain else "..."
+        required = first is not None and self.name == _VEC  # a vector was asked for
+        return f"{self.name}: {' | '.join(kinds)}" + ("" if required else f" = {default}")
+
+    def join(self, other: Slot) -> Slot:
+        """The slot that has the choices of both."""
+        choices = tuple(dict.fromkeys((*self.choices, *other.choices)))
+        return Slot(self.name, choices, self.inferred and other.inferred)
+
+    def within(self, other: Slot) -> bool:
+        """Whether all that this slot takes is also taken by the other, as a type checker sees it."""
+        ours, theirs = (
+            {ScalarType if isinstance(c, ScalarType) else c for c in slot.choices}
+            for slot in (self, other)
+        )
+        return ours <= theirs
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One way to call a method."""
+
+    operands: tuple[str, ...]
+    result: str
+    simple: bool  # one result that is no vector, so that `into` may name a variable for it
+    slots: tuple[Slot, ...]
+    lines: tuple[str, ...]  # of the docstring
+
+    @property
+    def parameters(self) -> list[str]:
+        """The parameters as they are printed."""
+        into = ["into: Var | None = None"] if self.simple else []
+        keywords = [*into, *map(str, self.slots)]
+        positional = [*self.operands, "/"] if self.operands else []
+        return ["self", *positional, *(["*", *keywords] if keywords else [])]
+
+    @property
+    def doc(self) -> str:
+        """The docstring: what each row says and how the manual writes it."""
+        return "\n\n        ".join(self.lines) + ("\n        " if len(self.lines) > 1 else "")
+
+    def merges_with(self, other: Signature) -> bool:
+        """Whether the two differ in what their keywords take only."""
+        return (
+            self.operands == other.operands
+            and self.result == other.result
+            and [s.name for s in self.slots] == [s.name for s in other.slots]
+        )
+
+    def merge(self, other: Signature) -> Signature:
+        """One signature for both."""
+        slots = tuple(a.join(b) for a, b in zip(self.slots, other.slots, strict=True))
+        lines = tuple(dict.fromkeys((*self.lines, *other.lines)))
+        return replace(self, slots=slots, lines=lines)
+
+    def covered_by(self, other: Signature) -> bool:
+        """Whether a type checker would never choose this one behind the other."""
+        theirs = {s.name: s for s in other.slots}
+        return (
+            self.operands == other.operands
+            and self.result == other.result
+            and all(s.name in theirs and s.within(theirs[s.name]) for s in self.slots)
+        )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method and all ways to call it."""
+
+    name: str
+    signatures: tuple[Signature, ...]
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether there are several ways."""
+        return len(self.signatures) > 1
+
+
+@dataclass(frozen=True)
+class EmitForm:
+    """The names of all rows with results of one shape, for `Ops.emit`."""
+
+    names: list[str]
+    result: str
+    into: str
+
+
+def render_stub() -> str:
+    """The text of ptxgen/dsl/ops.pyi."""
+    methods = [method_of(name, named) for name, named in sorted(rows().items())]
+    return load_template("ops.pyi.j2").render(emits=_emit_forms(methods), methods=methods)
+
+
+def method_of(name: str, named: Sequence[Inst]) -> Method:
+    """The method for the rows of one name; rows that look the same from outside become one."""
+    signatures: list[Signature] = []
+    for signature in (s for row in named for s in _signatures(row)):
+        for i, known in enumerate(signatures):
+            if known.merges_with(signature):
+                signatures[i] = known.merge(signature)
+                break
+        else:
+            signatures.append(signature)
+    kept = list(signatures)
+    for signature in signatures:
+        others = [s for s in kept if s is not signature]
+        wider = next((s for s in others if signature.covered_by(s)), None)
+        if wider is not None:
+            lines = tuple(dict.fromkeys((*wider.lines, *signature.lines)))
+            kept = [replace(s, lines=lines) if s is wider else s for s in others]
+    return Method(name, tuple(kept))
+
+
+def _emit_forms(methods: Sequence[Method]) -> list[EmitForm]:
+    names: dict[str, list[str]] = {}
+    simple: dict[str, bool] = {}
+    for method in methods:
+        results = list(dict.fromkeys(s.result for s in method.signatures))
+        shape = " | ".join(sorted(results, key=len))
+        names.setdefault(shape, []).append(method.name)
+        simple[shape] = simple.get(shape, False) or any(s.simple for s in method.signatures)
+    return [
+        EmitForm(members, shape, "Var | None" if simple[shape] else "None")
+        for shape, members in sorted(names.items())
+    ]
+
+
+def _signatures(row: Inst) -> Iterator[Signature]:
+    """One for each shape that the row's operands can have: without a vector, and with one."""
+    if any(o.count == _VEC for o in row.operands):
+        yield _signature(row, vector=False)
+        yield _signature(row, vector=True)
+    else:
+        yield _signature(row, vector=False)
+
+
+def _signature(row: Inst, *, vector: bool) -> Signature:
+    written = [o for o in row.operands if o.written]
+    read = [o for o in row.operands if not o.written and o.literal is None]
+    results = ["tuple[Value, ...]" if _is_vector(o, vector) else "Value" for o in written]
+    result = {0: "None", 1: results[0] if results else ""}.get(
+        len(results), f"tuple[{', '.join(results)}]"
+    )
+    slots = []
+    for name, choices in row.choices.items():
+        values = tuple(choices)
+        if name == _VEC:
+            values = tuple(v for v in values if v is not None) if vector else (None,)
+        slots.append(Slot(name, values, _is_inferred(row, name)))
+    doc = f"{row.doc.replace(chr(10), ' ')} `{row.syntax}`"
+    types = [
+        f"{name}: {', '.join(map(str, choices))}."
+        for name, choices in row.choices.items()
+        if any(isinstance(c, ScalarType) for c in choices)
+    ]
+    return Signature(
+        tuple(f"{o.name}: {_operand_type(row, o, vector)}" for o in read),
+        result,
+        results == ["Value"],
+        tuple(slots),
+        (" ".join([doc, *types]),),
+    )
+
+
+def _is_vector(operand: Operand, vector: bool) -> bool:
+    return operand.count != "" and (vector or operand.count != _VEC)
+
+
+def _is_inferred(row: Inst, slot: str) -> bool:
+    """Whether the types of the operands read, or the space of a pointer, say the slot."""
+    read = [o for o in row.operands if not o.written and o.literal is None]
+    if slot == "space":
+        return any(o.address for o in read)
+    return any((o.type or "type") == slot and not o.address for o in read)
+
+
+def _operand_type(row: Inst, operand: Operand, vector: bool) -> str:
+    if operand.address:
+        kind = "Pointer"
+    elif operand.type == "imm":
+        kind = "int"
+    elif operand.type == "label":
+        kind = "ir.Symbol"
+    else:
+        kind = "Scalar"
+        if operand.type == pred.name or set(row.choices.get(operand.type or "type", ())) == {pred}:
+            kind = "Value"  # PTX has no literal for a predicate
+        elif row.name == "mov":
+            kind = "Scalar | ir.Special | ir.Symbol"
+        if _is_vector(operand, vector):
+            kind = f"Sequence[{kind}]"
+    return f"{kind} = ..." if operand.optional else kind
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the stub, or with --check compare it; 0 if it is up to date, 1 if not."""
+    parser = argparse.ArgumentParser(
+        prog="gen_ops_stub.py",
+        description="Write ptxgen/dsl/ops.pyi from the instruction table.",
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, only compare")
+    arguments = parser.parse_args(argv)
+    text = render_stub()
+    current = STUB.read_text(encoding="utf-8") if STUB.exists() else ""
+    if text == current:
+        return OK
+    if arguments.check:
+        print(
+            f"{STUB.name} is not what the instruction table says; run python tools/gen_ops_stub.py",
+            file=sys.stderr,
+        )
+        return STALE
+    STUB.write_text(text, encoding="utf-8")
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
