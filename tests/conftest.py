@@ -77,6 +77,21 @@ def need(name: str, required: frozenset[str]) -> None:
     pytest.skip(reason)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden (refused when CI is set)"
+    )
+
+
+@pytest.fixture(scope="session")
+def update_golden(pytestconfig: pytest.Config) -> bool:
+    """Whether golden files are to be rewritten."""
+    wanted = bool(pytestconfig.getoption("--update-golden"))
+    if wanted and os.environ.get("CI"):
+        pytest.fail("--update-golden is refused when CI is set", pytrace=False)
+    return wanted
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
 

@@ -374,7 +374,8 @@ def test_what_is_not_understood_is_shown(text, column, message):
         ),
         (
             f"{HEAD}.func f {{ }}",
-            "line 4, column 1: wanted .visible .entry or .extern .shared at module level, got '.func'",
+            "line 4, column 1: wanted .visible .entry or .extern .shared at module level, "
+            "got '.func'",
         ),
         (
             f"{HEAD}.entry k .maxntids 4 {{ }}",

@@ -37,7 +37,7 @@ HEAVY: Final = ("cuda", "torch", "cupy", "jax", "scipy", "onnx", "triton", "rich
 
 _EMIT: Final = ("tools/emit.py", "--head-dim", "128", "--tile", "32")
 _COLD_TIMEOUT_S: Final = 120.0
-_INSTRUCTION_BYTES: Final = 16  # since sm_70 (CUDA Binary Utilities, "Instruction Set Reference")
+_INSTRUCTION_BYTES: Final = 16  # since sm_70
 
 
 def emit_jobs(quick: bool) -> list[Job]:
@@ -57,7 +57,10 @@ def assemble_jobs(quick: bool) -> list[Job]:
     """The default kernel of each head dimension on some targets."""
     head_dims, targets = (HEAD_DIMS[1:4:2], TARGETS[1:2]) if quick else (HEAD_DIMS, TARGETS)
     return [
-        Job(f"assemble d={d} {name}", functools.partial(_assemble, AttentionConfig(d, target=name), 1 if quick else 3))
+        Job(
+            f"assemble d={d} {name}",
+            functools.partial(_assemble, AttentionConfig(d, target=name), 1 if quick else 3),
+        )
         for d in head_dims
         for name in targets
     ]
@@ -65,7 +68,12 @@ def assemble_jobs(quick: bool) -> list[Job]:
 
 def _settings(kernel: KernelConfig) -> dict[str, Setting]:
     t = kernel.tiling
-    found: dict[str, Setting] = {"d": t.head_dim, "tile": t.tile, "block_q": t.block_q, "target": kernel.target.name}
+    found: dict[str, Setting] = {
+        "d": t.head_dim,
+        "tile": t.tile,
+        "block_q": t.block_q,
+        "target": kernel.target.name,
+    }
     return found | ({"causal": kernel.causal} if kernel.causal else {})
 
 
@@ -82,7 +90,10 @@ def _warm(config: AttentionConfig, repeats: int) -> Found:
     settings, default = _settings(kernel), config is EMITTED[0]
     goal = Goal("<=", WARM_GOAL_MS) if default else None
     return [
-        measured("emit, warm", "ms", [t * MS for t in times], config=settings, goal=goal, headline=default),
+        measured(
+            "emit, warm", "ms", [t * MS for t in times],
+            config=settings, goal=goal, headline=default,
+        ),
         measured(
             "per line", "us", [t * US / lines for t in times],
             config=settings | {"lines": lines}, goal=Goal("<=", LINE_GOAL_US), headline=default,
@@ -99,7 +110,9 @@ def _parts(config: AttentionConfig, repeats: int) -> Found:
         "render": lambda: render(module),
     }
     return [
-        measured(f"of it {name}", "ms", [t * MS for t in timed(work, repeats)], config=_settings(kernel))
+        measured(
+            f"of it {name}", "ms", [t * MS for t in timed(work, repeats)], config=_settings(kernel)
+        )
         for name, work in parts.items()
     ]
 
@@ -125,7 +138,9 @@ def _cold(repeats: int) -> Found:
             continue
         ours = command is _EMIT
         goal = Goal("<=", COLD_GOAL_MS) if ours else None
-        found.append(measured(f"cold: {name}", "ms", [t * MS for t in times], goal=goal, headline=ours))
+        found.append(
+            measured(f"cold: {name}", "ms", [t * MS for t in times], goal=goal, headline=ours)
+        )
     return found
 
 
@@ -179,7 +194,8 @@ def _assemble(config: AttentionConfig, repeats: int) -> Found:
         return [f"{kernel.name} was not assembled: {str(error).splitlines()[0]}"]
     assemblies: list[Assembly] = []
     times = [
-        seconds(lambda: assemblies.append(assembler.assemble(made.text, kernel.target.name))) for _ in range(repeats)
+        seconds(lambda: assemblies.append(assembler.assemble(made.text, kernel.target.name)))
+        for _ in range(repeats)
     ]
     usage = assemblies[-1].kernel(made.kernel.name)
     resources = KernelResources(kernel, usage.registers, True, made.kernel.dynamic_shared_bytes)
@@ -188,7 +204,10 @@ def _assemble(config: AttentionConfig, repeats: int) -> Found:
         "registers": (usage.registers, "per thread"),
         "shared memory": (resources.shared_bytes, "bytes"),
         "occupancy": (100 * resources.occupancy, "%"),
-        "SASS, padding included": (code_bytes(assemblies[-1].cubin) // _INSTRUCTION_BYTES, "instr."),
+        "SASS, padding included": (
+            code_bytes(assemblies[-1].cubin) // _INSTRUCTION_BYTES,
+            "instr.",
+        ),
     }
     return [
         measured("spilled", "bytes", [spilled], config=settings, goal=Goal("<=", 0)),
@@ -198,7 +217,7 @@ def _assemble(config: AttentionConfig, repeats: int) -> Found:
 
 
 def code_bytes(cubin: bytes) -> int:
-    """Bytes of machine code in a cubin: of the sections `.text.<kernel>` of the ELF file (64 bits, little-endian)."""
+    """Bytes of machine code in a cubin, an ELF file: of its sections `.text.<kernel>`."""
     (offset,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", cubin, offset + size * n) for n in range(count)]

@@ -10,18 +10,20 @@ from ptxgen.target import Target
 from ptxgen.types import f32, s32, u32, u64
 
 THREADS: Final = 256
-CHAINS: Final = 16  # independent sums of a thread: an fma takes 4 cycles or so, and 8 warps or more share a scheduler
-UNROLL: Final = 16  # fma of each chain in one turn of the loop, beside 3 instructions that count it
+CHAINS: Final = 16  # independent sums of a thread, which hide the few cycles an fma takes
+UNROLL: Final = 16  # fma of each chain in a turn of the loop, beside 3 instructions to count it
 COPIES: Final = 4  # 16-byte chunks that a thread has in flight
 CHUNK_BYTES: Final = 16
 FLOPS_PER_FMA: Final = 2
 
 
-def fma_kernel(target: Target, *, chains: int = CHAINS, unroll: int = UNROLL, threads: int = THREADS) -> ir.Module:
+def fma_kernel(
+    target: Target, *, chains: int = CHAINS, unroll: int = UNROLL, threads: int = THREADS
+) -> ir.Module:
     """Each thread repeats x = x * factor + term on `chains` numbers, `turns * unroll` times each.
 
-    Chain c begins at c; the sum of all is written to out[thread of the grid], so that nothing can be left out. Parameters: out (f32
-    pointer), turns (u32), factor and term (f32).
+    Chain c begins at c; the sum of all is written to out[thread of the grid], so that nothing can
+    be left out. Parameters: out (f32 pointer), turns (u32), factor and term (f32).
     """
     k = KernelBuilder("fma_ceiling", target=target, threads=threads)
     out = k.pointer("out")
@@ -47,7 +49,8 @@ def fma_flops(ctas: int, turns: int) -> int:
 def copy_kernel(target: Target, *, threads: int = THREADS) -> ir.Module:
     """Copy `COPIES` chunks of 16 bytes in each thread; neighbours copy neighbouring chunks.
 
-    Parameters: source and copy (f32 pointers, multiples of 16 bytes). The grid decides how much is copied, `bytes_per_cta` each.
+    Parameters: source and copy (f32 pointers, multiples of 16 bytes). Each CTA of the grid copies
+    `bytes_per_cta`.
     """
     k = KernelBuilder("copy_ceiling", target=target, threads=threads)
     source, copy = k.pointer("source"), k.pointer("copy")

@@ -1,4 +1,4 @@
-"""The CPU: `flash.cpu` against PyTorch and plain numpy, and how fast the interpreter runs a kernel."""
+"""The CPU: `flash.cpu` against PyTorch and plain numpy, and the speed of the interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ from flash.execute import make_plan
 from flash.launch import alignment, check
 from flash.reference import causal_offset
 from ptxgen import interpreter
-from tools.bench_record import MS, Found, Goal, Job, Work, flat, interleaved, measured, ratios, timed
+from tools.bench_record import (
+    MS,
+    Found,
+    Goal,
+    Job,
+    Work,
+    flat,
+    interleaved,
+    measured,
+    ratios,
+    timed,
+)
 
 Array = NDArray[np.float32]
 
@@ -50,13 +61,18 @@ def cpu_jobs(quick: bool) -> list[Job]:
     lengths = (1024,) if quick else (1024, 4096)
     rounds, batch = (3, 3) if quick else (7, 4)
     return [
-        Job(f"cpu N={n} {'causal' if causal else 'full'}", functools.partial(compare, n, causal, rounds, batch))
+        Job(
+            f"cpu N={n} {'causal' if causal else 'full'}",
+            functools.partial(compare, n, causal, rounds, batch),
+        )
         for n in lengths
         for causal in (False, True)
     ]
 
 
-def compare(seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM) -> Found:
+def compare(
+    seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM
+) -> Found:
     """Times of one shape, and the ratio of ours to each other's in the same round."""
     q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
     contestants: dict[str, Callable[[], Array]] = {"ours": _ours(q, k, v, causal)}
@@ -80,15 +96,22 @@ def compare(seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEA
         goal = Goal("<=", RATIO_GOAL) if name == "torch" else None
         values = ratios(samples["ours"], samples[name])
         found.append(
-            measured(f"time of ours / {name}", "x", values, config=settings, goal=goal, headline=name == "torch")
+            measured(
+                f"time of ours / {name}",
+                "x",
+                values,
+                config=settings,
+                goal=goal,
+                headline=name == "torch",
+            )
         )
     return found
 
 
 CPU_REMARKS: Final = (
     f"f32, B{BATCH} H{HEADS} d{HEAD_DIM}, {THREADS} threads for each contestant",
-    "contestants have turns of several calls, of which the first two do not count: PyTorch's OpenMP "
-    "threads go on spinning for about 5 ms after a call, which one call in turn would charge to the next",
+    "contestants have turns of several calls, of which the first two do not count: PyTorch's "
+    "OpenMP threads spin for about 5 ms after a call, which would be charged to the next contestant",
     "a ratio is of the medians of the same round; its n is the number of rounds",
 )
 
@@ -129,7 +152,7 @@ def dense_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
     return np.asarray(scores @ v, np.float32)
 
 
-# ------------------------------------------------------------------------------------------ interpreter
+# -------------------------------------------------------------------------------- interpreter
 
 
 def interpreter_jobs(quick: bool) -> list[Job]:
@@ -137,7 +160,10 @@ def interpreter_jobs(quick: bool) -> list[Job]:
     shapes = _INTERPRETED[:1] if quick else _INTERPRETED
     repeats = 2 if quick else 5
     return [
-        Job(f"interpret d={d} B{b} H{h} N={n}", functools.partial(interpret, d, b, h, n, causal, repeats))
+        Job(
+            f"interpret d={d} B{b} H{h} N={n}",
+            functools.partial(interpret, d, b, h, n, causal, repeats),
+        )
         for d, b, h, n, causal in shapes
     ]
 
@@ -155,8 +181,8 @@ def interpret(head_dim: int, batch: int, heads: int, seq: int, causal: bool, rep
 
     def run(*, sanitize: bool) -> interpreter.Result:
         return interpreter.run(
-            made.module, grid=plan.grid, block=plan.block, args=[*memory, *plan.values[len(memory) :]],
-            dynamic_smem=plan.dynamic_shared, sanitize=sanitize,
+            made.module, grid=plan.grid, block=plan.block,
+            args=[*memory, *plan.values[len(memory) :]], dynamic_smem=plan.dynamic_shared, sanitize=sanitize,
         )  # fmt: skip
 
     counters = run(sanitize=False).counters
@@ -169,5 +195,7 @@ def interpret(head_dim: int, batch: int, heads: int, seq: int, causal: bool, rep
         measured("interpreter", "ms", [t * MS for t in times], config=settings),
         measured("speed", "M thread-instr./s", speed, config=settings, headline=True),
         measured("sanitized", "ms", [t * MS for t in checked], config=settings),
-        measured("sanitized / plain", "x", ratios([checked], [times]), config=settings, headline=True),
+        measured(
+            "sanitized / plain", "x", ratios([checked], [times]), config=settings, headline=True
+        ),
     ]

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import functools
 import math
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from flash.arrays import ArrayView, view
 from flash.build import Build, build
 from flash.config import AttentionConfig, offered_tiles
 from flash.execute import make_plan
 from flash.launch import Geometry, check
-from flash.reference import attention_reference
 from flash.staging import Staging
-from ptxgen import ir
-from ptxgen.errors import BackendError
-from ptxgen.runtime.cuda import CudaBackend
-from ptxgen.runtime.plan import LaunchPlan, param_slots
-from ptxgen.target import target_for_device
-from ptxgen.text import render
-from tools.bench_ceilings import THREADS, bytes_per_cta, copy_kernel, fma_flops, fma_kernel, peak_flops
+from tools.bench_ceilings import (
+    THREADS,
+    bytes_per_cta,
+    copy_kernel,
+    fma_flops,
+    fma_kernel,
+    peak_flops,
+)
 from tools.bench_cpu import Array, normal
+from tools.bench_device import Gpu
+from tools.bench_error import Judge, sampled_rows
 from tools.bench_record import (
     MS,
     Found,
@@ -49,20 +47,19 @@ CEILING_GOAL_PERCENT: Final = 50.0
 CEILING_FROM: Final = 4096  # sequence length from which the goal holds
 ERROR_GOAL: Final = 2.0  # times the error of the same-precision numpy reference
 
-_SAMPLE_MS: Final = 10.0  # calls are put together until a sample takes so long: events resolve 0.5 us
+_SAMPLE_MS: Final = (
+    10.0  # calls are put together until a sample takes so long: events resolve 0.5 us
+)
 _MOST_CALLS: Final = 64
-_SMI_TIMEOUT_S: Final = 20.0
-_SMI_FIELDS: Final = (
-    "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem",
-    "power.draw", "power.limit", "temperature.gpu", "ecc.mode.current",
-)  # fmt: skip
 
 GPU_REMARKS: Final = (
-    "timed by CUDA events around calls in a row on the default stream; the second-level cache is not flushed, so "
-    "inputs that fit stay in it between calls",
-    "contestants have turns of several calls, in changing order, in one process; a ratio is of the medians of the same round",
-    "`computed` counts what the kernel issues, padding included, `useful` what the result needs: 4 * d flops for each pair that is seen",
-    "the FMA ceiling is of constant operands, which heat the device less than data do",
+    "timed by CUDA events around calls in a row on the default stream; the second-level cache is "
+    "not flushed, so inputs that fit stay in it between calls",
+    "contestants have turns of several calls, in changing order, in one process; a ratio is of the "
+    "medians of the same round",
+    "`computed` counts what the kernel issues, padding included; `useful` what the result needs: "
+    "4 * d flops for each pair that is seen",
+    "the FMA ceiling is of operands that hardly change, which take less power than data do",
     f"B = {TOKENS} / N, H = {WIDTH} / d, f32",
 )
 
@@ -80,68 +77,17 @@ class Shape:
     @property
     def size(self) -> tuple[int, int, int, int]:
         """[batch, heads, seq, head_dim] of Q, K, V and O."""
-        return max(self.tokens // self.seq, 1), max(self.width // self.head_dim, 1), self.seq, self.head_dim
+        return (
+            max(self.tokens // self.seq, 1),
+            max(self.width // self.head_dim, 1),
+            self.seq,
+            self.head_dim,
+        )
 
     @property
     def settings(self) -> dict[str, Setting]:
         """What a measurement says of it."""
         return {"d": self.head_dim, "N": self.seq, "causal": self.causal}
-
-
-class Gpu:
-    """A device, what makes kernels run on it, and its ceilings once they are measured."""
-
-    def __init__(self, backend: CudaBackend, ordinal: int = 0) -> None:
-        self.backend = backend
-        self.ordinal = ordinal
-        self.device = backend.device_properties(ordinal)
-        self.target = target_for_device(self.device.major, self.device.minor)
-        self.fma_flops = 0.0  # per second; 0 until `fma_ceiling` has run
-
-    def seconds(self, work: Work) -> float:
-        """How long the work takes on the device."""
-        return self.backend.elapsed_ms(work, ordinal=self.ordinal) / MS
-
-    def ready(self, text: str, plan: LaunchPlan) -> Work:
-        """A function that puts the launch on the default stream; all else is done here."""
-        program = self.backend.compile(text, self.target)
-        kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, self.ordinal)
-        return lambda: self.backend.launch(kernel, plan)
-
-    def kernel(self, module: ir.Module, ctas: int, values: Mapping[str, int | float]) -> Work:
-        """The same for a module with one kernel without shared memory."""
-        kernel = module.kernels[0]
-        slots = param_slots(kernel.params)
-        numbers = tuple(values[slot.name] for slot in slots)
-        return self.ready(render(module), LaunchPlan(kernel.name, (ctas, 1, 1), (kernel.threads, 1, 1), 0, slots, numbers))
-
-    @contextmanager
-    def memory(self, nbytes: int) -> Iterator[int]:
-        """The address of memory on the device."""
-        address = self.backend.allocate(nbytes, ordinal=self.ordinal)
-        try:
-            yield address
-        finally:
-            self.backend.free(address, ordinal=self.ordinal)
-
-    def clocks(self) -> dict[str, str]:
-        """What nvidia-smi says now; empty without it."""
-        command = ["nvidia-smi", f"--id={self.ordinal}", "--format=csv,noheader", f"--query-gpu={','.join(_SMI_FIELDS)}"]
-        try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return {}
-        return parse_smi(said.stdout)
-
-    def describe(self) -> dict[str, Any]:
-        """The device's part of the result, with its clocks as they are now."""
-        return asdict(self.device) | {"target": self.target.name, "nvidia_smi": self.clocks()}
-
-
-def parse_smi(said: str) -> dict[str, str]:
-    """The fields of the first line of nvidia-smi's answer; empty if it is no such line."""
-    cells = [cell.strip() for cell in said.strip().split("\n", 1)[0].split(",")]
-    return dict(zip(_SMI_FIELDS, cells, strict=True)) if len(cells) == len(_SMI_FIELDS) else {}
 
 
 def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
@@ -156,22 +102,34 @@ def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
         for n in lengths:
             for causal in (False, True):
                 shape = Shape(d, n, causal)
-                jobs.append(Job(f"attention {shape.size} causal={causal}", functools.partial(against_torch, gpu, shape, rounds, batch)))
+                jobs.append(
+                    Job(
+                        f"attention {shape.size} causal={causal}",
+                        functools.partial(against_torch, gpu, shape, rounds, batch),
+                    )
+                )
     for d in head_dims:
         for causal in (False, True):
             shape = Shape(d, lengths[len(lengths) // 2], causal)
-            jobs.append(Job(f"tiles {shape.size} causal={causal}", functools.partial(tiles, gpu, shape, 3, batch, quick=quick)))
+            jobs.append(
+                Job(
+                    f"tiles {shape.size} causal={causal}",
+                    functools.partial(tiles, gpu, shape, 3, batch, quick=quick),
+                )
+            )
     return jobs
 
 
-# ------------------------------------------------------------------------------------------ ceilings
+# -------------------------------------------------------------------------------- ceilings
 
 
 def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
     """TFLOP/s of independent fma on all multiprocessors, as many threads as they hold."""
     ctas = gpu.device.multiprocessors * (gpu.target.threads_per_sm // THREADS)
     with gpu.memory(ctas * THREADS * 4) as out:
-        work = gpu.kernel(fma_kernel(gpu.target), ctas, {"out": out, "turns": turns, "factor": 0.5, "term": 1.0})
+        work = gpu.kernel(
+            fma_kernel(gpu.target), ctas, {"out": out, "turns": turns, "factor": 0.5, "term": 1.0}
+        )
         rates = [fma_flops(ctas, turns) / t for t in _samples(gpu, work, repeats)]
     found = measured("FMA ceiling", "TFLOP/s", [rate / 1e12 for rate in rates], headline=True)
     gpu.fma_flops = found.median * 1e12
@@ -179,16 +137,23 @@ def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
     if not clock.isdigit():
         return [found]
     paper = peak_flops(gpu.target, gpu.device.multiprocessors, float(clock)) / 1e12
-    return [found, measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": int(clock)})]
+    return [
+        found,
+        measured("FMA peak on paper", "TFLOP/s", [paper], config={"clock_mhz": int(clock)}),
+    ]
 
 
 def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
-    """TB/s in and out of global memory, of 16-byte loads and stores far beyond the second-level cache."""
+    """TB/s in and out of global memory, by 16-byte accesses far beyond the second-level cache."""
     ctas = nbytes // bytes_per_cta()
     with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
         work = gpu.kernel(copy_kernel(gpu.target), ctas, {"source": source, "copy": copy})
         rates = [2 * ctas * bytes_per_cta() / t / 1e12 for t in _samples(gpu, work, repeats)]
-    return [measured("copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True)]
+    return [
+        measured(
+            "copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True
+        )
+    ]
 
 
 def _samples(gpu: Gpu, work: Work, repeats: int) -> list[float]:
@@ -197,7 +162,7 @@ def _samples(gpu: Gpu, work: Work, repeats: int) -> list[float]:
     return [gpu.seconds(work) for _ in range(repeats)]
 
 
-# ------------------------------------------------------------------------------------------ attention
+# -------------------------------------------------------------------------------- attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +174,13 @@ class OnDevice:
     views: tuple[ArrayView, ArrayView, ArrayView, ArrayView]  # Q, K, V, O
     staging: Staging
 
-    def contestant(self, gpu: Gpu, tile: int | str = "auto", block_q: int | str = "auto") -> tuple[Work, Build, Geometry]:
+    def contestant(
+        self, gpu: Gpu, tile: int | str = "auto", block_q: int | str = "auto"
+    ) -> tuple[Work, Build, Geometry]:
         """Our kernel with some tile on these arrays."""
-        config = AttentionConfig(self.shape.head_dim, causal=self.shape.causal, tile=tile, block_q=block_q)
+        config = AttentionConfig(
+            self.shape.head_dim, causal=self.shape.causal, tile=tile, block_q=block_q
+        )
         geometry = check(config, *self.views)
         made = build(config.kernel(gpu.target))
         plan = make_plan(made, geometry, config.scale, tuple(array.pointer for array in self.views))
@@ -229,7 +198,10 @@ def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
     """Normal Q, K and V of a shape, and room for O, on the device."""
     q, k, v = normal(*[shape.size] * 3)
     with Staging(gpu.backend, 0, gpu.ordinal) as staging:
-        there = (*(staging.copy_of(view(array, "array")) for array in (q, k, v)), staging.room_for(view(q, "out")))
+        there = (
+            *(staging.copy_of(view(array, "array")) for array in (q, k, v)),
+            staging.room_for(view(q, "out")),
+        )
         staging.wait()
         yield OnDevice(shape, (q, k, v), there, staging)  # type: ignore[arg-type]  # four of them
 
@@ -239,7 +211,7 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
     with on_device(gpu, shape) as arrays:
         work, made, geometry = arrays.contestant(gpu)
         work()
-        rows = sampled_rows(shape)
+        rows = sampled_rows(shape.size)
         judge = Judge.of(arrays.host, rows, shape.causal)
         tile = {"tile": made.config.tiling.tile, "block_q": made.config.tiling.block_q}
         errors = {"ours": judge.ratio(arrays.output()[rows])}
@@ -249,15 +221,26 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
         if torch is not None:
             tensors = [torch.from_numpy(array).to(f"cuda:{gpu.ordinal}") for array in arrays.host]
             others, remarks = torch_contestants(torch, tensors, shape.causal)
-            errors |= {name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()}
+            errors |= {
+                name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()
+            }
             contestants |= others
         samples = _race(gpu, contestants, rounds, batch)
     found: Found = [*remarks, *_rates(gpu, shape, samples["ours"], made, geometry, tile)]
     useful = made.resources.useful_flops(*_counts(geometry)) / 1e12
     for name, turns in list(samples.items())[1:]:
-        found.append(measured(f"{name}, useful", "TFLOP/s", [useful / t for t in flat(turns)], config=shape.settings))
+        found.append(
+            measured(
+                f"{name}, useful",
+                "TFLOP/s",
+                [useful / t for t in flat(turns)],
+                config=shape.settings,
+            )
+        )
         ratio = ratios(turns, samples["ours"])
-        found.append(measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True))
+        found.append(
+            measured(f"speed of ours / {name}", "x", ratio, config=shape.settings, headline=True)
+        )
     for name, error in errors.items():
         ours = name == "ours"
         found.append(
@@ -276,23 +259,38 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
     chosen = (default.tile, default.block_q)
     offered = [chosen, *(pair for pair in offered if pair != chosen)]
     with on_device(gpu, shape) as arrays:
-        entries = {pair: arrays.contestant(gpu, *pair) for pair in (offered[:2] if quick else offered)}
-        samples = _race(gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch)
+        entries = {
+            pair: arrays.contestant(gpu, *pair) for pair in (offered[:2] if quick else offered)
+        }
+        samples = _race(
+            gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch
+        )
     found: Found = []
     for ((n, m), (_, made, geometry)), turns in zip(entries.items(), samples.values(), strict=True):
         found += _rates(gpu, shape, turns, made, geometry, {"tile": n, "block_q": m}, goal=False)
     best = min(samples.values(), key=lambda turns: min(flat(turns)))
     slower = ratios(next(iter(samples.values())), best)
     settings = shape.settings | {"tile": chosen[0], "block_q": chosen[1]}
-    return [*found, measured("time of the default tile / the best", "x", slower, config=settings, headline=True)]
+    return [
+        *found,
+        measured(
+            "time of the default tile / the best", "x", slower, config=settings, headline=True
+        ),
+    ]
 
 
-def _race(gpu: Gpu, contestants: Mapping[str, Callable[[], Any]], rounds: int, batch: int) -> dict[str, list[list[float]]]:
+def _race(
+    gpu: Gpu, contestants: Mapping[str, Callable[[], Any]], rounds: int, batch: int
+) -> dict[str, list[list[float]]]:
     """Seconds of one call, from samples of so many calls that each lasts."""
     calls = {name: calls_for(gpu.seconds(work) * MS) for name, work in contestants.items()}
-    repeated = {name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()}
+    repeated = {
+        name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()
+    }
     samples = interleaved(repeated, rounds=rounds, batch=batch, dropped=1, timer=gpu.seconds)
-    return {name: [[t / calls[name] for t in turn] for turn in turns] for name, turns in samples.items()}
+    return {
+        name: [[t / calls[name] for t in turn] for turn in turns] for name, turns in samples.items()
+    }
 
 
 def _repeat(work: Work, times: int) -> None:
@@ -326,63 +324,22 @@ def _rates(
     useful = made.resources.useful_flops(*_counts(geometry))
     found = [
         measured("ours", "ms", [t * MS for t in times], config=settings),
-        measured("ours, computed", "TFLOP/s", [computed / t / 1e12 for t in times], config=settings),
+        measured(
+            "ours, computed", "TFLOP/s", [computed / t / 1e12 for t in times], config=settings
+        ),
         measured("ours, useful", "TFLOP/s", [useful / t / 1e12 for t in times], config=settings),
     ]
     if gpu.fma_flops:
         wanted = Goal(">=", CEILING_GOAL_PERCENT) if goal and shape.seq >= CEILING_FROM else None
         part = [100 * computed / t / gpu.fma_flops for t in times]
-        found.append(measured("computed, of the FMA ceiling", "%", part, config=settings, goal=wanted, headline=goal))
+        found.append(
+            measured(
+                "computed, of the FMA ceiling",
+                "%",
+                part,
+                config=settings,
+                goal=wanted,
+                headline=goal,
+            )
+        )
     return found
-
-
-# ------------------------------------------------------------------------------------------ errors
-
-Rows = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
-
-
-def sampled_rows(shape: Shape, count: int = 32) -> Rows:
-    """Batch, head and row numbers of some rows of O: the first, the last, and others at random."""
-    batch, heads, seq, _ = shape.size
-    rng = np.random.default_rng(0)
-    rows = rng.integers(0, seq, count)
-    rows[:2] = 0, seq - 1
-    return rng.integers(0, batch, count), rng.integers(0, heads, count), rows
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Rows of O in float64, and how far the same-precision numpy reference is from them."""
-
-    exact: NDArray[np.float64]
-    usual: float  # the largest difference of the f32 reference
-
-    @classmethod
-    def of(cls, arrays: tuple[Array, Array, Array], rows: Rows, causal: bool) -> Judge:
-        """The judge of some rows of the attention of q, k and v, which are equally long."""
-        exact, same = (np.stack([_row(arrays, b, h, i, causal, dtype) for b, h, i in zip(*rows, strict=True)]) for dtype in (np.float64, np.float32))
-        return cls(exact, float(np.abs(same - exact).max()))
-
-    def ratio(self, found: NDArray[Any]) -> float:
-        """The largest error of `found`, the same rows, in units of the reference's; infinite for NaN."""
-        error = float(np.abs(found - self.exact).max())
-        if math.isnan(error):
-            return math.inf
-        return error / self.usual if self.usual else (0.0 if error == 0 else math.inf)
-
-
-def _row(arrays: tuple[Array, Array, Array], b: int, h: int, i: int, causal: bool, dtype: Any) -> NDArray[Any]:
-    q, k, v = arrays
-    seen = slice(0, i + 1 if causal else None)
-    out, _ = attention_reference(
-        q[b : b + 1, h : h + 1, i : i + 1], k[b : b + 1, h : h + 1, seen], v[b : b + 1, h : h + 1, seen], dtype=dtype
-    )
-    return np.asarray(out[0, 0, 0])
-
-
-def open_gpu(backend: CudaBackend) -> Gpu:
-    """The first device; raises `BackendError` if there is none."""
-    why_not = backend.why_unavailable()
-    if why_not:
-        raise BackendError(why_not)
-    return Gpu(backend)

@@ -25,9 +25,9 @@ _FAKE: Final = ROOT / "tests" / "fake_driver.py"
 _OLD_DRIVER: Final = 1000
 
 LAUNCH_REMARKS: Final = (
-    "measured with the recording fake driver, whose calls are answered from memory: what the driver itself takes "
-    "comes on top (see `driver calls`)",
-    "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects that have "
+    "measured with the recording fake driver, whose calls are answered from memory: what the driver "
+    "itself takes comes on top (see `driver calls`)",
+    "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects with "
     "__cuda_array_interface__ only, which does not say the device; out and stream are given",
 )
 
@@ -48,7 +48,9 @@ def launches(kind: str, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     backend = CudaBackend(driver)
     config = AttentionConfig(SHAPE[-1])
     kernel = AttentionKernel(config, cuda=backend)
-    kernel._gpu = GpuLauncher(config, backend, ModuleCache(None))  # nothing of this belongs into a user's cache
+    kernel._gpu = GpuLauncher(
+        config, backend, ModuleCache(None)
+    )  # nothing of this belongs into a user's cache
     content = np.zeros(SHAPE, np.float32)
     q, k, v, out = (_KINDS[kind](driver.place(content), SHAPE) for _ in range(4))
 
@@ -68,7 +70,9 @@ def launches(kind: str, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
             "Python of one launch", "us", [t * US for t in times],
             config=settings, goal=Goal("<=", GOAL_US), headline=True,
         ),
-        measured("driver calls", "calls", [len(names)], config=settings | {"which": "+".join(names)}),
+        measured(
+            "driver calls", "calls", [len(names)], config=settings | {"which": "+".join(names)}
+        ),
     ]  # fmt: skip
 
 
@@ -122,7 +126,7 @@ def _repeated(work: Work, times: int) -> Work:
     return run
 
 
-# ------------------------------------------------------------------------------------------ stand-ins
+# -------------------------------------------------------------------------------- stand-ins
 
 
 class _Interface:
@@ -134,7 +138,13 @@ class _Interface:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"data": (self._pointer, False), "shape": self.shape, "strides": None, "typestr": "<f4", "version": 3}
+        return {
+            "data": (self._pointer, False),
+            "shape": self.shape,
+            "strides": None,
+            "typestr": "<f4",
+            "version": 3,
+        }
 
 
 class _CupyLike(_Interface):

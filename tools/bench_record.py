@@ -1,7 +1,8 @@
-"""What a benchmark measures and how: samples, their statistics, and fair turns among contestants."""
+"""What a benchmark measures and how: samples, their statistics, and fair turns."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,8 @@ class Goal:
 class Measurement:
     """One number with its spread; `config` says of what, all of it in `unit`.
 
-    `iqr` is the distance between the quartiles, 0 for a single sample. A headline is what a reader should
-    see first.
+    `iqr` is the distance between the quartiles, 0 for a single sample. A headline is what a reader
+    should see first.
     """
 
     name: str
@@ -56,16 +57,19 @@ class Measurement:
         return f"{self.name} [{' '.join(f'{key}={value}' for key, value in self.config.items())}]"
 
     def as_json(self) -> dict[str, Any]:
-        """The measurement as plain data."""
+        """The measurement as plain data; None is what is not finite, which JSON cannot say."""
+        median, least, spread = (
+            x if math.isfinite(x) else None for x in (self.median, self.minimum, self.iqr)
+        )
         goal = self.goal and {"goal": str(self.goal), "goal_met": self.goal.met_by(self.median)}
         return {
             "name": self.name,
             "config": dict(self.config),
             "unit": self.unit,
             "repeats": self.repeats,
-            "median": self.median,
-            "min": self.minimum,
-            "iqr": self.iqr,
+            "median": median,
+            "min": least,
+            "iqr": spread,
             "headline": self.headline,
             **(goal or {}),
         }
@@ -125,14 +129,15 @@ def interleaved(
 ) -> dict[str, list[list[float]]]:
     """Samples of each contestant, in seconds: `rounds` lists of `batch`.
 
-    In every round each contestant has one turn of `dropped + batch` calls in a row, of which the first do not
-    count, because a contestant may leave something behind: a pool of OpenMP threads spins on its cores for
-    milliseconds after the call. The order is reversed from round to round, so that a machine that gets faster or
-    slower favours nobody. `pause` is in seconds, before each turn.
+    In every round each contestant has one turn of `dropped + batch` calls in a row, of which the
+    first do not count, because a contestant may leave something behind: a pool of OpenMP threads
+    spins on its cores for milliseconds after the call. The order is reversed from round to round,
+    so that a machine that gets faster or slower favours nobody. `pause` is in seconds, before each
+    turn.
     """
     samples: dict[str, list[list[float]]] = {name: [] for name in contestants}
     for number in range(rounds):
-        order = list(contestants) if number % 2 == 0 else list(reversed(contestants))
+        order = list(contestants) if number % 2 == 0 else list(contestants)[::-1]
         for name in order:
             time.sleep(pause)
             turn = [timer(contestants[name]) for _ in range(dropped + batch)]

@@ -1,10 +1,11 @@
-"""What becomes of measurements: a table for the screen and a JSON file that says where they come from."""
+"""What becomes of measurements: a table, and a JSON file that says where they come from."""
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -32,7 +33,7 @@ _NEW_FILE_MODE: Final = 0o644  # a temporary file is private, a result need not 
 
 @dataclass(slots=True)
 class Section:
-    """What one section measured, and remarks on how; `failed` counts parts that ended in an error."""
+    """What one section measured, and remarks; `failed` counts parts that ended in an error."""
 
     name: str
     about: str
@@ -47,7 +48,9 @@ def reproduce(sections: Sequence[str], quick: bool) -> str:
     return f"python tools/bench.py{only}{' --quick' if quick else ''}"
 
 
-def document(sections: Sequence[Section], *, quick: bool, device: Mapping[str, Any] | None) -> dict[str, Any]:
+def document(
+    sections: Sequence[Section], *, quick: bool, device: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The whole result as plain data; `device` is the GPU's part."""
     found: dict[str, Any] = {
         "schema": SCHEMA,
@@ -100,7 +103,11 @@ def versions() -> dict[str, str | None]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
-    blas = [f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"]
+    blas = [
+        f"{lib['internal_api']} {lib['version']}"
+        for lib in threadpool_info()
+        if lib["user_api"] == "blas"
+    ]
     found["blas"] = ", ".join(dict.fromkeys(blas)) or None
     try:
         assembler = find_assembler()
@@ -115,19 +122,24 @@ def _commit() -> str | None:
     """The checkout's commit, with `-dirty` if a file differs from it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True)
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None
 
 
-# ------------------------------------------------------------------------------------------ the file
+# -------------------------------------------------------------------------------- the file
 
 
-def result_path(sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None) -> Path:
+def result_path(
+    sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None
+) -> Path:
     """Where results go if nothing is said: benchmarks/results/<kind>-<device or cpu>.json.
 
-    The kind is `all` or the sections, so that none overwrites a fuller one, and begins with `quick-` if they are rough.
+    The kind is `all` or the sections, so that none overwrites a fuller one, and begins with
+    `quick-` if the numbers are rough.
     """
     kind = "all" if list(sections) == list(every) else "-".join(sections)
     name = slug(device) if device else "cpu"
@@ -158,14 +170,16 @@ def as_text(found: Mapping[str, Any]) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-# ------------------------------------------------------------------------------------------ the table
+# -------------------------------------------------------------------------------- the table
 
 _HEAD: Final = ("", "median", "unit", "min", "IQR", "n", "goal")
 
 
 def table(sections: Sequence[Section]) -> str:
     """Every measurement and remark, section by section, and the headlines once more at the end."""
-    parts = [f"{s.name}: {s.about}\n" + _rows(s.measurements) + _remarks(s.remarks) for s in sections]
+    parts = [
+        f"{s.name}: {s.about}\n" + _rows(s.measurements) + _remarks(s.remarks) for s in sections
+    ]
     headlines = [m for section in sections for m in section.measurements if m.headline]
     if headlines:
         parts.append("headlines\n" + _rows(headlines))
@@ -197,7 +211,9 @@ def _remarks(remarks: Sequence[str]) -> str:
 
 
 def number(value: float) -> str:
-    """A number for people: four significant digits, thousands separated, no exponent unless it is tiny."""
+    """A number for people: four significant digits, or whole with thousands separated."""
+    if not math.isfinite(value):
+        return str(value)
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"

@@ -23,8 +23,8 @@ class Resources:
     """What one kernel needs.
 
     Shared memory is in bytes for each block, dynamic as its regions say. `live_registers` is the
-    most 32-bit registers that hold a value still needed at one place of the PTX, `live_predicates`
-    the same for predicates: an estimate, close to a lower bound. The assembler can beat it by moving or
+    most 32-bit registers that hold a value still needed at one place, `live_predicates` the
+    same for predicates: an estimate, close to a lower bound. The assembler can beat it by moving or
     recomputing values, and usually exceeds it by what scheduling takes. `barriers` is how many of
     the 16 are used (all, if a register says which). `blocks_per_sm` is how many blocks fit on one
     multiprocessor if no more registers are used than that (0: the block size is not promised).

@@ -43,9 +43,9 @@ class Shape:
     `names` gives the names of an instruction's registers, those written first, of which there are
     `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
     accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
-    says so; `integers` and `symbols` are places of
-    literals and of names with what is wanted there; `valued` says that there are any of these, or
-    a barrier. `gates` says what needs which target, `rule` how the result's alignment follows.
+    says so; `integers` and `symbols` are places of literals and of names with what is wanted there;
+    `valued` says that there are any of these, or a barrier. `gates` says what needs which target,
+    `rule` how the result's alignment follows.
     """
 
     __slots__ = (
@@ -86,8 +86,10 @@ class Shape:
         self.symbols = tuple(
             (i, o.kind) for i, (o, got) in enumerate(wanted) if isinstance(got, Symbol)
         )
-        single = self.dests == 1 and operands[:1] and isinstance(operands[0], Reg)
-        self.rule = rule_of(op.opcode) if single else None
+        # Packed floating-point numbers live in integer registers, but are no integers.
+        whole = all(o.type is None or o.type is pred or o.type.is_integer for o in op.operands)
+        single = self.dests == 1 and isinstance(operands[0], Reg)
+        self.rule = rule_of(op.opcode) if whole and single else None
         self.valued = (
             bool(self.integers or self.symbols or self.accesses) or op.effect is Effect.BARRIER
         )

@@ -1,7 +1,7 @@
 """Runs PTX on the CPU: lanes are numpy arrays over all threads of a batch of CTAs."""
 
+from ptxgen.interpreter.arena import DeviceArena
 from ptxgen.interpreter.launch import run
-from ptxgen.interpreter.memory import DeviceArena
 from ptxgen.interpreter.reports import Counters, Report, Result
 
 __all__ = ["Counters", "DeviceArena", "Report", "Result", "run"]

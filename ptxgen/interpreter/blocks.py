@@ -312,13 +312,15 @@ class _Writer:
     def _symbol(self, symbol: Symbol) -> str:
         if symbol.name not in self._symbols:
             raise TypeMismatchError(
-                f"the interpreter: {where_from(self._step.instr)}: no parameter or shared variable {symbol.name!r}"
+                f"the interpreter: {where_from(self._step.instr)}: no parameter or shared variable "
+                f"{symbol.name!r}"
             )
         return str(self._symbols[symbol.name])
 
     def _refuse(self, want: BoundOperand, got: object) -> str:
         raise TypeMismatchError(
-            f"the interpreter: {where_from(self._step.instr)}: the operand {want.name} cannot be {got}"
+            f"the interpreter: {where_from(self._step.instr)}: the operand {want.name} cannot be "
+            f"{got}"
         )
 
     # ------------------------------------------------------------------------------------ registers
@@ -441,7 +443,7 @@ def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:
 
 
 def _from_register(name: str, type: ScalarType, register: Reg) -> str | None:
-    """A register's lanes as an operand of `type`: its low bits; None if the register is too narrow."""
+    """A register's lanes as an operand of `type`: its low bits; None if it is too narrow."""
     declared = TYPES[register.declared]
     if declared.dtype == type.dtype:
         return name

@@ -176,3 +176,25 @@ class Selection:
             new = np.where(self.inner, new, self.pick(old))
         merged.reshape(-1, WARP)[self.rows] = new.reshape(-1, WARP)
         return merged
+
+
+def absent_member(here: Lanes, gone: Lanes, members: Lanes) -> tuple[int, str] | None:
+    """The first active lane whose membermask names a lane that is not here, or not the lane itself.
+
+    `here` says which lanes are active and `gone` which have exited or never were, bool; `members`
+    are the masks, uint32. Returns the lane and what is wrong with its mask.
+    """
+    bits = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
+    here, gone, members = (x.reshape(-1, WARP) for x in (here, gone, members))
+    present = np.where(here, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+    fine = np.where(here | gone, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+    for wrong, what in (
+        ((members & bits) == 0, "its own lane is not in the membermask"),
+        ((members & ~fine[:, None]) != 0, "lanes of the membermask are not here"),
+    ):
+        lanes = np.flatnonzero(here & wrong)
+        if len(lanes):
+            lane = int(lanes[0])
+            mask, active = int(members.reshape(-1)[lane]), int(present[lane // WARP])
+            return lane, f"{what} {mask:#010x}; the active lanes are {active:#010x}"
+    return None

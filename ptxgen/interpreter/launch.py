@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.errors import LaunchError, TrapError, did_you_mean
+from ptxgen.interpreter.arena import DeviceArena, Window, joined_spans
 from ptxgen.interpreter.barriers import Barriers
 from ptxgen.interpreter.blocks import Program, compile_kernel
 from ptxgen.interpreter.copies import AsyncCopies
 from ptxgen.interpreter.faults import Faults, Reports
 from ptxgen.interpreter.lanes import WARP, Batch
 from ptxgen.interpreter.machine import LaneMachine
-from ptxgen.interpreter.memory import DeviceArena, SharedMemory, Window, joined_spans, shared_stride
+from ptxgen.interpreter.memory import SharedMemory, shared_stride
 from ptxgen.interpreter.race import RaceDetector
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.schedule import Lockstep
@@ -89,7 +90,8 @@ def run(
     """
     if schedule not in _SCHEDULES:
         raise LaunchError(
-            f"schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}{did_you_mean(str(schedule), _SCHEDULES)}"
+            f"schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}"
+            f"{did_you_mean(str(schedule), _SCHEDULES)}"
         )
     kernel = _kernel(
         _parsed(ptx_or_module) if isinstance(ptx_or_module, str) else ptx_or_module, entry
@@ -220,7 +222,8 @@ def _kernel(module: Module, entry: str | None) -> Kernel:
         return module.kernels[0]
     if entry not in names:
         raise LaunchError(
-            f"the module has no kernel {entry!r}{did_you_mean(entry, names)} (it has {', '.join(names) or 'none'})"
+            f"the module has no kernel {entry!r}{did_you_mean(entry, names)} "
+            f"(it has {', '.join(names) or 'none'})"
         )
     return module.kernels[names.index(entry)]
 
@@ -229,7 +232,8 @@ def _layout(kernel: Kernel, dynamic_smem: int) -> _Layout:
     needed = kernel.dynamic_shared_bytes
     if dynamic_smem < needed:
         raise LaunchError(
-            f"{kernel.name} needs {needed} bytes of dynamic shared memory, got dynamic_smem={dynamic_smem}"
+            f"{kernel.name} needs {needed} bytes of dynamic shared memory, "
+            f"got dynamic_smem={dynamic_smem}"
         )
     symbols: dict[str, int] = {}
     regions = []
@@ -264,11 +268,13 @@ def _extents(
         raise LaunchError(f"{kernel.name}: grid must be at most {_MAX_GRID}, got {grid}")
     if threads > _MAX_THREADS:
         raise LaunchError(
-            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, {threads} threads"
+            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, "
+            f"{threads} threads"
         )
     if kernel.threads and threads > kernel.threads:
         raise LaunchError(
-            f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), got {threads}"
+            f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), "
+            f"got {threads}"
         )
     return grid, block
 
@@ -319,14 +325,11 @@ def _params(
 
 
 def _array(kernel: Kernel, number: int, param: Param, array: Lanes) -> Lanes:
+    who = f"{kernel.name}: argument {number} ({param.name})"
     if TYPES[param.type].bits != 64 or TYPES[param.type].is_float:
-        raise LaunchError(
-            f"{kernel.name}: argument {number} ({param.name}) must be a number for its type {param.type}, got an array"
-        )
+        raise LaunchError(f"{who} must be a number for its type {param.type}, got an array")
     if array.dtype.hasobject:
-        raise LaunchError(
-            f"{kernel.name}: argument {number} ({param.name}) must be an array of numbers, got {array.dtype}"
-        )
+        raise LaunchError(f"{who} must be an array of numbers, got {array.dtype}")
     return array
 
 

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import numpy as np
 
 from ptxgen.errors import TrapError
+from ptxgen.interpreter.arena import FIRST_ADDRESS, SHARED_WINDOW
 from ptxgen.interpreter.barriers import BARRIERS
-from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.lanes import WARP, absent_member
 from ptxgen.interpreter.memory import (
-    FIRST_ADDRESS,
     POISON,
-    SHARED_WINDOW,
     Address,
     Base,
     Plan,
-    Window,
     gather,
     make_plan,
     scatter,
     signed_lanes,
+    turns,
 )
 from ptxgen.interpreter.race import Access
 from ptxgen.types import b8, b32
@@ -30,11 +29,12 @@ from ptxgen.types import b8, b32
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ptxgen.interpreter.arena import DeviceArena, Window
     from ptxgen.interpreter.barriers import Barriers
     from ptxgen.interpreter.copies import AsyncCopies
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
-    from ptxgen.interpreter.memory import DeviceArena, SharedMemory
+    from ptxgen.interpreter.memory import SharedMemory
     from ptxgen.interpreter.race import Conflict, RaceDetector
     from ptxgen.types import ScalarType
 
@@ -184,7 +184,7 @@ class LaneMachine:
         cells = plan.window.elements(type.dtype, 1, plan.low + address.offset)
         index = plan.index(type.nbytes)
         lanes = np.arange(len(index)) if plan.mask is None else np.flatnonzero(plan.mask)
-        for turn in _turns(lanes, index[lanes]):
+        for turn in turns(lanes, index[lanes]):
             where = index[turn]
             before = cells[where]
             old[turn] = before
@@ -215,7 +215,7 @@ class LaneMachine:
         self.copies.commit(self._active_ids(self.mask))
 
     def copy_async_wait(self, pending: int | None) -> None:
-        """Wait until at most `pending` groups are incomplete; None: all copies, committed or not."""
+        """Wait until at most `pending` groups are incomplete; None: all copies, in a group or not."""
         self.copies.wait(self._active_ids(self.mask), pending)
 
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
@@ -249,12 +249,14 @@ class LaneMachine:
             if wrong.any():
                 lane = int(wrong.argmax())
                 raise TrapError(
-                    f"{self._where(int(ids[lane]))}: {what}, got barrier {number[lane]}, count {count[lane]}"
+                    f"{self._where(int(ids[lane]))}: {what}, got barrier {number[lane]}, "
+                    f"count {count[lane]}"
                 )
         differs = self.barriers.arrive(ids, number, count, self.at, wait=wait)
         if differs is not None:
             raise TrapError(
-                f"{self._where(differs)}: another thread came to the same barrier with another count of threads"
+                f"{self._where(differs)}: another thread came to the same barrier with another "
+                "count of threads"
             )
 
     def warp_sync(self, membermask: Lanes) -> None:
@@ -304,26 +306,11 @@ class LaneMachine:
         return wide if self.mask is None else wide[self.mask]
 
     def _check_members(self, membermask: Lanes) -> None:
-        bits = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
-        here = self.active().reshape(-1, WARP)
-        gone = self.selection.pick(self.exited).reshape(-1, WARP)
-        present = np.where(here, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
-        fine = present | np.where(gone, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
-        members = np.broadcast_to(membermask, self.selection.count).reshape(-1, WARP)
-        missing = here & ((members & ~fine[:, None]) != 0)
-        outside = here & ((members & bits) == 0)
-        if not (missing.any() or outside.any()):
-            return
-        wrong, what = (
-            (outside, "its own lane is not in the membermask")
-            if outside.any()
-            else (missing, "lanes of the membermask are not here")
-        )
-        lane = int(wrong.reshape(-1).argmax())
-        raise TrapError(
-            f"{self._where(int(self.selection.ids[lane]))}: {what} {int(members.reshape(-1)[lane]):#010x}; "
-            f"the active lanes are {int(present[lane // WARP]):#010x}"
-        )
+        members = np.broadcast_to(membermask, self.selection.count)
+        found = absent_member(self.active(), self.selection.pick(self.exited), members)
+        if found is not None:
+            lane, what = found
+            raise TrapError(f"{self._where(int(self.selection.ids[lane]))}: {what}")
 
     def _reach(self, space: str, address: Address, total: int, verb: str) -> Plan | None:
         """The plan for an access of `total` bytes, once it is known to be legal; None if it meets
@@ -421,7 +408,8 @@ class LaneMachine:
         if too_many.any():
             lane = int(too_many.argmax())
             raise TrapError(
-                f"{self._where(int(self.selection.ids[lane]))}: copies {int(sizes[lane])} bytes into {nbytes}"
+                f"{self._where(int(self.selection.ids[lane]))}: copies {int(sizes[lane])} bytes "
+                f"into {nbytes}"
             )
         for size in np.unique(sizes[active]):
             mask = active & (sizes == size)
@@ -504,15 +492,3 @@ def _as_address(address: Lanes | Address) -> Address:
 def _fresh(address: Address) -> Address:
     """The same address without the plans made so far."""
     return Base(address.base.lanes).at(address.offset)
-
-
-def _turns(lanes: Lanes, index: Lanes) -> list[Lanes]:
-    """The lanes in groups that share no index, each index's lanes in rising order over the groups."""
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    lengths = np.diff(np.append(starts, len(ordered)))
-    rank = np.arange(len(ordered)) - np.repeat(starts, lengths)
-    by_rank = np.argsort(rank, kind="stable")
-    bounds = np.cumsum(np.bincount(rank))[:-1]
-    return [np.sort(lanes[order[part]]) for part in np.split(by_rank, bounds)]

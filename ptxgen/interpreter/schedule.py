@@ -113,8 +113,9 @@ class Lockstep:
             steps = block.segment.steps
             at = where_from(steps[0].instr) if steps else "an empty loop"
             raise TrapError(
-                f"kernel {self._machine.faults.kernel}: still running after {self._limit} instructions in a row, at {at}: "
-                f"thread {batch.thread(lane)} of CTA {batch.cta(lane)} and {selection.threads - 1} others; "
+                f"kernel {self._machine.faults.kernel}: still running after {self._limit} "
+                f"instructions in a row, at {at}: thread {batch.thread(lane)} of CTA "
+                f"{batch.cta(lane)} and {selection.threads - 1} others; "
                 "if it is not an endless loop, raise max_instructions"
             )
 
@@ -184,7 +185,8 @@ class Lockstep:
             names = ", ".join(str(batch.thread(n)) for n in there[:_NAMED_WAITS])
             more = f" and {len(there) - _NAMED_WAITS} more" if len(there) > _NAMED_WAITS else ""
             groups.append(
-                f"{len(there)} threads ({names}{more}) wait at barrier {barrier} in {where_from(machine.faults.instrs[at])}"
+                f"{len(there)} threads ({names}{more}) wait at barrier {barrier} in "
+                f"{where_from(machine.faults.instrs[at])}"
             )
         cta = slice(first * batch.width, first * batch.width + batch.threads)
         ended = int(np.count_nonzero(machine.exited[cta]))

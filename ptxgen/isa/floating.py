@@ -3,11 +3,12 @@ Floating-Point Instructions").
 
 The rounding is always printed: without it the assembler may fuse a product and a sum. Approximate
 instructions mean the correctly rounded result, flushed as the modifier says; `max_ulp` says how far
-the GPU may be from it.
+the GPU may be from it (infinite where the manual bounds only the absolute error: see `accuracy`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -499,7 +500,7 @@ def sqrt_f64(a: Lanes, *, rnd: str) -> Lanes:
 @inst(
     "rsqrt.approx{.ftz}.f32 d, a",
     ptx=(1, 4),
-    max_ulp=2,
+    max_ulp=2.2,
     accuracy="relative error 2^-22.9",
     section=f"{FLOAT}: rsqrt",
 )
@@ -530,7 +531,7 @@ def ex2(a: Lanes, *, ftz: bool) -> Lanes:
     "lg2.approx{.ftz}.f32 d, a",
     name="lg2",
     ptx=(1, 4),
-    max_ulp=2,
+    max_ulp=math.inf,
     accuracy="absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22",
     section=f"{FLOAT}: lg2",
 )
@@ -546,7 +547,7 @@ _SINE: Final = "absolute error 2^-20.5 for a in [-2 pi, 2 pi], 2^-14.7 in [-100 
     "sin.approx{.ftz}.f32 d, a",
     name="sin",
     ptx=(1, 4),
-    max_ulp=2,
+    max_ulp=math.inf,
     accuracy=_SINE,
     section=f"{FLOAT}: sin",
 )
@@ -559,7 +560,7 @@ def sin(a: Lanes, *, ftz: bool) -> Lanes:
     "cos.approx{.ftz}.f32 d, a",
     name="cos",
     ptx=(1, 4),
-    max_ulp=2,
+    max_ulp=math.inf,
     accuracy=_SINE,
     section=f"{FLOAT}: cos",
 )
@@ -569,7 +570,7 @@ def cos(a: Lanes, *, ftz: bool) -> Lanes:
 
 
 @inst(
-    "tanh.approx.f32 d, a", name="tanh", ptx=(7, 0), sm=75, max_ulp=2,
+    "tanh.approx.f32 d, a", name="tanh", ptx=(7, 0), sm=75, max_ulp=8192,
     accuracy="relative error 2^-11", section=f"{FLOAT}: tanh",
 )  # fmt: skip
 def tanh(a: Lanes) -> Lanes:

@@ -21,9 +21,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 quiet: Final = np.errstate(all="ignore")  # a decorator: the GPU raises no floating-point exceptions
 
 NAN_F32: Final = np.uint32(0x7FFFFFFF).view(np.float32)  # the canonical NaN
-NAN_F16: Final = np.uint16(0x7FFF).view(np.float16)
-NAN_BF16: Final = 0x7FFF  # bits
-NAN_F64: Final = np.uint64(0x7FF8000000000000).view(np.float64)
+NAN_16_BITS: Final = np.uint16(0x7FFF)  # of f16 and bf16 alike
 
 _MIN_NORMAL_F32: Final = np.float32(2.0**-126)
 _MIN_NORMAL_F16: Final = np.float16(2.0**-14)
@@ -388,7 +386,7 @@ def canonical_narrow(x: Lanes) -> Lanes:
     wrong = np.isnan(x)
     if not wrong.any():
         return x
-    return np.where(wrong, np.uint16(NAN_BF16), x.view(np.uint16)).view(x.dtype)
+    return np.where(wrong, NAN_16_BITS, x.view(np.uint16)).view(x.dtype)
 
 
 @quiet

@@ -3,12 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from random_kernels import MODULES, REGISTERS
 
 from ptxgen.check.problems import Problem
 from ptxgen.check.verify import require_valid, verify
 from ptxgen.errors import VerifyError
 from ptxgen.ir import (
     Address,
+    FloatImm,
     Guard,
     Instr,
     IntImm,
@@ -23,6 +26,9 @@ from ptxgen.ir import (
     Special,
 )
 from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.text import render
+from ptxgen.types import REGISTER_PREFIX
 
 FIRST_LINE = 13
 DEFINED = (
@@ -30,6 +36,7 @@ DEFINED = (
     "mov.f32 %f2, %f1; mov.f32 %f3, %f1; mov.f32 %f4, %f1; setp.eq.u32 %p1, %r1, 0;\n"
 )
 SM80 = "sm_80"
+ZEROS = {"f32": FloatImm(0, 32), "f64": FloatImm(0, 64)}
 
 
 def module(body: str, *, target: str = SM80, version: str = "7.8", maxntid: str = "") -> Module:
@@ -95,7 +102,7 @@ $loop:
     assert problems(body, maxntid=".maxntid 128") == ()
 
 
-# ------------------------------------------------------------------------------------ what a problem says
+# ------------------------------------------------------------------------------------ its words
 
 
 def test_a_problem_says_where_it_came_from():
@@ -153,7 +160,7 @@ def test_a_right_module_is_required_in_silence():
     require_valid(module("ret;"))
 
 
-# ------------------------------------------------------------------------------------ opcodes, operands
+# ------------------------------------------------------------------------------------ operands
 
 
 def test_an_unknown_opcode_is_reported():
@@ -516,6 +523,21 @@ def test_an_address_that_may_be_aligned_is_not_reported():
     assert problems(f"and.b32 %r3, %r1, 15; {LOAD} [%r3];") == ()
 
 
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "add.sat.s32 %r4, %r2, 16;",
+        "and.b32 %r4, %r1, 15;",
+        "cvt.rn.f16x2.f32 %r4, %f1, %f2;",
+        "mov.u32 %r3, 48; add.rn.f16x2 %r4, %r3, %r3; ",
+        "mov.u32 %r3, 48; mul.hi.u32 %r4, %r3, %r3;",
+        "mov.b32 {%rs1, %rs2}, %r1; mov.b32 %r4, {%rs1, %rs2};",
+    ],
+)
+def test_what_is_not_whole_numbers_or_not_linear_is_not_followed(chain):
+    assert problems(f"{chain} {LOAD} [%r4+4];") == ()
+
+
 def test_odd_multiples_of_a_small_step_are_found():
     assert misaligned(f"mad.lo.u32 %r3, %r1, 4, 2; {LOAD} [%r3];") == far(16, 2)
 
@@ -671,3 +693,23 @@ def test_problems_come_in_the_order_of_the_text():
 
 def test_addresses_may_be_registers_of_any_kernel_variable():
     assert hand_made(ZERO, Instr("ld.shared.u32", (R[1], Address(R[0], 4)))) == ()
+
+
+# Whatever is accepted here, the assembler accepts.
+
+WRITTEN = tuple(
+    Instr(f"mov.{declared}", (Reg(f"{prefix}{i}", declared), zero))
+    for declared, prefix in REGISTER_PREFIX.items()
+    for zero in [ZEROS.get(declared, IntImm(0))]
+    for i in range(REGISTERS)
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(MODULES)
+def test_the_assembler_accepts_what_is_verified(assembler: Assembler, module: Module):
+    (kernel,) = module.kernels
+    initialised = replace(kernel, body=(*WRITTEN, *kernel.body))
+    whole = replace(module, version=(8, 6), kernels=(initialised,))
+    assert verify(whole) == ()
+    assembler.assemble(render(whole), whole.target, opt_level=0)

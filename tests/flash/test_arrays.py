@@ -98,7 +98,8 @@ def test_a_tensor_that_requires_gradients_can_be_read_but_not_written(torch: Mod
 
 def test_tensors_that_are_not_plain_memory_are_refused(torch: ModuleType) -> None:
     assert refused(torch.zeros(2, 2, device="meta")) == (
-        "q must be on the CPU or a CUDA device, got a torch tensor on meta; move it with q.to('cuda')"
+        "q must be on the CPU or a CUDA device, got a torch tensor on meta; "
+        "move it with q.to('cuda')"
     )
     assert refused(torch.zeros(2, 2).to_sparse()) == (
         "q must be a plain strided tensor, got one with layout torch.sparse_coo; use q.to_dense()"
@@ -283,8 +284,8 @@ def test_what_is_no_stream_is_refused(stream: object) -> None:
     with pytest.raises(LaunchError) as caught:
         results.stream_handle(stream)
     assert str(caught.value) == (
-        "launch: stream must be None, the integer of a CUstream, or an object with __cuda_stream__, "
-        f"cuda_stream or ptr, got {stream!r}"
+        "launch: stream must be None, the integer of a CUstream, or an object with "
+        f"__cuda_stream__, cuda_stream or ptr, got {stream!r}"
     )
 
 

@@ -14,7 +14,7 @@ def ptx(
     version: str = "7.0",
     target: str = "sm_80",
 ) -> str:
-    """A module with the kernel `k`; `params` is like `u64 x, u32 n`, `shared` the bytes of `buf`."""
+    """A module with kernel `k`; `params` is like `u64 x, u32 n`, `shared` the bytes of `buf`."""
     declared = ",\n".join(f"\t.param .{p.strip()}" for p in params.split(",") if p)
     lines = [
         f".version {version}",

@@ -401,7 +401,7 @@ def agrees(
         return "" if same_number(value, want, 0, "tf32") else str(want)
     if type.is_float:
         want = expected_number(op, type.name, meaning, m, operands)
-        return "" if same_number(float(got), want, op.row.max_ulp, type.name) else str(want)
+        return "" if same_number(float(got), want, min(op.row.max_ulp, 1), type.name) else str(want)
     want = meaning(m, *map(exactly, operands))
     return "" if int(got) % (1 << type.bits) == want % (1 << type.bits) else str(want)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import subprocess
 import sys
@@ -372,11 +373,30 @@ def test_importing_the_backend_imports_no_cuda() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_threads_that_ask_at_once_ask_the_driver_once() -> None:
+def slow_down(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver, name: str) -> None:
+    """Let other threads run before the driver function `name` does anything."""
+    function = getattr(driver, name)
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.005)
+        return function(*arguments)
+
+    monkeypatch.setattr(driver, name, slowly)
+
+
+def test_threads_that_ask_at_once_ask_the_driver_once(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver()
     backend = CudaBackend(driver)
+    slow_down(monkeypatch, driver, "cuInit")
     together(lambda: backend.available())
     assert driver.names() == list(OPENING)
+
+
+def test_threads_that_open_a_device_at_once_open_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, driver = opened()
+    slow_down(monkeypatch, driver, "cuDevicePrimaryCtxRetain")
+    together(lambda: backend.synchronize(ordinal=0))
+    assert driver.retained == [1]
 
 
 def test_there_is_one_backend_on_the_real_driver() -> None:
@@ -484,13 +504,7 @@ def together(action: Callable[[], object], count: int = 8) -> None:
 
 def test_threads_that_load_at_once_load_once(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, driver = opened()
-    load = driver.cuModuleLoadDataEx
-
-    def slowly(*arguments: Any) -> Any:
-        time.sleep(0.02)
-        return load(*arguments)
-
-    monkeypatch.setattr(driver, "cuModuleLoadDataEx", slowly)
+    slow_down(monkeypatch, driver, "cuModuleLoadDataEx")
     kernels = []
     together(lambda: kernels.append(backend.load(CUBIN, "saxpy", 60_000, 0)))
     assert len({id(kernel) for kernel in kernels}) == 1
@@ -607,6 +621,16 @@ def test_text_refused_without_a_log_says_so() -> None:
     )
 
 
+def test_a_poisoned_context_is_not_blamed_on_the_text() -> None:
+    backend, driver = opened()
+    driver.jit_error_log = "ptxas fatal   : something"
+    driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_LAUNCH_FAILED")
+    load = functools.partial(backend.load, SAXPY.encode(), "saxpy", 0, 0)
+    assert "(719), launch failed. A kernel that ran before" in message_of(
+        load, PoisonedContextError
+    )
+
+
 def test_what_the_driver_remarks_about_the_text_is_kept() -> None:
     backend, driver = opened()
     driver.jit_info_log = "ptxas info    : 40 registers"
@@ -697,26 +721,15 @@ def test_a_repeated_launch_in_the_current_context_makes_two_calls() -> None:
     assert driver.launches[-1].values == {"x": 48, "y": 64, "a": 2.0, "n": 1}
 
 
-def test_threads_that_launch_at_once_do_not_mix_their_arguments() -> None:
+def test_threads_that_launch_at_once_do_not_mix_their_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     backend, driver = opened()
     kernel = backend.load(CUBIN, "saxpy", 0, 0)
-    wrong = []
-
-    def check(launch: Launch) -> None:
-        time.sleep(0.0005)
-        if launch.values["y"] != 2 * launch.values["x"]:
-            wrong.append(launch.values)
-
-    driver.on_launch = check
-
-    def launch() -> None:
-        for i in range(1, 20):
-            address = threading.get_ident() % 1000 * i + 1
-            backend.launch(kernel, plan_of(address, 2 * address))
-
-    together(launch)
-    assert wrong == []
-    assert len(driver.launches) == 8 * 19
+    slow_down(monkeypatch, driver, "cuLaunchKernel")
+    addresses = iter(range(1, 9))
+    together(lambda: backend.launch(kernel, plan_of(next(addresses))), count=8)
+    assert sorted(launch.values["x"] for launch in driver.launches) == list(range(1, 9))
 
 
 def test_a_plan_for_something_else_is_refused_before_any_call() -> None:

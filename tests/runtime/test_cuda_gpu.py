@@ -1,4 +1,4 @@
-"""The CUDA backend on a real GPU; what the fake driver of the other tests claims is checked here."""
+"""The CUDA backend on a real GPU, where what the fake driver claims is checked."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_log_of_the_drivers_compiler_reaches_the_user(backend: CudaBackend) 
     text = SAXPY.replace("[%rd0];\n  mov", "[%rd9];\n  mov")
     with pytest.raises(BackendError, match="refused the PTX for device 0") as error:
         backend.load(text.encode(), "saxpy", 0, 0)
-    assert ">     24 |   ld.global.f32 %f1, [%rd9];" in str(error.value)
+    assert ">     26 |   ld.global.f32 %f1, [%rd9];" in str(error.value)
     assert "%rd9" in str(error.value).split("its log:")[1]
 
 

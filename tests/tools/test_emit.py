@@ -459,6 +459,8 @@ def test_assemble_reports_on_standard_error(
     assert tool.main([*SMALL, "--assemble"]) == 0
     printed = capsys.readouterr()
     made = build(SMALL_CONFIG.kernel())
+    threads, shared = made.kernel.threads, made.kernel.dynamic_shared_bytes
+    ctas = TARGETS["sm_80"].blocks_per_sm_for(threads, 96, shared)
     assert printed.out == made.text
     assert printed.err == (
         "kernel     attention_forward_f32_d16_m16_n16\n"
@@ -466,9 +468,8 @@ def test_assemble_reports_on_standard_error(
         "registers  96 of 255 per thread\n"
         "spills     0 bytes stored, 0 loaded\n"
         "stack      0 bytes per thread\n"
-        f"shared     {made.resources.shared_bytes} of 166912 bytes per block\n"
-        f"occupancy  {made.resources.ctas_per_sm} CTAs of {made.kernel.threads} threads per "
-        "multiprocessor\n"
+        f"shared     {shared} of 166912 bytes per block\n"
+        f"occupancy  {ctas} CTAs of {threads} threads per multiprocessor\n"
         "cubin      16 bytes\n"
     )
 

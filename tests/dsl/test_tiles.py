@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsl.kernels import builder, computed, instructions, lanes, refused
+from ptxgen import ir
+from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.types import f32, f64, pred, s32, u8, u32
+
+
+def regions(k):
+    return k.build().kernels[0].regions
+
+
+def test_tiles_follow_each_other_at_their_alignment():
+    k = builder()
+    k.shared("A", (3, 5), f32)
+    k.shared("B", (2, 3), u8, align=4)
+    k.shared("C", (1, 1), f64, pitch=4, align=128)
+    assert regions(k) == (
+        ir.Region("A", 0, 60, 16),
+        ir.Region("B", 60, 6, 4),
+        ir.Region("C", 128, 32, 128),
+    )
+
+
+def test_the_pitch_is_the_distance_of_rows():
+    k = builder()
+    tile = k.shared("A", (4, 30), pitch=36)
+    assert (tile.rows, tile.columns, tile.pitch, tile.row_bytes) == (4, 30, 36, 144)
+    assert regions(k) == (ir.Region("A", 0, 4 * 144, 16),)
+
+
+def test_all_tiles_share_one_base():
+    k = builder()
+    for name in "AB":
+        k.shared(name, (4, 4))
+    bases = [i for i in instructions(k) if ir.Symbol("smem") in i.operands]
+    assert len(bases) == 1
+
+
+def test_a_kernel_without_tiles_declares_no_shared_memory():
+    assert builder().build().kernels[0].dynamic_shared == ""
+
+
+@pytest.mark.parametrize(
+    ("shape", "pitch"),
+    [((0, 4), None), ((4, 0), None), ((-1, 4), None), ((4, 4), 3), ((4, 2.5), None), ((4, True), 1)],
+)
+def test_a_tile_has_rows_and_columns(shape, pitch):
+    message = (
+        "shared tile 'A': rows and columns must be positive and pitch >= columns, "
+        f"got {shape}, pitch {shape[1] if pitch is None else pitch}"
+    )
+    with refused(ConfigError, message):
+        builder().shared("A", shape, pitch=pitch)
+
+
+@pytest.mark.parametrize("align", [0, 3, -16, 1.0])
+def test_the_alignment_is_a_power_of_two(align):
+    message = f"shared tile 'A': align must be a power of two (bytes), got {align!r}"
+    with refused(ConfigError, message):
+        builder().shared("A", (4, 4), align=align)
+
+
+def test_a_tile_of_predicates_is_refused():
+    with refused(ConfigError, "shared tile 'A': pred has no size in memory"):
+        builder().shared("A", (4, 4), pred)
+
+
+def test_a_tile_is_declared_once():
+    k = builder()
+    k.shared("A", (4, 4))
+    with refused(ConfigError, "shared tile 'A' is declared twice in kernel 'kernel'"):
+        k.shared("A", (4, 4))
+
+
+@pytest.mark.parametrize("block", ["loop", "when", "only_if"])
+def test_a_tile_is_not_declared_inside_a_block(block):
+    """Its base would have no value behind the block, where the next tile would use it."""
+    k = builder()
+    condition = k.thread_id() < 3
+    blocks = {"loop": lambda: k.loop(0, 3), "when": lambda: k.when(condition)}
+    message = f"shared tile 'A' is declared inside '{block}'; declare it before the block begins"
+    with blocks.get(block, lambda: k.only_if(condition))(), refused(ConfigError, message):
+        k.shared("A", (4, 4))
+
+
+# ---------------------------------------- pointers into tiles
+
+
+@pytest.mark.parametrize("place", ["row", "column", "both", "signed"])
+def test_a_pointer_by_row_and_column(place):
+    def body(k, x):
+        tile = k.shared("A", (32, 4), u32, pitch=5)
+        if place == "row":
+            mine, other = tile.pointer(x, 2), tile.pointer(x ^ 1, 2)
+        elif place == "column":
+            tile = k.shared("B", (1, 32), u32)
+            mine, other = tile.pointer(0, x), tile.pointer(column=x ^ 1)
+        elif place == "both":
+            mine, other = tile.pointer(x, x & 3), tile.pointer(x ^ 1, (x ^ 1) & 3)
+        else:
+            mine, other = tile.pointer(x + 1).step(-1), tile.pointer((x ^ 1).as_(s32), 0)
+        k.store(mine, x)
+        k.barrier()
+        return k.load(other)
+
+    assert (computed(body, lanes()) == lanes() ^ 1).all()
+
+
+def test_static_places_cost_no_instruction():
+    k = builder()
+    tile = k.shared("A", (4, 8))
+    before = len(instructions(k))
+    assert tile.pointer(2, 3).offset == 2 * 32 + 3 * 4
+    assert tile.pointer(2, 3).step(1, -2).offset == 3 * 32 + 1 * 4
+    assert len(instructions(k)) == before
+
+
+@pytest.mark.parametrize("index", [1.5, True, None])
+def test_a_row_is_an_integer(index):
+    tile = builder().shared("A", (4, 8))
+    message = f"shared tile 'A': row must be an integer of 32 bits, got {index!r}"
+    with refused(TypeMismatchError, message):
+        tile.pointer(index)
+
+
+def test_a_column_known_on_the_gpu_is_an_integer_of_32_bits():
+    k = builder()
+    tile, x = k.shared("A", (4, 8)), k.param("x", f32)
+    message = "shared tile 'A': column must be an integer of 32 bits, got Value(%f0: f32)"
+    with refused(TypeMismatchError, message):
+        tile.pointer(0, x)
+
+
+def test_a_step_known_only_on_the_gpu_is_refused():
+    k = builder()
+    at = k.shared("A", (4, 8)).pointer()
+    x = k.thread_id()
+    with pytest.raises(TypeMismatchError, match="the offset of a pointer must be a Python int"):
+        at.step(x)
+
+
+def test_a_cursor_walks_and_leaves_its_origin_alone():
+    def body(k, x):
+        tile = k.shared("A", (8, 32), u32)
+        start = tile.pointer(0, x)
+        cursor = start.cursor()
+        with k.loop(0, 8) as i:
+            k.store(cursor, i.as_(u32) + 1)
+            cursor.advance(rows=1)
+        total = k.var(u32, 0)
+        for row in range(8):
+            total.set(total * 10 + k.load(start.step(row)))
+        return total
+
+    assert (computed(body, lanes()) == 12345678).all()
+
+
+def test_a_step_from_a_cursor_moves_with_it():
+    def body(k, x):
+        tile = k.shared("A", (4, 32), u32)
+        for row in range(4):
+            k.store(tile.pointer(row, x), x + 100 * row)
+        cursor = tile.pointer(0, x).cursor()
+        ahead = cursor.step(1)
+        cursor.advance(rows=2)
+        return k.load(ahead)
+
+    assert (computed(body, lanes()) == lanes() + 300).all()
+
+
+def test_only_a_cursor_advances():
+    k = builder()
+    at = k.shared("A", (4, 8)).pointer(1)
+    message = "advance moves a cursor; make one with cursor(), got Pointer(shared f32 [%r0+32])"
+    with refused(TypeMismatchError, message):
+        at.advance(1)
+
+
+# ---------------------------------------- fragments
+
+
+def test_a_fragment_holds_a_variable_for_each_place():
+    def body(k, x):
+        part = k.fragment(2, 3, u32, 0)
+        for i in range(2):
+            for j in range(3):
+                part[i, j].set(x * (3 * i + j))
+        total = k.var(u32, 0)
+        for row in part:
+            for element in row:
+                total.set(total + element)
+        return total + part.row(1)[2]
+
+    assert (computed(body, lanes()) == lanes() * (15 + 5)).all()
+
+
+def test_fill_sets_every_element():
+    def body(k, x):
+        part = k.fragment(2, 2)
+        part.fill(1.5)
+        total = x
+        for element in part.all():
+            total = total + element
+        return total
+
+    assert (computed(body, lanes("float32")) == np.arange(32) + 6).all()
+
+
+def test_a_fragment_without_initial_values_emits_nothing():
+    k = builder()
+    k.fragment(4, 4, initial=None)
+    assert [i.opcode for i in instructions(k)] == ["ret"]

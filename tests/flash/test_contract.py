@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.contract import CAUSAL, PARAMETERS
+from flash.resources import KernelResources, Memory
+from ptxgen.target import target
+from ptxgen.types import scalar_type
+
+
+def contract_of(config: AttentionConfig) -> dict[str, object]:
+    return build(config.kernel()).contract
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_the_parameters_are_those_of_the_kernel(return_lse: bool) -> None:
+    made = build(AttentionConfig(8, return_lse=return_lse).kernel())
+    listed = made.contract["parameters"]
+    assert [(p["name"], p["type"]) for p in listed] == [
+        (p.name, p.type) for p in made.kernel.params
+    ]
+    end = 0
+    for parameter in listed:
+        size = scalar_type(parameter["type"]).nbytes
+        assert parameter["size"] == size
+        assert parameter["offset"] == -(-end // size) * size
+        assert parameter["meaning"] == PARAMETERS[parameter["name"]]
+        end = parameter["offset"] + size
+
+
+def test_every_meaning_belongs_to_a_parameter() -> None:
+    params = build(AttentionConfig(8, return_lse=True).kernel()).kernel.params
+    assert list(PARAMETERS) == [p.name for p in params]
+
+
+def test_the_offsets_a_foreign_host_needs() -> None:
+    listed = contract_of(AttentionConfig(8, return_lse=True))["parameters"]
+    offsets = {p["name"]: p["offset"] for p in listed}  # type: ignore[attr-defined]  # a list
+    assert offsets["Q"] == 0
+    assert offsets["LSE"] == 32
+    assert offsets["O_row_stride"] == 128
+    assert {n: offsets[n] for n in ("seq_q", "seq_k", "heads", "group", "softmax_scale")} == {
+        "seq_q": 136, "seq_k": 140, "heads": 144, "group": 148, "softmax_scale": 152,
+    }  # fmt: skip
+
+
+def test_the_contract_is_json_and_names_its_text() -> None:
+    config = AttentionConfig(64, 32, causal="top_left", target="sm_90", return_lse=True)
+    made = build(config.kernel())
+    found = json.loads(json.dumps(made.contract))
+    assert found["sha256"] == hashlib.sha256(made.text.encode()).hexdigest()
+    assert f".visible .entry {found['entry']}(" in made.text
+    assert f".target {found['target']}\n" in made.text
+    assert f".version {found['ptx_version']}\n" in made.text
+    assert f".maxntid {found['block'][0]}, 1, 1" in made.text
+    assert found["causal"] == {"mode": "top_left", "meaning": CAUSAL["top_left"]}
+    assert found["lse"] == PARAMETERS["LSE"]
+    assert (found["head_dim"], found["head_dim_v"], found["dtype"]) == (64, 32, "f32")
+
+
+def test_the_grid_and_the_shared_memory_are_those_of_the_tiles() -> None:
+    config = AttentionConfig(64, tile=32, block_q=64)
+    made = build(config.kernel())
+    found = made.contract
+    assert found["grid"] == {
+        "formula": "(ceil(seq_q / 64) * heads * batch, 1, 1)",
+        "x": {"ceil_div": ["seq_q", 64], "times": ["heads", "batch"]},
+        "y": 1,
+        "z": 1,
+    }
+    assert found["dynamic_shared_bytes"] == made.config.tiling.shared_bytes
+    assert found["static_shared_bytes"] == 0
+    assert found["lse"] == "not written: the kernel was made with return_lse=False"
+
+
+def test_the_constraints_say_what_this_kernel_needs() -> None:
+    wide = contract_of(AttentionConfig(64, target="sm_90a"))["constraints"]
+    narrow = contract_of(AttentionConfig(3, tile=16, block_q=16))["constraints"]
+    assert wide[0] == (  # type: ignore[index]  # a list
+        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple of 4"
+    )
+    assert "multiples of 4 bytes;" in narrow[0]  # type: ignore[index]  # a list
+    assert "the device runs sm_90a and nothing else (architecture-specific target)" in wide  # type: ignore[operator]  # a list
+    assert "the device runs sm_80 or later" in narrow  # type: ignore[operator]  # a list
+    opt_in = [c for c in wide if c.startswith("before the first launch")]  # type: ignore[attr-defined]  # a list
+    shared = contract_of(AttentionConfig(64, target="sm_90a"))["dynamic_shared_bytes"]
+    assert opt_in == [
+        "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "
+        f"function to {shared}"
+    ]
+    assert not [c for c in narrow if c.startswith("before")]  # type: ignore[attr-defined]  # a list
+
+
+def resources_of(config: AttentionConfig) -> KernelResources:
+    return build(config.kernel()).resources
+
+
+def seen_by(causal: str, query: int, seq_q: int, seq_k: int) -> int:
+    last = {"": seq_k, "bottom_right": query + seq_k - seq_q, "top_left": query}[causal]
+    return min(max(last + 1, 0), seq_k)
+
+
+@pytest.mark.parametrize("causal", ["", "bottom_right", "top_left"])
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k"), [(1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (33, 33), (64, 48), (48, 64)]
+)
+def test_arithmetic_is_counted_as_a_loop_would(causal: str, seq_q: int, seq_k: int) -> None:
+    found = resources_of(AttentionConfig(8, 4, causal=causal or False, tile=16, block_q=16))
+    pairs = sum(seen_by(causal, i, seq_q, seq_k) for i in range(seq_q))
+    assert found.useful_flops(2, 3, seq_q, seq_k) == 2 * 6 * pairs * (8 + 4)
+    tiles = 0
+    for first in range(0, seq_q, 16):
+        last_row = min(first + 15, seq_q - 1)
+        tiles += -(-seen_by(causal, last_row, seq_q, seq_k) // 16)
+    assert found.visited_tiles(seq_q, seq_k) == tiles
+    t = found.config.tiling
+    columns = 4 * (t.dim_chunks * t.splits + t.chunks * t.lanes)
+    assert found.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * 16 * 16 * columns
+    assert found.flops(2, 3, seq_q, seq_k) >= found.useful_flops(2, 3, seq_q, seq_k)
+
+
+def test_whole_tiles_without_a_mask_cost_what_is_useful() -> None:
+    found = resources_of(AttentionConfig(64))
+    assert found.flops(1, 1, 1024, 1024) == found.useful_flops(1, 1, 1024, 1024) == 4 * 64 * 1024**2
+
+
+def test_long_sequences_are_counted_exactly() -> None:
+    found = resources_of(AttentionConfig(64, causal=True))
+    n = 1 << 20
+    assert found.useful_flops(1, 1, n, n) == 4 * 64 * n * (n + 1) // 2
+
+
+def test_memory_is_compared_with_the_matrix_of_scores() -> None:
+    found = resources_of(AttentionConfig(64, 32, return_lse=True))
+    rows = 4 * 10 + 2 * 20
+    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
+        4 * (rows * 96 + 40), 4 * (rows * 96 + 40 + 4 * 10 * 20)
+    )
+    big = resources_of(AttentionConfig(64)).memory(1, 1, 4096, 4096)
+    assert big == Memory(4 << 20, 68 << 20)
+    assert str(big) == "4.0 MiB instead of 68.0 MiB, 17.0 times less"
+    assert Memory(0, 0).factor == 1.0
+
+
+def test_what_a_cta_holds_and_how_many_fit() -> None:
+    tiling = AttentionConfig(64).kernel().tiling
+    found = KernelResources(AttentionConfig(64).kernel(), 128, True, tiling.shared_bytes)
+    assert found.peak_on_chip_bytes == tiling.threads * 128 * 4 + tiling.shared_bytes
+    expected = target("sm_80").blocks_per_sm_for(tiling.threads, 128, tiling.shared_bytes)
+    assert found.ctas_per_sm == expected
+    assert found.occupancy == expected * tiling.threads / 2048
+    assert str(found) == (
+        f"{found.config.name} on sm_80: {tiling.threads} threads, 128 registers (assembled), "
+        f"{tiling.shared_bytes / 1024:.1f} KiB shared, {expected} CTAs per SM "
+        f"(occupancy {found.occupancy:.0%})"
+    )

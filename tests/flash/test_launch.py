@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flash import launch, overlap
+from flash.arrays import ArrayView, view
+from flash.config import AttentionConfig
+from ptxgen.errors import LaunchError
+
+CONFIG = AttentionConfig(head_dim=8, head_dim_v=4)
+Q, K, V, OUT = (2, 6, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4), (2, 6, 5, 4)
+
+
+def array(*shape: int) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, np.float32)
+
+
+def check(q: Any, k: Any, v: Any, out: Any = None, layout: str = "bhsd") -> launch.Geometry:
+    return launch.check(
+        CONFIG,
+        view(q, "q"), view(k, "k"), view(v, "v"),
+        None if out is None else view(out, "out"),
+        layout=layout,
+    )  # fmt: skip
+
+
+def refused(*arrays: Any, layout: str = "bhsd") -> str:
+    with pytest.raises(LaunchError) as caught:
+        check(*arrays, layout=layout)
+    return str(caught.value)
+
+
+def placed(pointer: int, shape: tuple[int, ...]) -> ArrayView:
+    return view(array(*shape), "a")._replace(pointer=pointer)
+
+
+def addresses_refused(q: ArrayView, k: ArrayView, v: ArrayView) -> str:
+    geometry = launch.check(CONFIG, q, k, v, None)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_addresses(geometry, (q, k, v))
+    return str(caught.value)
+
+
+def test_sizes_and_strides_of_dense_arrays() -> None:
+    found = check(array(*Q), array(*K), array(*V))
+    assert (found.batch, found.heads, found.kv_heads, found.seq_q, found.seq_k) == (2, 6, 3, 5, 7)
+    assert found.group == 2
+    assert found.strides == ((240, 40, 8), (168, 56, 8), (84, 28, 4), (120, 20, 4))
+    assert (found.out_shape, found.lse_shape) == (OUT, OUT[:3])
+    assert found.stride_alignment == 16
+    assert not found.is_empty
+
+
+def test_the_layout_swaps_heads_and_positions() -> None:
+    def swapped(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return array(shape[0], shape[2], shape[1], shape[3])
+
+    found = check(swapped(Q), swapped(K), swapped(V), layout="bshd")
+    assert (found.batch, found.heads, found.kv_heads, found.seq_q, found.seq_k) == (2, 6, 3, 5, 7)
+    assert found.strides == ((240, 8, 48), (168, 8, 24), (84, 4, 12), (120, 4, 24))
+    assert (found.out_shape, found.lse_shape) == ((2, 5, 6, 4), (2, 6, 5))
+
+
+def test_three_dimensions_are_batch_times_heads() -> None:
+    found = check(array(6, 5, 8), array(3, 7, 8), array(3, 7, 4))
+    assert (found.batch, found.heads, found.kv_heads, found.group) == (1, 6, 3, 2)
+    assert found.strides[:2] == ((0, 40, 8), (0, 56, 8))
+    assert (found.out_shape, found.lse_shape) == ((6, 5, 4), (6, 5))
+
+
+def test_strides_of_single_elements_do_not_matter() -> None:
+    odd = np.lib.stride_tricks.as_strided(array(64), (1, 6, 1, 8), (4 * 3, 4 * 8, 4 * 5, 4))
+    found = check(odd, array(1, 3, 7, 8), array(1, 3, 7, 4))
+    assert found.strides[0] == (0, 8, 0)
+    assert found.stride_alignment == 16
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_strides_decide_the_alignment(step: int) -> None:
+    q = array(2, 6, 5, 8 + step)[..., :8]
+    assert check(q, array(*K), array(*V)).stride_alignment == 4 * step
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    assert refused(array(*Q), array(*K), array(*V), layout="bshp") == (
+        "layout must be one of bhsd, bshd, got 'bshp'; did you mean 'bshd'?"
+    )
+
+
+def test_another_type_is_refused_with_the_cure(torch: ModuleType) -> None:
+    assert refused(array(*Q), array(*K).astype(np.float16), array(*V)) == (
+        "launch: k must be float32, got float16; convert with k.astype('float32')"
+    )
+    assert refused(*(torch.zeros(s) for s in (Q, K)), torch.zeros(V).bfloat16()) == (
+        "launch: v must be float32, got bfloat16; convert with v.float()"
+    )
+
+
+def test_a_sparse_last_dimension_is_refused(torch: ModuleType) -> None:
+    assert refused(array(2, 6, 5, 16)[..., ::2], array(*K), array(*V)) == (
+        "launch: q must be dense in its last dimension (stride 1), got strides [480, 80, 16, 2] "
+        "for shape [2, 6, 5, 8]; copy it with q.copy()"
+    )
+    assert refused(torch.zeros(Q), torch.zeros(2, 3, 8, 7).mT, torch.zeros(V)) == (
+        "launch: k must be dense in its last dimension (stride 1), got strides [168, 56, 1, 7] "
+        "for shape [2, 3, 7, 8]; copy it with k.clone(memory_format=torch.contiguous_format)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "layout", "problem"),
+    [
+        (((5, 8), K, V), "bhsd", "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got "
+         "shape [5, 8]"),
+        ((Q, K, (7, 4, 1, 1, 1)), "bhsd",
+         "v must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got "
+         "shape [7, 4, 1, 1, 1]"),
+        ((Q, K[1:], V), "bhsd",
+         "all arrays must have as many dimensions as q, got q [2, 6, 5, 8], k "
+         "[3, 7, 8], v [2, 3, 7, 4]"),
+        (((2, 6, 5, 16), K, V), "bhsd",
+         "q must have head_dim=8 in its last dimension, as the config says, got "
+         "shape [2, 6, 5, 16]; "
+         "use AttentionConfig(head_dim=16, ...)"),
+        ((Q, K, K), "bhsd",
+         "v must have head_dim_v=4 in its last dimension, as the config says, "
+         "got shape [2, 3, 7, 8]; "
+         "use AttentionConfig(head_dim_v=8, ...)"),
+        ((Q, K, (2, 3, 6, 4)), "bhsd",
+         "k and v must have the same batch, heads and length, got shapes [2, 3, "
+         "7, 8] and [2, 3, 6, 4]"),
+        (((3, 6, 5, 8), K, V), "bhsd", "q and k must have the same batch, got 3 and 2"),
+        (((2, 4, 5, 8), K, V), "bhsd",
+         "the heads of q must be a multiple of those of k and v, got 4 and 3 "
+         "(layout 'bhsd', shapes [2, 4, 5, 8] and [2, 3, 7, 8])"),
+        ((Q, (2, 0, 7, 8), (2, 0, 7, 4)), "bhsd",
+         "the heads of q must be a multiple of those of k and v, got 6 and 0 "
+         "(layout 'bhsd', shapes [2, 6, 5, 8] and [2, 0, 7, 8])"),
+        ((Q, K, V), "bshd",
+         "the heads of q must be a multiple of those of k and v, got 5 and 7 "
+         "(layout 'bshd', shapes [2, 6, 5, 8] and [2, 3, 7, 8])"),
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_refused(
+    shapes: tuple[tuple[int, ...], ...], layout: str, problem: str
+) -> None:
+    message = refused(*(array(*shape) for shape in shapes), layout=layout)
+    assert (
+        message.removeprefix("launch: ").removeprefix("2 problems\n  ").split("\n  ")[0] == problem
+    )
+
+
+def test_three_dimensions_have_no_second_layout() -> None:
+    message = refused(array(6, 5, 8), array(*K), array(*V), layout="bshd")
+    assert message == "launch: q must be [batch, seq, heads, dim], got shape [6, 5, 8]"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    message = refused(
+        array(2, 6, 5, 16).astype(np.float64), array(*K), array(2, 3, 7, 8)[..., ::2], array(*OUT)
+    )
+    assert message == (
+        "launch: 3 problems\n"
+        "  q must be float32, got float64; convert with q.astype('float32')\n"
+        "  v must be dense in its last dimension (stride 1), got strides [168, 56, 8, 2] for shape "
+        "[2, 3, 7, 4]; copy it with v.copy()\n"
+        "  q must have head_dim=8 in its last dimension, as the config says, got shape "
+        "[2, 6, 5, 16]; use AttentionConfig(head_dim=16, ...)"
+    )
+
+
+def test_arrays_on_different_devices_are_refused() -> None:
+    there = placed(0x1000, K)._replace(device=("cuda", 1))
+    with pytest.raises(LaunchError) as caught:
+        launch.check(CONFIG, view(array(*Q), "q"), there, view(array(*V), "v"), None)
+    assert str(caught.value) == (
+        "launch: all arrays must be on one device, got q on cpu, k on cuda:1, v on cpu; "
+        "move them to that of q"
+    )
+
+
+def test_an_output_that_does_not_fit_is_refused() -> None:
+    assert refused(array(*Q), array(*K), array(*V), array(2, 6, 5, 8)) == (
+        "launch: out must have shape [2, 6, 5, 4], got [2, 6, 5, 8]; leave out=None to have it made"
+    )
+    frozen = array(*OUT)
+    frozen.flags.writeable = False
+    assert refused(array(*Q), array(*K), array(*V), frozen) == (
+        "launch: out must be writable, got a read-only array; pass a writable one"
+    )
+
+
+def test_an_output_that_requires_gradients_is_refused(torch: ModuleType) -> None:
+    out = torch.zeros(OUT, requires_grad=True)
+    assert refused(*(torch.zeros(s) for s in (Q, K, V)), out) == (
+        "launch: out must be writable, got a tensor that requires gradients; pass out.detach()"
+    )
+
+
+def test_an_output_that_repeats_elements_is_refused() -> None:
+    out = np.lib.stride_tricks.as_strided(array(200), OUT, (0, 80, 16, 4))
+    assert refused(array(*Q), array(*K), array(*V), out) == (
+        "launch: out must have an element of its own for each index, got strides [0, 20, 4, 1] for "
+        "shape [2, 6, 5, 4]; copy it with out.copy()"
+    )
+
+
+def test_inputs_may_repeat_and_share_elements() -> None:
+    k = np.broadcast_to(array(1, 1, 7, 8), K)
+    found = check(array(*Q), k, k[..., :4])
+    assert found.strides[1:3] == ((0, 0, 8), (0, 0, 8))
+
+
+def test_a_null_pointer_is_refused_unless_there_is_no_element() -> None:
+    assert addresses_refused(placed(0x1000, Q), placed(0, K), placed(0x1000, V)) == (
+        "launch: k must have memory, got a null pointer for shape [2, 3, 7, 8]"
+    )
+    empty = [placed(0, (2, 3, 0, d)) for d in (8, 4)]
+    q = view(array(*Q), "q")
+    launch.check_addresses(launch.check(CONFIG, q, *empty, None), (q, *empty))
+
+
+def test_a_pointer_between_elements_is_refused() -> None:
+    assert addresses_refused(placed(0x1000, Q), placed(0x1000, K), placed(0x1002, V)) == (
+        "launch: v must begin at a multiple of 4 bytes, got address 0x1002; copy it with v.copy()"
+    )
+
+
+def test_an_output_on_top_of_an_input_is_refused() -> None:
+    square = AttentionConfig(head_dim=8)
+    q, k = view(array(*Q), "q"), view(array(*K), "k")
+    geometry = launch.check(square, q, k, k, q)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_addresses(geometry, (q, k, k, q))
+    assert str(caught.value) == (
+        "launch: out must not share memory with q, because rows are written while others are read; "
+        "leave out=None, or pass an array of its own"
+    )
+
+
+def test_an_output_between_the_rows_of_its_inputs_is_accepted() -> None:
+    buffer = array(2, 5, 6, 32)  # [batch, seq, heads, q k v out]
+    q, k, v, out = (buffer[..., 8 * n : 8 * n + 8] for n in range(4))
+    square = AttentionConfig(head_dim=8)
+    views = tuple(view(a, name) for a, name in ((q, "q"), (k, "k"), (v, "v"), (out, "out")))
+    launch.check_addresses(launch.check(square, *views, layout="bshd"), views)
+    shifted = (*views[:3], view(buffer[..., 23:31], "out"))
+    with pytest.raises(LaunchError) as caught:
+        launch.check_addresses(launch.check(square, *shifted, layout="bshd"), shifted)
+    assert "out must not share memory with v," in str(caught.value)
+
+
+def test_an_overlap_at_negative_strides_is_found() -> None:
+    buffer = array(2, 6, 10, 4)
+    backwards = buffer[:, :, 4::-1]
+    square = AttentionConfig(head_dim=4)
+    others = (view(array(2, 6, 5, 4), "k"), view(array(2, 6, 5, 4), "v"))
+    for out, shares in ((buffer[:, :, 2:7], True), (buffer[:, :, 5:], False)):
+        views = (view(backwards, "q"), *others, view(out, "out"))
+        geometry = launch.check(square, *views)
+        if shares:
+            with pytest.raises(LaunchError, match="out must not share memory with q"):
+                launch.check_addresses(geometry, views)
+        else:
+            launch.check_addresses(geometry, views)
+
+
+def test_overlap_that_is_too_hard_to_decide_counts_as_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def give_up(*_: object, **__: object) -> bool:
+        raise np.exceptions.TooHardError
+
+    a, b = view(array(3), "a"), view(array(3), "b")
+    assert not overlap.may_share_elements(a, b)
+    monkeypatch.setattr(np, "shares_memory", give_up)
+    assert overlap.may_share_elements(a, b)
+    assert not overlap.may_share_elements(a, view(array(0), "b"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "repeats"),
+    [
+        ((3, 4), (4, 1), False),
+        ((3, 4), (1, 3), False),
+        ((3, 4), (-4, 1), False),
+        ((3, 4), (3, 1), True),
+        ((3, 4), (0, 1), True),
+        ((1, 4), (0, 1), False),
+        ((0, 4), (0, 0), False),
+        ((2, 3, 4), (4, 8, 1), False),
+    ],
+)
+def test_which_strides_repeat_elements(
+    shape: tuple[int, ...], strides: tuple[int, ...], repeats: bool
+) -> None:
+    assert overlap.may_overlap_itself(shape, strides) is repeats
+
+
+def test_the_reach_of_an_array_includes_what_lies_before_its_pointer() -> None:
+    assert overlap.reach((3, 4), (-10, 1), 4) == (-80, 16)
+    assert overlap.reach((3, 4), (10, 1), 4) == (0, 96)
+    assert overlap.reach((0, 4), (10, 1), 4) == (0, 0)
+
+
+def geometry_of(seq_q: int, seq_k: int, batch: int = 1, heads: int = 1) -> launch.Geometry:
+    return launch.Geometry(
+        batch, heads, heads, seq_q, seq_k, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), ()
+    )
+
+
+ROOMY = launch.Limits(16, 1000, 1000, "device 0 (Fake H100, sm_90)")
+
+
+def test_a_grid_may_be_as_large_as_the_device_allows_and_no_larger() -> None:
+    launch.check_limits(geometry_of(16 * 127, 1, 2**31 // 127 // 8, 8), ROOMY)
+    launch.check_limits(geometry_of(16, 1, 1, 2**31 - 1), ROOMY)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_limits(geometry_of(17, 1, 2**20, 2**10), ROOMY)
+    assert str(caught.value) == (
+        "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
+        "(ceil(17 / 16) query blocks * 1024 heads * 1048576 batch); "
+        "split the batch or use a larger block_q"
+    )
+
+
+def test_a_grid_of_more_heads_than_y_or_z_could_count_is_accepted() -> None:
+    launch.check_limits(geometry_of(1, 1, 70_000, 70), ROOMY)
+
+
+def test_sequences_that_a_kernel_cannot_number_and_too_little_shared_memory_are_refused() -> None:
+    launch.check_limits(geometry_of(launch.MAX_SEQ, launch.MAX_SEQ), ROOMY)
+    tight = launch.Limits(128, 1001, 1000, "device 0 (Fake H100, sm_90)")
+    with pytest.raises(LaunchError) as caught:
+        launch.check_limits(geometry_of(launch.MAX_SEQ + 1, launch.MAX_SEQ + 1), tight)
+    assert str(caught.value) == (
+        "launch: 3 problems\n"
+        "  seq_q must be at most 2147483392, got 2147483393; split it and merge by LSE\n"
+        "  seq_k must be at most 2147483392, got 2147483393; split it and merge by LSE\n"
+        "  the kernel needs 1001 bytes of shared memory per block, but device 0 (Fake H100, sm_90) "
+        "allows 1000; use a smaller tile or block_q"
+    )
+
+
+@pytest.mark.parametrize(("pointer", "wanted"), [(0x1000, 16), (0x1008, 8), (0x1004, 4)])
+def test_the_worst_pointer_decides_the_alignment(pointer: int, wanted: int) -> None:
+    geometry = check(array(*Q), array(*K), array(*V))
+    assert launch.alignment(CONFIG, geometry, 0x1000, 0x2000, 0x3000, pointer) == wanted
+
+
+def test_alignment_is_no_more_than_head_dim_lets_a_kernel_use() -> None:
+    config = AttentionConfig(head_dim=6)
+    one_row = [view(array(1, 1, 1, 6), name) for name in "qkv"]
+    geometry = launch.check(config, *one_row, None)
+    assert geometry.stride_alignment == 16
+    assert launch.alignment(config, geometry, 0x1000) == 8
+
+
+def test_a_promised_alignment_is_kept_or_refused() -> None:
+    geometry = check(array(*Q), array(*K), array(*V))
+    promise = AttentionConfig(head_dim=8, head_dim_v=4, alignment=8)
+    assert launch.alignment(promise, geometry, 0x1000) == 8
+    with pytest.raises(LaunchError) as caught:
+        launch.alignment(promise, geometry, 0x1004)
+    assert str(caught.value) == (
+        "launch: the config promises pointers and strides that are multiples of 8 bytes, these are "
+        "multiples of 4; use alignment='auto'"
+    )
+
+
+def test_the_scale_of_a_call_replaces_that_of_the_config() -> None:
+    assert launch.scale(CONFIG, None) == 8**-0.5
+    assert launch.scale(CONFIG, 0) == 0.0
+    assert launch.scale(AttentionConfig(8, softmax_scale=3), None) == 3.0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1", True])
+def test_a_scale_that_is_no_finite_number_is_refused(bad: object) -> None:
+    with pytest.raises(LaunchError) as caught:
+        launch.scale(CONFIG, bad)
+    assert str(caught.value) == (
+        "launch: softmax_scale must be a finite number, or None for the config's 0.353553, "
+        f"got {bad!r}"
+    )

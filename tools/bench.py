@@ -1,0 +1,257 @@
+"""Measure this checkout: a table on the screen, JSON in benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+if not __package__:  # run as a script: measure this checkout, whatever else is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ptxgen.errors import BackendError, PtxGenError, did_you_mean
+from ptxgen.runtime.cuda import cuda_backend
+from tools.bench_build import assemble_jobs, emit_jobs
+from tools.bench_cpu import CPU_REMARKS, cpu_jobs, interpreter_jobs
+from tools.bench_device import Gpu, open_gpu
+from tools.bench_gpu import GPU_REMARKS, gpu_jobs
+from tools.bench_launch import LAUNCH_REMARKS, launch_jobs
+from tools.bench_record import Job, Measurement
+from tools.bench_report import (
+    RESULTS,
+    ROOT,
+    Section,
+    as_text,
+    document,
+    result_path,
+    table,
+    write_atomically,
+)
+
+OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
+
+ABOUT: Final = {
+    "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
+    "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
+    "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
+    "interpreter": "the kernel's PTX on the interpreter",
+    "launch": "what a repeated launch costs on the host, without driver and GPU",
+    "gpu": "the kernel on a GPU, against its own ceilings and PyTorch (needs a GPU)",
+}
+_WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
+    "emit": emit_jobs,
+    "assemble": assemble_jobs,
+    "cpu": cpu_jobs,
+    "interpreter": interpreter_jobs,
+    "launch": launch_jobs,
+}
+_REMARKS: Final = {"cpu": CPU_REMARKS, "launch": LAUNCH_REMARKS, "gpu": GPU_REMARKS}
+
+_EPILOG = """\
+examples:
+  python tools/bench.py                        everything this machine can measure
+  python tools/bench.py --quick                the same, rougher: a minute or so
+  python tools/bench.py --only emit,launch     some sections
+  python tools/bench.py --only gpu --json      one section, the result as JSON on standard output
+  python tools/bench.py --output /tmp/a.json   another place for the result
+  python tools/bench.py --list                 what there is to measure; measures nothing
+
+exit codes:
+  0  done; goals that were missed do not change it
+  1  a part ended in an error; the others were measured and are in the result
+  2  wrong usage, or the result cannot be written
+  4  --only asks for gpu and there is none; nothing was measured
+"""
+
+Progress = Callable[[str], None]  # told what begins
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The jobs of one section."""
+
+    name: str
+    jobs: list[Job]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, write; see the exit codes above.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _parser().parse_args(argv)
+    names = arguments.only or list(ABOUT)
+    if arguments.list:
+        _list(names)
+        return OK
+    gpu, why_not = _gpu() if "gpu" in names else (None, "")
+    if arguments.only and why_not:
+        print(f"bench.py: section gpu needs a GPU: {why_not}", file=sys.stderr)
+        return NO_GPU
+    names = [name for name in names if name != "gpu" or gpu is not None]
+    every = [name for name in ABOUT if name != "gpu" or gpu is not None]
+    path = arguments.output or result_path(
+        names, every, arguments.quick, None if gpu is None else gpu.device.name
+    )
+    if problem := _not_writable(path):
+        print(f"bench.py: {problem}", file=sys.stderr)
+        return USAGE
+    device: dict[str, Any] | None = None if gpu is None else gpu.describe()
+    sections = _measure([Plan(name, _jobs(name, gpu, arguments.quick)) for name in names])
+    if gpu is not None and device is not None:
+        device["nvidia_smi_after"] = gpu.clocks()
+    if why_not:
+        sections.append(Section("gpu", ABOUT["gpu"], remarks=[f"not measured: {why_not}"]))
+    found = document(sections, quick=arguments.quick, device=device)
+    return _deliver(sections, found, path, arguments.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench.py",
+        description="Measure emission, assembly, the backends and, where there is one, the GPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only",
+        type=_sections,
+        metavar="SECTION,...",
+        help=f"of {', '.join(ABOUT)} (default: all)",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer cases and repeats")
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON instead of the table"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"the JSON file (default: {RESULTS.relative_to(ROOT)}/<kind>-<device or cpu>.json)",
+    )
+    parser.add_argument("--list", action="store_true", help="list the sections and measure nothing")
+    return parser
+
+
+def _sections(text: str) -> list[str]:
+    """The sections named, in the order in which they run."""
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    for name in asked:
+        if name not in ABOUT:
+            raise argparse.ArgumentTypeError(
+                f"unknown section {name!r}{did_you_mean(name, ABOUT)}, "
+                f"choose from {', '.join(ABOUT)}"
+            )
+    if not asked:
+        raise argparse.ArgumentTypeError(f"name at least one of {', '.join(ABOUT)}")
+    return [name for name in ABOUT if name in asked]
+
+
+def _list(names: Sequence[str]) -> None:
+    for name in names:
+        print(f"{name:<12} {ABOUT[name]}")
+
+
+def _gpu() -> tuple[Gpu | None, str]:
+    """The GPU and "", or None and why there is none."""
+    try:
+        return open_gpu(cuda_backend()), ""
+    except BackendError as error:
+        return None, str(error)
+
+
+def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
+    return gpu_jobs(gpu, quick) if name == "gpu" and gpu else _WITHOUT_GPU[name](quick)
+
+
+def _not_writable(path: Path) -> str:
+    """Why no file can be written at `path`; empty if it can. Asked before the time is spent."""
+    if path.is_dir():
+        return f"--output must be a file, got the directory {path}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"the result cannot be written: {error}; name another place with --output"
+    if not os.access(path.parent, os.W_OK):
+        return f"the result cannot be written to {path.parent}; name another place with --output"
+    return ""
+
+
+def _measure(plans: Sequence[Plan]) -> list[Section]:
+    sections = []
+    with progress(sum(len(plan.jobs) for plan in plans)) as begin:
+        for plan in plans:
+            section = Section(
+                plan.name, ABOUT[plan.name], remarks=list(_REMARKS.get(plan.name, ()))
+            )
+            sections.append(section)
+            for job in plan.jobs:
+                begin(f"{plan.name}: {job.label}")
+                _do(job, section)
+    return sections
+
+
+def _do(job: Job, section: Section) -> None:
+    """Run one job into its section; what this project raises on purpose does not end the others."""
+    try:
+        found = job.run()
+    except PtxGenError as error:
+        section.failed += 1
+        section.remarks.append(f"FAILED: {job.label}: {error}")
+        return
+    for item in found:
+        if isinstance(item, Measurement):
+            section.measurements.append(item)
+        elif item not in section.remarks:
+            section.remarks.append(item)
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Progress]:
+    """A bar on standard error if that is a terminal and rich is there, else a line for each job."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        done = 0
+
+        def line(label: str) -> None:
+            nonlocal done
+            done += 1
+            print(f"[{done}/{total}] {label}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    rich: Any = importlib.import_module("rich.progress")
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with rich.Progress(console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        started = 0
+
+        def step(label: str) -> None:
+            nonlocal started
+            bar.update(task, completed=started, description=label)
+            started += 1
+
+        yield step
+
+
+def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path, as_json: bool) -> int:
+    text = as_text(found)
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        print(f"bench.py: the result cannot be written: {error}", file=sys.stderr)
+        print(text, end="")
+        return USAGE
+    print(text if as_json else table(sections), end="")
+    print(f"written to {path}", file=sys.stderr)
+    return FAILED if any(section.failed for section in sections) else OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

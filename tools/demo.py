@@ -1,0 +1,335 @@
+"""Make, check, assemble and run attention kernels, and compare them with float64: `make demo`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash import AttentionConfig, AttentionKernel
+from flash.config import DEFAULT_TARGET
+from flash.reference import attention_reference
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler, find_assembler
+from ptxgen.runtime.cuda import cuda_backend
+from ptxgen.target import target_for_device
+
+Array = NDArray[Any]
+
+OK, FAILED, USAGE, UNSUPPORTED = range(4)
+
+BATCH: Final = 1
+HEADS: Final = 2
+KV_HEADS: Final = 1  # both query heads read it
+SEED: Final = 0
+
+# Attention in f32 may err by this many times what the same sums in numpy's f32 do, since the order
+# of the sums is free, and the last bits of the result are rounded in any case.
+ERROR_FACTOR: Final = 2
+ERROR_FLOOR: Final = 4 * float(np.finfo(np.float32).eps)
+
+_QUIET_S: Final = 1.0  # a step reports how far it is once in this time
+
+_EPILOG = """\
+examples:
+  python tools/demo.py                             two kernels, a few seconds
+  python tools/demo.py --head-dim 80 --seq 333     one kernel, of sizes that are no powers of two
+  python tools/demo.py --target sm_90 --json       for a program
+
+What is checked: the generated text reads back as the same program; the verifier finds nothing; the
+shared memory fits the target; the assembler, if one is installed, spills no register; the
+interpreter runs the PTX with its sanitizers (bounds, races, missing waits, uninitialised values) on
+and reports nothing; and the results of the interpreter, of the cpu backend and of the GPU, if there
+is one, are as close to a float64 reference as numpy's own f32 is.
+
+exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 an unsupported configuration
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demonstration and print its table; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _parser().parse_args(argv)
+    why_no_gpu = cuda_backend().why_unavailable()
+    try:
+        configs = _configs(arguments, gpu=not why_no_gpu)
+    except (ConfigError, UnsupportedTargetError) as error:
+        return _fail(UNSUPPORTED, error)
+    try:
+        assembler, why_no_assembler = _assembler(configs[0].target)
+        kernels = [
+            _demonstrate(config, arguments.seq, assembler, gpu=not why_no_gpu) for config in configs
+        ]
+    except PtxGenError as error:
+        return _fail(FAILED, error)
+    missing = {"GPU": why_no_gpu, "assembler": why_no_assembler}
+    missing = {what: why for what, why in missing.items() if why}
+    passed = not any(kernel["failures"] for kernel in kernels)
+    if arguments.json:
+        problem = {"heads": HEADS, "kv_heads": KV_HEADS, "seq": arguments.seq}
+        found = {"passed": passed, "problem": problem, "missing": missing, "kernels": kernels}
+        print(json.dumps(found, indent=2))
+    else:
+        print(f"f32 attention, {HEADS} heads, {KV_HEADS} of keys, length {arguments.seq}\n")
+        print(_table([_column(kernel) for kernel in kernels]))
+        for what, why in missing.items():
+            print(f"\nno {what}: {why}")
+        print(f"\n{'all checks passed' if passed else 'FAILED'}")
+    return OK if passed else FAILED
+
+
+def _fail(code: int, error: Exception) -> int:
+    print(f"demo.py: error: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="demo.py",
+        description="Make, check, assemble and run attention kernels, and compare with float64.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--head-dim", type=int, metavar="D", help="one kernel, causal, instead of 64 and 128")
+    add("--seq", type=_length, default=200, metavar="N", help="queries and keys (default: 200)")
+    add("--target", help=f"default: the GPU's own, else {DEFAULT_TARGET}")
+    add("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _length(text: str) -> int:
+    length = int(text)
+    if length < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {length}")
+    return length
+
+
+def _configs(arguments: argparse.Namespace, *, gpu: bool) -> list[AttentionConfig]:
+    target = arguments.target or (_native_target() if gpu else DEFAULT_TARGET)
+    if arguments.head_dim is not None:
+        return [AttentionConfig(arguments.head_dim, causal=True, return_lse=True, target=target)]
+    return [
+        AttentionConfig(64, causal=True, return_lse=True, target=target),
+        AttentionConfig(128, return_lse=True, target=target),
+    ]
+
+
+def _native_target() -> str:
+    backend = cuda_backend()
+    device = backend.device_properties(backend.current_device())
+    return target_for_device(device.major, device.minor).name
+
+
+def _assembler(target: str | None) -> tuple[Assembler | None, str]:
+    """The assembler, or None and why there is none."""
+    try:
+        return find_assembler(target=target), ""
+    except BackendError as error:
+        return None, str(error)
+
+
+# -------------------------------------------------------------------------------------- one kernel
+
+
+def _demonstrate(
+    config: AttentionConfig, seq: int, assembler: Assembler | None, *, gpu: bool
+) -> dict[str, Any]:
+    """Everything about one kernel, ready for JSON; `failures` says in words what is wrong."""
+    name = f"d={config.head_dim}{' causal' if config.causal else ''}"
+    kernel = AttentionKernel(config)
+    found = {"configuration": name, **_text(kernel)}
+    if assembler is not None:
+        _say(f"{name}: assembling with {assembler}")
+        found |= _assembled(kernel, assembler)
+    q, k, v = _problem(config, seq)
+    _say(f"{name}: running on the interpreter, with sanitizers")
+    results, reports = _interpreted(kernel, q, k, v)
+    outputs = {"interpreter": results}
+    for backend in ("cpu", *(["cuda"] if gpu else [])):
+        _say(f"{name}: running on {backend}")
+        outputs[backend] = kernel.launch(q, k, v, backend=backend)
+    causal: Any = config.causal  # checked by the config to be a word that the reference knows
+    wanted = attention_reference(q, k, v, causal=causal)
+    numpy_f32 = attention_reference(q, k, v, causal=causal, dtype=np.float32)
+    found["reports"] = reports
+    found["numpy_f32_error"] = _error(numpy_f32, wanted)
+    found["errors"] = {backend: _error(output, wanted) for backend, output in outputs.items()}
+    found["failures"] = _failures(found)
+    return found
+
+
+def _text(kernel: AttentionKernel) -> dict[str, Any]:
+    """What can be said of the kernel without running it."""
+    contract, needs = kernel.build.contract, kernel.resources
+    return {
+        "kernel": contract["entry"],
+        "target": contract["target"],
+        "ptx_version": contract["ptx_version"],
+        "ptx_lines": kernel.ptx.count("\n"),
+        "block_q": contract["block_q"],
+        "tile": contract["tile"],
+        "reads_back": parse(kernel.ptx) == kernel.module,
+        "problems": [str(problem) for problem in verify(kernel.module)],
+        "threads": needs.threads,
+        "estimated_registers": needs.registers,
+        "shared_bytes": needs.shared_bytes,
+        "shared_limit": kernel.build.config.target.shared_per_block_optin,
+        "ctas_per_sm": needs.ctas_per_sm,
+    }
+
+
+def _assembled(kernel: AttentionKernel, assembler: Assembler) -> dict[str, Any]:
+    target = kernel.build.config.target
+    usage = assembler.assemble(kernel.ptx, target.name).kernel(kernel.build.kernel.name)
+    needs = kernel.resources
+    return {
+        "assembler": f"{assembler.name} {assembler.version}",
+        "registers": usage.registers,
+        "spilled_bytes": usage.spill_store_bytes + usage.spill_load_bytes,
+        "ctas_per_sm": target.blocks_per_sm_for(needs.threads, usage.registers, needs.shared_bytes),
+    }
+
+
+def _problem(config: AttentionConfig, seq: int) -> tuple[Array, Array, Array]:
+    random = np.random.default_rng(SEED)
+
+    def array(heads: int, dim: int) -> Array:
+        return random.standard_normal((BATCH, heads, seq, dim), dtype=np.float32)
+
+    dims = config.head_dim, config.value_dim
+    return array(HEADS, dims[0]), array(KV_HEADS, dims[0]), array(KV_HEADS, dims[1])
+
+
+def _interpreted(
+    kernel: AttentionKernel, q: Array, k: Array, v: Array
+) -> tuple[tuple[Array, Array], list[str]]:
+    """Output and LSE of the PTX, launched as the contract tells any host to, and what is reported.
+
+    What the kernel does not write stays NaN.
+    """
+    contract = kernel.build.contract
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, np.float32)
+    lse = np.full(q.shape[:3], np.nan, np.float32)
+    values: dict[str, Any] = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse}
+    for name, array in zip("QKVO", (q, k, v, out), strict=True):
+        for axis, what in enumerate(("batch", "head", "row")):
+            values[f"{name}_{what}_stride"] = array.strides[axis] // array.itemsize
+    values |= {"seq_q": q.shape[2], "seq_k": k.shape[2], "heads": q.shape[1]}
+    values |= {"group": q.shape[1] // k.shape[1], "softmax_scale": kernel.config.scale}
+    blocks = -(-q.shape[2] // contract["block_q"])
+    result = interpreter.run(
+        kernel.module,
+        grid=blocks * q.shape[1] * q.shape[0],
+        block=contract["block"],
+        args=[values[parameter["name"]] for parameter in contract["parameters"]],
+        dynamic_smem=contract["dynamic_shared_bytes"],
+        sanitize=True,
+        raise_on_report=False,
+        progress=_progress(),
+    )
+    return (out, lse), [str(report) for report in result.reports]
+
+
+def _error(got: tuple[Array, Array], wanted: tuple[Array, Array]) -> float:
+    """The largest difference of output or LSE from the float64 reference; NaN if one is NaN."""
+    return float(np.max([np.max(np.abs(a - b)) for a, b in zip(got, wanted, strict=True)]))
+
+
+def _failures(found: Mapping[str, Any]) -> list[str]:
+    most = ERROR_FACTOR * found["numpy_f32_error"] + ERROR_FLOOR
+    checks = {
+        "the text does not read back as the same program": found["reads_back"],
+        "the verifier has objections": not found["problems"],
+        "the shared memory is more than the target has": found["shared_bytes"]
+        <= found["shared_limit"],
+        "registers are spilled": not found.get("spilled_bytes", 0),
+        "the sanitizers have objections": not found["reports"],
+        **{
+            f"{backend} errs by more than {most:.1e}": error <= most  # NaN is not
+            for backend, error in found["errors"].items()
+        },
+    }
+    return [words for words, passed in checks.items() if not passed]
+
+
+# -------------------------------------------------------------------------------------- printing
+
+
+def _say(message: str) -> None:
+    print(f"demo.py: {message} ...", file=sys.stderr, flush=True)
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Says how many CTAs are done, once in a while."""
+    said = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _QUIET_S and done < total:
+            said = time.monotonic()
+            print(f"demo.py: {done} of {total} CTAs", file=sys.stderr, flush=True)
+
+    return progress
+
+
+def _column(found: Mapping[str, Any]) -> dict[str, str]:
+    """What the table shows of one kernel."""
+    registers = f"about {found['estimated_registers']}"
+    if "registers" in found:
+        registers = f"{found['registers']}, {found['spilled_bytes']} bytes spilled"
+    return {
+        "configuration": found["configuration"],
+        "tiles": f"{found['block_q']} queries by {found['tile']} keys",
+        "target": found["target"],
+        "text": f"{found['ptx_lines']} lines of PTX {found['ptx_version']}",
+        "verifier": _first(found["problems"], "problem"),
+        "assembler": found.get("assembler", "none"),
+        "registers": registers,
+        "shared memory": f"{found['shared_bytes']} of {found['shared_limit']} bytes",
+        "CTAs per SM": f"{found['ctas_per_sm']} of {found['threads']} threads",
+        "sanitizers": _first(found["reports"], "report"),
+        "error, numpy f32": f"{found['numpy_f32_error']:.2e}",
+        **{f"error, {backend}": f"{error:.2e}" for backend, error in found["errors"].items()},
+        "verdict": "\n".join(found["failures"]) or "ok",
+    }
+
+
+def _first(found: Sequence[str], what: str) -> str:
+    """How many there are and, on lines of their own, the first one."""
+    return f"{len(found)} {what}s:\n{found[0]}" if found else f"no {what}"
+
+
+def _table(columns: Sequence[Mapping[str, str]]) -> str:
+    """One line for each fact, one column for each kernel; all have the same facts."""
+    head = max(map(len, columns[0])) + 2
+    widths = [2 + max(map(len, "\n".join(column.values()).split("\n"))) for column in columns]
+    lines = []
+    for name in columns[0]:
+        cells = [column[name].split("\n") for column in columns]
+        for row in range(max(map(len, cells))):
+            parts = [name if row == 0 else ""]
+            parts += [cell[row] if row < len(cell) else "" for cell in cells]
+            padded = (part.ljust(width) for part, width in zip(parts, [head, *widths], strict=True))
+            lines.append("".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
