@@ -148,7 +148,7 @@ def _cold(repeats: int) -> Found:
 _LIST_MODULES: Final = """
 import contextlib, io, json, runpy, sys
 sys.argv = sys.argv[1:]
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.suppress(SystemExit):
     runpy.run_path(sys.argv[0], run_name="__main__")
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """

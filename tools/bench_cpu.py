@@ -29,7 +29,6 @@ from tools.bench_record import (
     interleaved,
     measured,
     ratios,
-    timed,
 )
 
 Array = NDArray[np.float32]
@@ -111,7 +110,7 @@ def compare(
 CPU_REMARKS: Final = (
     f"f32, B{BATCH} H{HEADS} d{HEAD_DIM}, {THREADS} threads for each contestant",
     "contestants have turns of several calls, of which the first two do not count: PyTorch's "
-    "OpenMP threads spin for about 5 ms after a call, which would be charged to the next contestant",
+    "OpenMP threads spin for about 5 ms after a call, at the expense of the next contestant",
     "a ratio is of the medians of the same round; its n is the number of rounds",
 )
 
@@ -182,20 +181,24 @@ def interpret(head_dim: int, batch: int, heads: int, seq: int, causal: bool, rep
     def run(*, sanitize: bool) -> interpreter.Result:
         return interpreter.run(
             made.module, grid=plan.grid, block=plan.block,
-            args=[*memory, *plan.values[len(memory) :]], dynamic_smem=plan.dynamic_shared, sanitize=sanitize,
+            args=[*memory, *plan.values[len(memory) :]],
+            dynamic_smem=plan.dynamic_shared, sanitize=sanitize,
         )  # fmt: skip
 
+    works: dict[str, Work] = {
+        "plain": functools.partial(run, sanitize=False),
+        "sanitized": functools.partial(run, sanitize=True),
+    }
     counters = run(sanitize=False).counters
-    plain: Work = functools.partial(run, sanitize=False)
-    times = timed(plain, repeats, warmup=0)
-    checked = timed(functools.partial(run, sanitize=True), repeats)
+    run(sanitize=True)  # each generates its program once, which does not count
+    samples = interleaved(works, rounds=repeats, batch=1, dropped=0)
+    plain, sanitized = (flat(samples[name]) for name in works)
     settings = {"d": head_dim, "B": batch, "H": heads, "N": seq, "causal": causal}
-    speed = [counters.thread_instructions / t / 1e6 for t in times]
+    speed = [counters.thread_instructions / t / 1e6 for t in plain]
+    slower = ratios(samples["sanitized"], samples["plain"])
     return [
-        measured("interpreter", "ms", [t * MS for t in times], config=settings),
+        measured("interpreter", "ms", [t * MS for t in plain], config=settings),
         measured("speed", "M thread-instr./s", speed, config=settings, headline=True),
-        measured("sanitized", "ms", [t * MS for t in checked], config=settings),
-        measured(
-            "sanitized / plain", "x", ratios([checked], [times]), config=settings, headline=True
-        ),
+        measured("sanitized", "ms", [t * MS for t in sanitized], config=settings),
+        measured("sanitized / plain", "x", slower, config=settings, headline=True),
     ]

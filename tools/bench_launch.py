@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
+from flash.arrays import view
 from flash.config import AttentionConfig
 from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
@@ -25,21 +29,34 @@ _FAKE: Final = ROOT / "tests" / "fake_driver.py"
 _OLD_DRIVER: Final = 1000
 
 LAUNCH_REMARKS: Final = (
-    "measured with the recording fake driver, whose calls are answered from memory: what the driver "
-    "itself takes comes on top (see `driver calls`)",
-    "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects with "
-    "__cuda_array_interface__ only, which does not say the device; out and stream are given",
+    "measured with the recording fake driver, whose calls are answered from memory; what the "
+    "driver itself takes comes on top (see driver calls)",
+    "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects "
+    "with __cuda_array_interface__ only, which does not say the device; out and stream are given",
+    "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy make it; "
+    "if not, it is pushed and popped",
 )
 
 
 def launch_jobs(quick: bool) -> list[Job]:
-    """Repeated launches with arrays of three kinds."""
+    """Repeated launches with arrays of three kinds, and what reading torch tensors takes of it."""
     samples = 5 if quick else 20
-    return [Job(f"launch {kind}", lambda kind=kind: launches(kind, samples)) for kind in _KINDS]  # type: ignore[misc]  # kind is a str
+    cases = [(kind, True) for kind in _KINDS] + [("torch", False)]
+    return [
+        *(
+            Job(f"launch {kind}", functools.partial(launches, kind, current, samples))
+            for kind, current in cases
+        ),
+        Job("read tensors", functools.partial(readings, samples)),
+    ]
 
 
-def launches(kind: str, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
-    """Microseconds of one launch of the same kernel on the same arrays of a kind."""
+def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+    """Microseconds of one launch of the same kernel on the same arrays of a kind.
+
+    `current` says whether the device's context is current, as it is in a thread that has used the
+    library the arrays are from.
+    """
     try:
         fake = load_fake_driver()
     except ImportError as error:
@@ -48,9 +65,8 @@ def launches(kind: str, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     backend = CudaBackend(driver)
     config = AttentionConfig(SHAPE[-1])
     kernel = AttentionKernel(config, cuda=backend)
-    kernel._gpu = GpuLauncher(
-        config, backend, ModuleCache(None)
-    )  # nothing of this belongs into a user's cache
+    # Nothing of this belongs into a user's cache.
+    kernel._gpu = GpuLauncher(config, backend, ModuleCache(None))
     content = np.zeros(SHAPE, np.float32)
     q, k, v, out = (_KINDS[kind](driver.place(content), SHAPE) for _ in range(4))
 
@@ -58,22 +74,45 @@ def launches(kind: str, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
         kernel.launch(q, k, v, out=out, stream=0, backend="cuda")
 
     launch()
+    if current:
+        driver.stack.append(driver.context_of(0))
     driver.calls.clear()
     launch()
     names = driver.names()
     answer_at_once(driver, names)
     launch()
     times = [seconds(_repeated(launch, calls)) / calls for _ in range(samples)]
-    settings = {"arrays": kind}
+    settings = {"arrays": kind, "current": current}
     return [
         measured(
             "Python of one launch", "us", [t * US for t in times],
             config=settings, goal=Goal("<=", GOAL_US), headline=True,
         ),
-        measured(
-            "driver calls", "calls", [len(names)], config=settings | {"which": "+".join(names)}
-        ),
+        measured("driver calls of one launch", "calls", [len(names)], config=settings),
+        f"driver calls with {kind} arrays, current={current}: {', '.join(names)}",
     ]  # fmt: skip
+
+
+def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+    """Microseconds in which a launch learns what its four arrays are: stand-ins and real tensors."""
+    arrays: dict[str, list[object]] = {"stand-ins": [_Tensor(256, SHAPE) for _ in range(4)]}
+    remarks: Found = []
+    try:
+        torch: Any = importlib.import_module("torch")
+        arrays["tensors on the CPU"] = [torch.empty(SHAPE) for _ in range(4)]
+    except ImportError as error:
+        remarks.append(f"reading real torch tensors was not measured: {error}; pip install torch")
+
+    def read(four: list[object]) -> None:
+        for array in four:
+            view(array, "array")
+
+    for name, four in arrays.items():
+        work = _repeated(functools.partial(read, four), calls)
+        work()
+        times = [seconds(work) / calls * US for _ in range(samples)]
+        remarks.append(measured("of it reading four arrays", "us", times, config={"arrays": name}))
+    return remarks
 
 
 def load_fake_driver() -> ModuleType:
@@ -86,7 +125,7 @@ def load_fake_driver() -> ModuleType:
             raise ImportError(f"the fake driver needs {needed}; pip install -e '.[test]'")
     module = importlib.util.module_from_spec(spec)
     # Its dataclasses look their module up by name.
-    importlib.import_module("sys").modules[spec.name] = module
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 

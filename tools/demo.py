@@ -115,10 +115,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _length(text: str) -> int:
-    length = int(text)
-    if length < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {length}")
-    return length
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
+    return int(text)
 
 
 def _configs(arguments: argparse.Namespace, *, gpu: bool) -> list[AttentionConfig]:

@@ -162,11 +162,10 @@ class DeviceArena:
     def address_of(self, array: Lanes) -> int:
         """The device address of the first element of an array that was placed."""
         pointer = _pointer(array)
-        return next(
-            b.base + pointer - b.start
-            for b in self._buffers
-            if b.start <= pointer < b.start + max(b.nbytes, 1) and (array.size or not b.nbytes)
-        )
+        met = [b for b in self._buffers if b.start <= pointer < b.start + max(b.nbytes, 1)]
+        # An empty array may begin where another one does: the one with bytes is meant.
+        found = max(met, key=lambda b: b.nbytes)
+        return found.base + pointer - found.start
 
     def find(self, low: int, high: int) -> Buffer | None:
         """The buffer that holds all addresses from `low` to `high - 1`, or None."""

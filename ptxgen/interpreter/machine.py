@@ -215,7 +215,7 @@ class LaneMachine:
         self.copies.commit(self._active_ids(self.mask))
 
     def copy_async_wait(self, pending: int | None) -> None:
-        """Wait until at most `pending` groups are incomplete; None: all copies, in a group or not."""
+        """Wait until at most `pending` groups are under way; None: all copies, grouped or not."""
         self.copies.wait(self._active_ids(self.mask), pending)
 
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:

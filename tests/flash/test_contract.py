@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from ptxgen.target import target
 from ptxgen.types import scalar_type
 
 
-def contract_of(config: AttentionConfig) -> dict[str, object]:
+def contract_of(config: AttentionConfig) -> dict[str, Any]:
     return build(config.kernel()).contract
 
 
@@ -40,7 +41,7 @@ def test_every_meaning_belongs_to_a_parameter() -> None:
 
 def test_the_offsets_a_foreign_host_needs() -> None:
     listed = contract_of(AttentionConfig(8, return_lse=True))["parameters"]
-    offsets = {p["name"]: p["offset"] for p in listed}  # type: ignore[attr-defined]  # a list
+    offsets = {p["name"]: p["offset"] for p in listed}
     assert offsets["Q"] == 0
     assert offsets["LSE"] == 32
     assert offsets["O_row_stride"] == 128
@@ -81,19 +82,20 @@ def test_the_grid_and_the_shared_memory_are_those_of_the_tiles() -> None:
 def test_the_constraints_say_what_this_kernel_needs() -> None:
     wide = contract_of(AttentionConfig(64, target="sm_90a"))["constraints"]
     narrow = contract_of(AttentionConfig(3, tile=16, block_q=16))["constraints"]
-    assert wide[0] == (  # type: ignore[index]  # a list
-        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple of 4"
+    assert wide[0] == (
+        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; "
+        "LSE is a multiple of 4"
     )
-    assert "multiples of 4 bytes;" in narrow[0]  # type: ignore[index]  # a list
-    assert "the device runs sm_90a and nothing else (architecture-specific target)" in wide  # type: ignore[operator]  # a list
-    assert "the device runs sm_80 or later" in narrow  # type: ignore[operator]  # a list
-    opt_in = [c for c in wide if c.startswith("before the first launch")]  # type: ignore[attr-defined]  # a list
+    assert "multiples of 4 bytes;" in narrow[0]
+    assert "the device runs sm_90a and nothing else (architecture-specific target)" in wide
+    assert "the device runs sm_80 or later" in narrow
+    opt_in = [c for c in wide if c.startswith("before the first launch")]
     shared = contract_of(AttentionConfig(64, target="sm_90a"))["dynamic_shared_bytes"]
     assert opt_in == [
         "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "
         f"function to {shared}"
     ]
-    assert not [c for c in narrow if c.startswith("before")]  # type: ignore[attr-defined]  # a list
+    assert not [c for c in narrow if c.startswith("before")]
 
 
 def resources_of(config: AttentionConfig) -> KernelResources:

@@ -114,8 +114,8 @@ def test_a_sparse_last_dimension_is_refused(torch: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("shapes", "layout", "problem"),
     [
-        (((5, 8), K, V), "bhsd", "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got "
-         "shape [5, 8]"),
+        (((5, 8), K, V), "bhsd",
+         "q must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got shape [5, 8]"),
         ((Q, K, (7, 4, 1, 1, 1)), "bhsd",
          "v must be [batch, heads, seq, dim] or [batch * heads, seq, dim], got "
          "shape [7, 4, 1, 1, 1]"),

@@ -361,3 +361,19 @@ $skip:
     assert (got[[0, 1, 3, 4]] == 7).all()
     lane = np.arange(64)
     assert (got[2] == 128 + (lane ^ 1 ^ 2) + 1000 * (lane < 3)).all()
+
+
+def test_threads_that_expect_different_counts_at_one_barrier_are_refused() -> None:
+    text = ptx(
+        """
+    mov.u32 %r0, %tid.x;
+    and.b32 %r1, %r0, 64;
+    add.u32 %r1, %r1, 64;
+    bar.sync 2, %r1;
+    ret;
+    """
+    )
+    assert trap_of(text, grid=1, block=96, args=[]) == (
+        f"kernel k: bar.sync 2, %r1; (line {line_of(text, 'bar.sync')}): thread (0, 0, 0) of "
+        "CTA (0, 0, 0): another thread came to the same barrier with another count of threads"
+    )

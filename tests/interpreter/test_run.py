@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from interpreter.programs import ELEMENT, line_of, ptx
 
-from ptxgen.errors import LaunchError, TrapError
+from ptxgen.errors import LaunchError, ModifierError, TrapError
 from ptxgen.interpreter import DeviceArena, run
 from ptxgen.parse import parse
 
@@ -379,3 +379,39 @@ def test_narrow_values_are_extended_by_their_sign_and_cut_when_stored() -> None:
 
 def test_an_empty_kernel_runs() -> None:
     assert run(ptx(""), grid=2, block=32, args=[]).counters.dispatched == 0
+
+
+def test_an_empty_array_has_an_address_and_no_bytes() -> None:
+    x = np.zeros(64, np.uint32)
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    ld.param.u64 %rd1, [y];
+    sub.u64 %rd2, %rd1, %rd0;
+    st.global.u64 [%rd0], %rd2;
+    ret;
+    """,
+        "u64 x, u64 y",
+    )
+    run(text, grid=1, block=1, args=[x, np.ndarray(0, np.uint32, buffer=x, offset=16)])
+    assert x[:2].view(np.uint64)[0] == 16
+    run(text, grid=1, block=1, args=[x, x[:0]])
+    assert x[:2].view(np.uint64)[0] == 0
+    assert trapped(ADD_ONE, grid=1, block=1, args=[np.zeros(0, np.uint32)]).endswith(
+        "wants to read 4 bytes of global memory at 0x200000000, "
+        "0 bytes after the end of x (0x200000000, 0 bytes)"
+    )
+
+
+def test_memory_that_is_not_modelled_is_refused_by_name() -> None:
+    text = ptx("    mov.u32 %r0, 0;\n    ld.local.u32 %r1, [%r0];\n    ret;")
+    assert trapped(text, grid=1, block=1, args=[]) == (
+        f"kernel k: ld.local.u32 %r1, [%r0]; (line {line_of(text, 'ld.local')}): "
+        "the interpreter has no local memory"
+    )
+
+
+def test_special_registers_that_are_not_modelled_are_refused_by_name() -> None:
+    with pytest.raises(ModifierError) as caught:
+        run(ptx("    mov.u32 %r0, %clock;\n    ret;"), grid=1, block=1, args=[])
+    assert str(caught.value) == "the interpreter does not model the special register %clock"

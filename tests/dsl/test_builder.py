@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsl.kernels import builder, computed, instructions, lanes, own_place, refused, smem
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder
+from ptxgen.errors import ConfigError, ModifierError, TypeMismatchError, UnsupportedTargetError
+from ptxgen.interpreter import run
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import target
+from ptxgen.text import render
+from ptxgen.types import f16, f32, f64, pred, s32, u8, u32, u64
+
+HERE = Path(__file__)
+
+
+def everything() -> ir.Module:
+    """A kernel with every control construct and every kind of operand."""
+    k = builder("everything", threads=64)
+    out, n = k.pointer("out", u32), k.param("n", u32)
+    x = k.thread_id()
+    tile = k.shared("T", (2, 64), u32, pitch=68)
+    k.note("branches and loops")
+    v = k.var(u32, 0)
+    with k.when(n > 3, uniform=True):
+        with k.loop(0, n, step=2, type=u32) as i:
+            with k.when(x < i):
+                v.set(v + i)
+            with k.otherwise():
+                v.set(v + 1)
+        k.barrier()
+    with k.only_if(x == 7):
+        v.set(1000)
+    k.note("vectors, pairs, negative offsets")
+    k.store(tile.pointer(1, x), v)
+    k.barrier(0, threads=64)
+    first, _ = k.load(tile.pointer(1, x & 62), 2)
+    _, inside = k.shfl_pred(first, 1, 31, -1, mode="down")
+    with k.loop(0, 2):
+        v.set(k.selp(k.load(tile.pointer(1, x + 1).at(-1)), first, inside))
+    k.store(own_place(k, out), v)
+    return k.build(header=("everything", "in one kernel"))
+
+
+def digest() -> str:
+    return hashlib.sha256(render(everything()).encode()).hexdigest()
+
+
+def test_what_is_printed_parses_back():
+    module = everything()
+    assert parse(render(module)) == module
+
+
+def test_a_kernel_with_everything_runs():
+    out = np.zeros(64, "uint32")
+    module = everything()
+    run(module, grid=1, block=64, args=[out, np.uint32(8)], dynamic_smem=smem(module))
+    x = np.arange(64)
+    turns = range(0, 8, 2)
+    v = sum(np.where(x < i, i, 1) for i in turns)
+    v[7] = 1000
+    inside = x % 32 < 31
+    assert (out == np.where(inside, v, v[x & 62])).all()
+
+
+def test_a_kernel_with_everything_assembles(assembler: Assembler):
+    assert assembler.assemble(render(everything()), target("sm_80")).cubin
+
+
+def test_the_same_kernel_built_again_is_equal_to_the_byte():
+    first, second = everything(), everything()
+    assert first == second
+    assert render(first) == render(second)
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+def test_another_process_writes_the_same_bytes(seed):
+    """Nothing may hang on the order of a set or on where an object lies."""
+    tests, root = HERE.parents[1], HERE.parents[2]
+    paths = os.pathsep.join(map(str, (root, tests)))
+    program = "from dsl.test_builder import digest; print(digest())"
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout.strip() == digest()
+
+
+def test_building_twice_gives_the_same_module():
+    k = builder()
+    k.thread_id()
+    assert k.build() == k.build()
+
+
+def test_build_inside_a_block_is_refused():
+    k = builder()
+    with (
+        k.loop(0, 3),
+        refused(ConfigError, "kernel 'kernel': build inside 'loop'; end the block first"),
+    ):
+        k.build()
+
+
+def test_registers_are_declared_as_many_as_are_used():
+    k = builder()
+    k.param("a", f32) + k.param("b", f32)
+    k.pointer("Q")
+    assert k.build().kernels[0].registers == (
+        ir.RegisterRange("%rd", "b64", 2),
+        ir.RegisterRange("%f", "f32", 3),
+    )
+
+
+# ---------------------------------------- kernels
+
+
+@pytest.mark.parametrize("threads", [0, -32, 1025, 32.0, True, None])
+def test_the_threads_of_a_kernel(threads):
+    message = f"kernel 'x': threads must be 1..1024 on sm_80, got {threads!r}"
+    with refused(ConfigError, message):
+        KernelBuilder("x", target=target("sm_80"), threads=threads)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "a-b", "größe", "a\n"])
+def test_names_that_ptx_does_not_take_are_refused(name):
+    end = ": a name is made of ASCII letters, digits and _, and does not begin with a digit"
+    with refused(ConfigError, f"kernel {name!r}{end}"):
+        builder(name)
+    with refused(ConfigError, f"parameter {name!r}{end}"):
+        builder().param(name, u32)
+    with refused(ConfigError, f"shared tile {name!r}{end}"):
+        builder().shared(name, (4, 4))
+
+
+def test_threads_and_ctas_are_promised():
+    k = KernelBuilder("x", target=target("sm_80"), threads=96, min_ctas=2)
+    kernel = k.build().kernels[0]
+    assert (kernel.threads, kernel.min_ctas) == (96, 2)
+
+
+# ---------------------------------------- parameters
+
+
+def test_parameters_keep_their_order_and_types():
+    k = builder()
+    k.pointer("Q")
+    k.param("n", s32)
+    k.param("x", f64)
+    want = (ir.Param("Q", "u64"), ir.Param("n", "s32"), ir.Param("x", "f64"))
+    assert k.build().kernels[0].params == want
+
+
+@pytest.mark.parametrize("name", ["n", "smem"])
+def test_a_parameter_is_declared_once(name):
+    k = builder()
+    k.param("n", u32)
+    with refused(ConfigError, f"parameter {name!r} is declared twice in kernel 'kernel'"):
+        k.param(name, f32)
+
+
+def test_a_parameter_of_a_type_that_cannot_be_loaded_leaves_no_trace():
+    k = builder()
+    with pytest.raises(ModifierError, match="ld: type must be one of"):
+        k.param("n", pred)
+    assert k.build() == builder().build()
+
+
+def test_special_registers_by_name():
+    def body(k, x):
+        return x + k.special("laneid") + k.special("ntid.x") + k.block_id()
+
+    assert (computed(body, lanes()) == 2 * lanes() + 32).all()
+
+
+def test_an_unknown_special_register_is_refused():
+    with refused(ModifierError, "no special register '%tidx'; did you mean '%tid.x'?"):
+        builder().special("tidx")
+
+
+# ---------------------------------------- memory
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_vectors_are_loaded_and_stored(count):
+    def body(k, x):
+        tile = k.shared("A", (32, 4), u32)
+        at = tile.pointer(x)
+        k.store(at, [x * (10**n) for n in range(count)])
+        total = k.var(u32, 0)
+        for part in k.load(at, count):
+            total.set(total + part)
+        return total
+
+    assert (computed(body, lanes()) == lanes() * int("1" * count)).all()
+
+
+def test_a_store_takes_numbers_and_a_vector_may_mix_them_with_values(assembler: Assembler):
+    def body(k, x):
+        tile = k.shared("A", (32, 4))
+        at = tile.pointer(k.thread_id())
+        k.store(at, [x, 0.5, 2, x])
+        k.store(at.step(columns=3), 7.0)
+        a, b, c, d = k.load(at, 4)
+        return a + b + c + d
+
+    assert (computed(body, lanes("float32")) == np.arange(32) + 9.5).all()
+    k = builder()
+    k.store(k.pointer("Q"), [k.param("x", f32), 0.5, 2, 1.0])
+    assert assembler.assemble(render(k.build()), target("sm_80")).cubin
+
+
+@pytest.mark.parametrize("count", [0, 3, 8, -1, True])
+def test_an_access_takes_1_2_or_4_elements(count):
+    k = builder()
+    at = k.pointer("Q")
+    message = f"load: an access takes 1, 2 or 4 elements, got {count!r}"
+    with refused(ConfigError, message):
+        k.load(at, count)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_store_takes_1_2_or_4_elements(count):
+    k = builder()
+    message = f"store: an access takes 1, 2 or 4 elements, got {count}"
+    with refused(ConfigError, message):
+        k.store(k.pointer("Q"), [1.0] * count)
+
+
+def test_memory_is_reached_through_a_pointer():
+    k = builder()
+    x = k.param("x", u64)
+    with refused(
+        TypeMismatchError, "load: the first operand must be a Pointer, got Value(%rd0: u64)"
+    ):
+        k.load(x)
+    with refused(
+        TypeMismatchError, "store: the first operand must be a Pointer, got Value(%rd0: u64)"
+    ):
+        k.store(x, 1.0)
+
+
+def test_a_store_checks_the_type_of_the_elements():
+    k = builder()
+    with refused(
+        TypeMismatchError,
+        "st: operand a must be f32, got Value(%r0: u32); "
+        "reinterpret with .as_(f32) or convert with k.cvt(value, dtype=f32)",
+    ):
+        k.store(k.pointer("Q"), k.thread_id())
+
+
+@pytest.mark.parametrize(("nbytes", "valid"), [(4, None), (8, 4), (16, None), (16, 12), (4, 0)])
+def test_an_asynchronous_copy_fills_up_with_zeros(nbytes, valid):
+    k = builder()
+    Q, O = k.pointer("Q", u8), k.pointer("O", u32)
+    tile = k.shared("T", (32, 16), u8)
+    place = k.thread_id()
+    offset = k.cvt(place * 16, dtype=u64)
+    k.copy_async(tile.pointer(place), Q.plus(offset), nbytes, valid)
+    k.cp_async_wait_all()
+    for part in range(nbytes // 4):
+        word = k.ld(tile.pointer(place).at(4 * part), type=u32)
+        k.st(O.plus(offset).at(part), word)
+    module = k.build()
+    given = np.arange(1, 513).astype("uint8") | 1
+    got = np.zeros(128, "uint32")
+    run(module, grid=1, block=32, args=[given, got], dynamic_smem=smem(module))
+    want = np.zeros((32, 16), "uint8")
+    copied = nbytes if valid is None else valid
+    want[:, :copied] = given.reshape(32, 16)[:, :copied]
+    assert (got.view("uint8").reshape(32, 16) == want).all()
+
+
+@pytest.mark.parametrize("nbytes", [0, 2, 12, 32, 16.0])
+def test_an_asynchronous_copy_is_of_4_8_or_16_bytes(nbytes):
+    k = builder()
+    to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
+    with refused(ConfigError, f"copy_async: nbytes must be 4, 8 or 16, got {nbytes!r}"):
+        k.copy_async(to, source, nbytes)
+
+
+@pytest.mark.parametrize("valid", [-1, 9])
+def test_no_more_bytes_are_valid_than_are_copied(valid):
+    k = builder()
+    to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
+    with refused(ConfigError, f"copy_async: valid_bytes must be 0..8, got {valid}"):
+        k.copy_async(to, source, 8, valid)
+
+
+@pytest.mark.parametrize("nbytes", [4, 16])
+def test_an_asynchronous_copy_goes_from_global_to_shared_memory(nbytes):
+    k = builder()
+    to, source = k.shared("T", (4, 4)).pointer(), k.pointer("Q")
+    row = "cp_async_cg" if nbytes == 16 else "cp_async_ca"
+    with refused(
+        TypeMismatchError,
+        f"{row}: operand dst must point to shared memory, got Pointer(global f32 [%rd1+0])",
+    ):
+        k.copy_async(source, to, nbytes)
+
+
+# ---------------------------------------- small algebra
+
+
+def test_accumulate_rounds_once():
+    def body(k, x):
+        total = k.var(f32, -1.0)
+        k.accumulate(total, x, x)
+        return total
+
+    x = np.full(32, 1 + 2.0**-12, "float32")
+    assert (computed(body, x) == np.float32(2.0**-11 + 2.0**-24)).all()
+
+
+def test_divide_up():
+    want = -(-np.arange(32) // 5)
+    assert (computed(lambda k, x: k.divide_up(x, 5), lanes()) == want).all()
+
+
+@pytest.mark.parametrize("distance", [1, 2, 4, 8, 16])
+def test_butterfly_reads_the_lane_that_differs_in_one_bit(distance):
+    got = computed(lambda k, x: k.butterfly(x, distance), lanes(threads=64), threads=64)
+    assert (got == lanes(threads=64) ^ distance).all()
+
+
+@pytest.mark.parametrize("distance", [0, 3, 32, -1, 1.0])
+def test_butterfly_refuses_other_distances(distance):
+    k = builder()
+    message = f"butterfly: distance must be 1, 2, 4, 8 or 16, got {distance!r}"
+    with refused(ConfigError, message):
+        k.butterfly(k.thread_id(), distance)
+
+
+# ---------------------------------------- comments
+
+
+@pytest.mark.parametrize("text", ["S = Q Kᵀ", "two\nlines", "tab\there", " blank", "blank ", "a\r"])
+def test_a_comment_is_one_line_of_ascii(text):
+    message = (
+        "{}: the text must be one line of printable ASCII without blanks around it, " f"got {text!r}"
+    )
+    k = builder()
+    with refused(ConfigError, message.format("note")):
+        k.note(text)
+    with refused(ConfigError, message.format("build: header")):
+        k.build(header=("fine", text))
+
+
+@pytest.mark.parametrize("text", ["", "a \\", "// x", "region T: offset 0, 16 bytes, align 16", "*/"])
+def test_odd_comments_come_back(text, assembler: Assembler):
+    k = builder()
+    k.note(text)
+    k.shared("T", (1, 4))
+    module = k.build(header=("h", text, "h"))
+    assert parse(render(module)) == module
+    assert assembler.assemble(render(module), target("sm_80")).cubin
+
+
+# ---------------------------------------- targets
+
+
+def test_the_version_is_the_lowest_that_has_everything():
+    versions = {}
+    for on in ("sm_75", "sm_80", "sm_90"):
+        k = builder(on=on)
+        k.thread_id()
+        versions[on] = k.build().version
+    assert versions == {on: target(on).ptx for on in versions}
+
+
+def test_an_instruction_raises_the_version():
+    k = builder(on="sm_75")
+    assert k.build().version == (6, 3)
+    k.tanh(k.param("x", f32))
+    assert k.build().version == (7, 0)
+
+
+def test_an_instruction_newer_than_the_target_fails_at_its_line():
+    k = builder("old", on="sm_75")
+    before = k.build()
+    with refused(
+        UnsupportedTargetError,
+        "cp.async.wait_all needs sm_80 / PTX 7.0, but kernel 'old' targets sm_75",
+    ):
+        k.cp_async_wait_all()
+    assert k.build() == before
+
+
+def test_a_choice_may_be_newer_than_its_instruction():
+    k = builder("old", on="sm_75")
+    half = k.cvt(k.param("x", f32), dtype=f16)
+    with refused(
+        UnsupportedTargetError,
+        "max.NaN.f16 needs sm_80 / PTX 7.0, but kernel 'old' targets sm_75",
+    ):
+        k.max(half, half, NaN=True)
+
+
+# ---------------------------------------- origins
+
+
+def line() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def origins(k: KernelBuilder) -> list[tuple[str, int]]:
+    found = [i.origin for i in instructions(k)[:-1]]
+    assert all(o is not None and o.code is not None for o in found)
+    assert {o.code.co_filename for o in found} == {__file__}
+    return [(o.code.co_name, o.line) for o in found]
+
+
+def test_an_instruction_knows_the_authors_line():
+    k = builder()
+    first = line() + 1
+    x = k.thread_id()
+    y = x + 1
+    k.shared("T", (4, 4)).pointer(y)
+    k.butterfly(y, 1)
+    name = "test_an_instruction_knows_the_authors_line"
+    assert origins(k) == [(name, first + n) for n in (0, 1, 2, 2, 3)]
+
+
+def test_branches_know_the_line_of_their_with():
+    k = builder()
+    condition = k.thread_id() < 3
+    first = line() + 1
+    with k.when(condition):
+        k.mov(1, type=u32)
+    with k.loop(0, condition.k.mov(3, type=s32)):
+        pass
+    lines = [at - first for _, at in origins(k)[2:]]
+    assert lines == [0, 1, 2, 2, 2, 2, 2, 2, 2]
+
+
+def helper(k: KernelBuilder) -> None:
+    k.mov(1, type=u32)
+
+
+def test_a_helper_of_the_author_is_the_authors_line():
+    k = builder()
+    helper(k)
+    assert origins(k) == [("helper", helper.__code__.co_firstlineno + 1)]

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsl.kernels import builder, computed, instructions, lanes, refused
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Pointer
+from ptxgen.errors import ModifierError, TypeMismatchError
+from ptxgen.isa.spec import rows
+from ptxgen.types import bf16x2, f16, f32, f64, s32, u32, u64
+from tools import gen_ops_stub
+
+
+def test_no_row_is_hidden_behind_a_method_of_the_builder():
+    k = builder()
+    hidden = [name for name in rows() if name in vars(k)]
+    for cls in KernelBuilder.__mro__:
+        made = {name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"}
+        hidden += [name for name in rows() if name in set(vars(cls)) - made - set(rows())]
+    assert hidden == []
+
+
+@pytest.mark.parametrize("name", sorted(rows()))
+def test_every_row_is_a_method_that_says_what_it_does(name):
+    method = getattr(builder(), name)
+    assert method.__name__ == name
+    assert all(row.syntax in method.__doc__ and row.doc in method.__doc__ for row in rows()[name])
+
+
+def test_an_unknown_instruction_names_the_nearest():
+    with refused(ModifierError, "no instruction 'fmaa'; did you mean 'fma'?"):
+        builder().fmaa(1, 2, 3)
+
+
+def test_an_unknown_instruction_may_mean_a_method_of_the_builder():
+    with refused(ModifierError, "no instruction 'barier'; did you mean 'barrier'?"):
+        builder().barier()
+
+
+def test_an_unknown_private_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"\A_repr_html_\Z"):
+        builder()._repr_html_  # noqa: B018  # an attribute that notebooks ask for
+
+
+# ---------------------------------------- modifiers
+
+
+def test_modifiers_choose_the_opcode():
+    k = builder()
+    x = k.param("x", f32)
+    k.fma(x, x, x, rnd="rz", ftz=True, sat=True)
+    assert instructions(k)[-2].opcode == "fma.rz.ftz.sat.f32"
+
+
+def test_an_unknown_modifier_names_the_nearest():
+    k = builder()
+    x = k.param("x", f32)
+    with refused(
+        ModifierError,
+        "fma has no modifier 'rmd'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ):
+        k.fma(x, x, x, rmd="rz")
+
+
+def test_an_unknown_choice_lists_the_legal_ones():
+    k = builder()
+    x = k.param("x", f32)
+    with refused(
+        ModifierError,
+        "fma: rnd must be one of rn, rz, rm, rp, got rx; did you mean 'rp'? "
+        "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ):
+        k.fma(x, x, x, rnd="rx")
+
+
+def test_a_choice_that_cannot_be_a_key_is_refused_alike():
+    k = builder()
+    x = k.param("x", f32)
+    with refused(
+        ModifierError,
+        "fma: rnd must be one of rn, rz, rm, rp, got ['rn'] "
+        "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ):
+        k.fma(x, x, x, rnd=["rn"])
+
+
+def test_a_type_as_text_is_refused():
+    k = builder()
+    message = "mov: type must be a type of ptxgen.types, got the text 'f32'"
+    with refused(ModifierError, message):
+        k.mov(0.0, type="f32")
+
+
+def test_one_counts_as_true():
+    k = builder()
+    x = k.param("x", f32)
+    k.add(x, x, ftz=1, sat=0)
+    k.add(x, x, sat=1, rnd="rm")
+    assert [i.opcode for i in instructions(k)[1:3]] == ["add.rn.ftz.f32", "add.rm.sat.f32"]
+
+
+def test_a_choice_with_a_gate_of_its_own_may_be_switched_off():
+    k = builder()
+    x = k.param("x", f32)
+    k.max(x, x, NaN=False)
+    assert instructions(k)[-2].opcode == "max.f32"
+
+
+# ---------------------------------------- operands
+
+
+def test_a_missing_operand_is_named():
+    k = builder()
+    x = k.param("x", f32)
+    with refused(
+        TypeMismatchError,
+        "fma takes a and b and c, got 2 operand(s) (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+    ):
+        k.fma(x, x)
+
+
+def test_a_surplus_operand_is_counted():
+    with refused(
+        TypeMismatchError, "exit takes no operands, got 1 operand(s) (syntax: exit)"
+    ):
+        builder().exit(1)
+
+
+def test_the_error_is_of_the_row_that_came_nearest():
+    k = builder()
+    x, y = k.param("x", f64), k.param("y", u32)
+    with refused(
+        TypeMismatchError,
+        "fma: operand c must be f64, got Value(%r0: u32); convert with k.cvt(value, dtype=f64)",
+    ):
+        k.fma(x, x, y)
+
+
+def test_a_predicate_has_no_literal():
+    k = builder()
+    with refused(TypeMismatchError, "selp: operand c must be pred, got 1"):
+        k.selp(k.thread_id(), 0, 1)
+
+
+def test_a_predicate_is_no_number():
+    k = builder()
+    condition = k.thread_id() < 3
+    with refused(
+        TypeMismatchError,
+        "mov: operand a must be u32, got Value(%p0: pred); convert with k.cvt(value, dtype=u32)",
+    ):
+        k.mov(condition, type=u32)
+
+
+def test_an_address_is_a_pointer():
+    k = builder()
+    with refused(
+        TypeMismatchError,
+        "prefetch: operand addr must be a Pointer, got Value(%rd0: u64) "
+        "(syntax: prefetch.global.level [addr:u64])",
+    ):
+        k.prefetch(k.param("x", u64))
+
+
+def test_a_label_is_a_symbol():
+    with refused(TypeMismatchError, "bra: operand target must be a label, got 'end'"):
+        builder().bra("end")
+
+
+@pytest.mark.parametrize("number", [1.0, None, True])
+def test_an_immediate_is_an_integer(number):
+    message = f"cp_async_wait_group: operand n must be an integer, got {number!r}"
+    with refused(TypeMismatchError, message):
+        builder().cp_async_wait_group(number)
+
+
+def test_a_vector_has_as_many_values_as_its_operand():
+    k = builder()
+    x = k.param("x", u32)
+    with refused(
+        TypeMismatchError, "pack: operand a must be 2 values, got (Value(%r0: u32),)"
+    ):
+        k.pack((x,))
+
+
+def test_a_pointer_must_point_where_the_instruction_reads():
+    k = builder()
+    at = k.shared("T", (4, 4)).pointer()
+    message = "{}: operand addr must point to global memory, got Pointer(shared f32 [%r0+0])"
+    with refused(TypeMismatchError, message.format("ld_nc")):
+        k.ld_nc(at, type=f32)
+    with refused(TypeMismatchError, message.format("ld")):
+        k.ld(at, space="global", type=f32)
+
+
+def test_the_space_of_a_pointer_chooses_the_space():
+    k = builder()
+    k.ld(k.shared("T", (4, 4)).pointer(), type=f32)
+    k.ld(k.pointer("Q"), type=f32)
+    assert [i.opcode for i in instructions(k) if i.opcode.startswith("ld")][::2] == [
+        "ld.shared.f32",
+        "ld.global.f32",
+    ]
+
+
+# ---------------------------------------- results
+
+
+def test_two_results_are_both_given():
+    def body(k, x):
+        value, inside = k.shfl_pred(x, 4, 31, -1, mode="down")
+        return k.selp(value, 99, inside)
+
+    n = np.arange(32)
+    assert (computed(body, lanes()) == np.where(n < 28, n + 4, 99)).all()
+
+
+def test_two_results_are_printed_as_a_pair():
+    k = builder(on="sm_90")
+    leader, chosen = k.elect(-1)
+    assert instructions(k)[-2].operands == (ir.Pair(leader.reg, chosen.reg), ir.IntImm(-1))
+
+
+def test_a_vector_result_is_a_tuple():
+    def body(k, x):
+        low, high = k.unpack(k.pack((x, x + 1)))
+        return low * 100 + high
+
+    assert (computed(body, lanes()) == lanes() * 101 + 1).all()
+
+
+def test_bits_keep_the_type_of_what_was_given():
+    k = builder()
+    assert (k.param("a", s32) & 1).type is s32
+    assert k.butterfly(k.param("b", f32), 1).type is f32
+
+
+def test_a_packed_result_has_its_own_type():
+    k = builder()
+    x = k.param("x", f32)
+    assert k.cvt(x, x, dtype=bf16x2).type is bf16x2
+
+
+def test_an_instruction_without_a_result_gives_none():
+    assert builder().membar() is None
+
+
+# ---------------------------------------- into
+
+
+def test_into_gives_the_result_to_a_variable():
+    def body(k, x):
+        v = k.var(u32, 5)
+        assert k.add(v, x, into=v) is v
+        return v
+
+    assert (computed(body, lanes()) == lanes() + 5).all()
+
+
+def test_into_names_a_variable_of_the_results_type():
+    k = builder()
+    x, v = k.param("x", f32), k.var(u32, 0)
+    with refused(TypeMismatchError, "add: the result is f32, but into= names Var(%r0: u32)"):
+        k.add(x, x, into=v)
+
+
+@pytest.mark.parametrize("what", ["a value", "a text"])
+def test_into_names_a_variable_only(what):
+    k = builder()
+    x = k.param("x", f32)
+    into = x if what == "a value" else "x"
+    message = f"add: into= must be a Var, made by k.var, got {into!r}"
+    with refused(TypeMismatchError, message):
+        k.add(x, x, into=into)
+
+
+def test_into_names_a_variable_of_this_kernel():
+    k, other = builder("mine"), builder("theirs")
+    x, v = k.param("x", f32), other.var(f32, 0.0)
+    with refused(
+        TypeMismatchError,
+        "add: Var(%f0: f32) belongs to kernel 'theirs', not to 'mine'; "
+        "a value lives in the KernelBuilder that made it",
+    ):
+        k.add(x, x, into=v)
+
+
+def test_into_is_for_a_single_result():
+    k = builder()
+    v = k.var(u32, 0)
+    message = "{}: into= is for a single result (got Var(%r0: u32))"
+    with refused(TypeMismatchError, message.format("shfl_pred")):
+        k.shfl_pred(v, 1, 31, -1, into=v)
+    with refused(TypeMismatchError, message.format("membar")):
+        k.membar(into=v)
+
+
+# ---------------------------------------- the stub
+
+
+def test_the_stub_is_what_the_table_says():
+    assert gen_ops_stub.main(["--check"]) == 0, "run python tools/gen_ops_stub.py"
+
+
+def test_a_stale_stub_is_told(tmp_path, monkeypatch, capsys):
+    stale = tmp_path / "ops.pyi"
+    stale.write_text("# old\n")
+    monkeypatch.setattr(gen_ops_stub, "STUB", stale)
+    assert gen_ops_stub.main(["--check"]) == 1
+    assert capsys.readouterr().err == (
+        "ops.pyi is not what the instruction table says; run python tools/gen_ops_stub.py\n"
+    )
+    assert stale.read_text() == "# old\n"
+    assert gen_ops_stub.main([]) == 0
+    assert gen_ops_stub.main(["--check"]) == 0
+
+

@@ -1,0 +1,516 @@
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import CudaArray, interpret, on_device
+from fake_driver import FakeDevice, FakeDriver
+from judge import assert_attention_is_accurate, rounded_normal
+
+import flash
+from flash import kernel as kernel_module
+from flash.arrays import view
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.kernel import AttentionKernel
+from ptxgen.errors import (
+    BackendError,
+    ConfigError,
+    LaunchError,
+    PoisonedContextError,
+)
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+
+CONFIG = AttentionConfig(head_dim=8, tile=16, block_q=16)
+COPIES_AND_LAUNCHES = {"cuMemAlloc", "cuMemcpyHtoDAsync", "cuModuleLoadDataEx", "cuLaunchKernel"}
+
+
+def problem(
+    batch: int = 1, heads: int = 2, seq_q: int = 5, seq_k: int = 9, d: int = 8, kv_heads: int = 2
+) -> tuple[np.ndarray[Any, Any], ...]:
+    rng = np.random.default_rng(0)
+    return (
+        rounded_normal(rng, (batch, heads, seq_q, d)),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d)),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d)),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No assembler, so that the fake GPU gets the text; and PTXGEN_BACKEND is read anew."""
+
+    def missing(**_: object) -> object:
+        raise BackendError("no assembler here")
+
+    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    monkeypatch.delenv("PTXGEN_BACKEND", raising=False)
+    kernel_module._backend_setting.cache_clear()
+    yield
+    kernel_module._backend_setting.cache_clear()
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver(FakeDevice(), FakeDevice())
+
+
+@pytest.fixture
+def make(driver: FakeDriver) -> Callable[[AttentionConfig], AttentionKernel]:
+    return lambda config: AttentionKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    backend = CudaBackend(SimpleNamespace())
+    monkeypatch.setattr(backend, "why_unavailable", lambda: "the driver lists no device")
+    return backend
+
+
+def fetch(driver: FakeDriver, array: Any) -> np.ndarray[Any, Any]:
+    return driver.fetch(array.pointer, np.empty(array.shape, np.float32))
+
+
+# ------------------------------------------------------------------------------- the CPU
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_numpy_in_numpy_out(backend: str) -> None:
+    q, k, v = problem()
+    out, lse = AttentionKernel(CONFIG).launch(q, k, v, backend=backend, return_lse=True)
+    assert type(out) is np.ndarray
+    assert_attention_is_accurate(out, lse, q, k, v)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_torch_in_torch_out(backend: str, torch: ModuleType) -> None:
+    q, k, v = (torch.from_numpy(a) for a in problem())
+    q.requires_grad_()
+    out, lse = AttentionKernel(CONFIG).launch(q, k, v, backend=backend, return_lse=True)
+    assert type(out) is type(lse) is torch.Tensor
+    assert not out.requires_grad
+    assert_attention_is_accurate(out.numpy(), lse.numpy(), *problem())
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_a_given_output_is_filled_and_returned(backend: str, layout: str) -> None:
+    swap = (0, 2, 1, 3) if layout == "bshd" else (0, 1, 2, 3)
+    q, k, v = problem()
+    out = np.full(q.transpose(swap).shape, np.nan, np.float32)
+    given = [a.transpose(swap) for a in (q, k, v)]
+    found = AttentionKernel(CONFIG).launch(*given, out=out, backend=backend, layout=layout)
+    assert found is out
+    assert_attention_is_accurate(out.transpose(swap), None, q, k, v)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_three_dimensions_group_their_heads_too(backend: str) -> None:
+    q, k, v = problem(batch=2, heads=6, kv_heads=3)
+    flat = [a.reshape(-1, *a.shape[2:]) for a in (q, k, v)]
+    out, lse = AttentionKernel(CONFIG).launch(*flat, backend=backend, return_lse=True)
+    assert_attention_is_accurate(out.reshape(q.shape), lse.reshape(q.shape[:3]), q, k, v)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_the_scale_is_the_calls_or_the_configs(backend: str) -> None:
+    q, k, v = problem()
+    kernel = AttentionKernel(AttentionConfig(8, tile=16, block_q=16, softmax_scale=0.5))
+    for given, used in ((None, 0.5), (2.0, 2.0)):
+        out = kernel.launch(q, k, v, backend=backend, softmax_scale=given)
+        assert_attention_is_accurate(out, None, q, k, v, softmax_scale=used)
+
+
+def test_return_lse_of_the_call_replaces_that_of_the_config() -> None:
+    q, k, v = problem()
+    kernel = AttentionKernel(AttentionConfig(8, return_lse=True))
+    out, lse = kernel.launch(q, k, v, backend="cpu")
+    assert lse.shape == (1, 2, 5)
+    assert np.array_equal(kernel.launch(q, k, v, backend="cpu", return_lse=False), out)
+
+
+def test_attention_makes_the_config_from_the_arrays() -> None:
+    q, k, v = problem(seq_q=9)
+    v = np.ascontiguousarray(v[..., :3])
+    out, lse = flash.attention(
+        q, k, v, causal="top_left", softmax_scale=0.3, return_lse=True, backend="cpu"
+    )
+    assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
+    assert kernel_module._kernel(8, 3, True) is kernel_module._kernel(8, 3, True)
+
+
+def test_attention_refuses_what_has_no_dimensions() -> None:
+    with pytest.raises(LaunchError) as caught:
+        flash.attention(np.float32(1), np.zeros(3), np.zeros(3))
+    assert str(caught.value) == (
+        "q must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
+        "got float32; convert with numpy.asarray(q, numpy.float32)"
+    )
+    with pytest.raises(LaunchError) as caught:
+        flash.attention(np.array(1.0), np.zeros(3), np.zeros(3))
+    assert str(caught.value) == "launch: q must have three or four dimensions, got none"
+
+
+def test_all_that_are_no_arrays_are_named() -> None:
+    with pytest.raises(LaunchError) as caught:
+        AttentionKernel(CONFIG).launch([1.0], problem()[1], "v")
+    wanted = "must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__)"
+    assert str(caught.value) == (
+        f"launch: 2 problems\n"
+        f"  q {wanted}, got list; convert with numpy.asarray(q, numpy.float32)\n"
+        f"  v {wanted}, got str; convert with numpy.asarray(v, numpy.float32)"
+    )
+
+
+def test_the_text_is_that_of_the_config(make: Callable[[AttentionConfig], AttentionKernel]) -> None:
+    kernel = make(AttentionConfig(8, target="sm_90"))
+    assert kernel.ptx == build(kernel.config.kernel()).text
+    assert kernel.module.target == "sm_90"
+    assert kernel.resources.config == kernel.config.kernel()
+    assert repr(kernel) == f"AttentionKernel({kernel.config!r})"
+
+
+# ------------------------------------------------------------------------------- the choice
+
+
+def test_auto_is_the_cpu_without_a_gpu_and_says_why(without_gpu: CudaBackend) -> None:
+    q, k, v = problem()
+    kernel = AttentionKernel(CONFIG, cuda=without_gpu)
+    assert_attention_is_accurate(kernel.launch(q, k, v), None, q, k, v)
+    said = kernel.explain(q, k, v).splitlines()
+    assert said[0] == "backend:  cpu (the driver lists no device)"
+    assert said[1].startswith("problem:  batch 1, heads 2, kv_heads 2, seq_q 5, seq_k 9, head_dim")
+    assert "kernel:   none: numpy computes it" in said
+
+
+def test_auto_is_what_the_user_set(
+    without_gpu: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTXGEN_BACKEND", "interpreter")
+    kernel = AttentionKernel(CONFIG, cuda=without_gpu)
+    said = kernel.explain(*problem()).splitlines()
+    assert said[0] == "backend:  interpreter (PTXGEN_BACKEND is interpreter)"
+    assert f"kernel:   {CONFIG.kernel().name} for sm_80, verified" in said
+    assert "tiles:    16 queries by 16 keys, 32 threads" in said
+    assert "grid:     2 CTAs" in said
+
+
+def test_auto_is_the_gpu_if_one_opens(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    said = make(CONFIG).explain(*problem()).splitlines()
+    assert said[0] == "backend:  cuda (a GPU opens)"
+    assert "data:     numpy arrays on the host, copied to the GPU and back" in said
+    assert f"kernel:   {CONFIG.kernel().name} for sm_90a, verified" in said
+    assert said[-2].endswith("(driver 13.0)")
+    assert "cuLaunchKernel" not in driver.names()
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        AttentionKernel(CONFIG).launch(*problem(), backend="gpu")
+    assert str(caught.value) == (
+        "backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cpu'?"
+    )
+
+
+def test_a_stream_is_refused_by_a_backend_of_the_cpu() -> None:
+    with pytest.raises(LaunchError) as caught:
+        AttentionKernel(CONFIG).launch(*problem(), backend="cpu", stream=1)
+    assert str(caught.value) == (
+        "launch: stream is for a GPU, but the backend is 'cpu'; leave out the stream"
+    )
+
+
+def test_arrays_of_a_gpu_are_refused_by_a_backend_of_the_cpu(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    arrays = [on_device(driver, a) for a in problem()]
+    with pytest.raises(LaunchError) as caught:
+        make(CONFIG).launch(*arrays, backend="interpreter")
+    assert str(caught.value) == (
+        "launch: backend 'interpreter' computes on the host, but q is on cuda:0; copy the arrays "
+        "to the host, or use backend='cuda'"
+    )
+
+
+def test_cuda_without_a_gpu_says_so() -> None:
+    class NoDriver:
+        @staticmethod
+        def cuInit(_: int) -> tuple[object, ...]:
+            raise RuntimeError("no libcuda")
+
+    kernel = AttentionKernel(CONFIG, cuda=CudaBackend(NoDriver()))
+    with pytest.raises(BackendError, match=r"^backend 'cuda' cannot be used: .*no libcuda"):
+        kernel.launch(*problem(), backend="cuda")
+
+
+# ------------------------------------------------------------------------------- the GPU
+
+
+def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    q, k, v = problem(batch=2, heads=4)
+    out, lse = make(CONFIG).launch(*(on_device(driver, a) for a in (q, k, v)), return_lse=True)
+    assert_attention_is_accurate(fetch(driver, out), fetch(driver, lse), q, k, v)
+    assert not {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"} & set(driver.names())
+    pointers = (out.pointer, lse.pointer)
+    del out, lse
+    gc.collect()
+    assert not set(pointers) & set(driver.memory)
+
+
+def test_host_arrays_are_copied_there_and_back(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    q, k, v = problem(batch=2, heads=4)
+    fused = np.concatenate([q, q], axis=3)[..., :8]  # a view with gaps between its rows
+    out = np.full((2, 4, 5, 9), 7, np.float32)
+    found, lse = make(CONFIG).launch(fused, k, v, out=out[..., :8], return_lse=True)
+    assert_attention_is_accurate(found, lse, q, k, v)
+    assert (out[..., 8] == 7).all()
+    assert not driver.memory  # everything was given back
+    assert driver.names().count("cuStreamSynchronize") == 1
+
+
+def test_memory_is_given_back_when_a_copy_fails(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    driver.fail("cuMemcpyDtoHAsync", "CUDA_ERROR_INVALID_VALUE")
+    with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):
+        make(CONFIG).launch(*problem())
+    assert not driver.memory
+
+
+def test_the_parameters_reach_the_driver(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    arrays = [on_device(driver, a, 1) for a in problem(2, 6, 37, 9, kv_heads=3)]
+    out = make(CONFIG).launch(*arrays, softmax_scale=0.25)
+    (launch,) = driver.launches
+    assert launch.ordinal == 1
+    assert launch.grid == (3 * 6 * 2, 1, 1)
+    assert launch.dynamic_shared == CONFIG.kernel().tiling.shared_bytes
+    assert [launch.values[name] for name in "QKVO"] == [a.pointer for a in (*arrays, out)]
+    assert {n: x for n, x in launch.values.items() if n not in "QKVO"} == {
+        "Q_batch_stride": 6 * 37 * 8, "Q_head_stride": 37 * 8, "Q_row_stride": 8,
+        "K_batch_stride": 3 * 9 * 8, "K_head_stride": 9 * 8, "K_row_stride": 8,
+        "V_batch_stride": 3 * 9 * 8, "V_head_stride": 9 * 8, "V_row_stride": 8,
+        "O_batch_stride": 6 * 37 * 8, "O_head_stride": 37 * 8, "O_row_stride": 8,
+        "seq_q": 37, "seq_k": 9, "heads": 6, "group": 2, "softmax_scale": 0.25,
+    }  # fmt: skip
+
+
+def test_a_repeated_launch_is_one_call_for_the_work(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    kernel = make(CONFIG)
+    arrays = [on_device(driver, a) for a in problem()]
+    out = on_device(driver, problem()[0])
+    for array in (*arrays, out):  # as libraries that say on which device an array is
+        array.device = SimpleNamespace(id=0)  # type: ignore[attr-defined]
+    kernel.launch(*arrays, out=out)
+    before = len(driver.calls)
+    other = on_device(driver, problem()[0])
+    other.device = SimpleNamespace(id=0)  # type: ignore[attr-defined]
+    kernel.launch(*arrays, out=other)
+    repeated = driver.names()[before:]
+    assert repeated.count("cuLaunchKernel") == 1
+    assert set(repeated) <= {
+        "cuLaunchKernel",
+        "cuCtxGetCurrent",
+        "cuCtxPushCurrent",
+        "cuCtxPopCurrent",
+    }
+    assert driver.launches[-1].values["O"] == other.pointer
+
+
+def test_another_pointer_alignment_takes_another_kernel(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    kernel = make(CONFIG)
+    q, k, v = problem()
+    shifted = CudaArray(driver.place(np.concatenate([[0], q.ravel()]).astype(np.float32)) + 4, q)
+    for array, name in ((on_device(driver, q), ""), (shifted, "_align4")):
+        out = kernel.launch(array, on_device(driver, k), on_device(driver, v))
+        assert driver.launches[-1].entry == f"{CONFIG.kernel().name}{name}"
+        assert_attention_is_accurate(fetch(driver, out), None, q, k, v)
+
+
+def test_the_callers_stream_is_used(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    stream = driver.make_stream()
+    arrays = [on_device(driver, a) for a in problem()]
+    out = make(CONFIG).launch(*arrays, stream=SimpleNamespace(cuda_stream=stream))
+    assert driver.launches[-1].stream == stream
+    assert out.__cuda_array_interface__["stream"] == stream
+    make(CONFIG).launch(*arrays)
+    assert driver.launches[-1].stream == 0
+
+
+def test_a_producer_on_another_stream_is_waited_for(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    mine, theirs = driver.make_stream(), driver.make_stream()
+    q, k, v = problem()
+    arrays = (on_device(driver, q, stream=theirs), on_device(driver, k, stream=mine))
+    make(CONFIG).launch(*arrays, on_device(driver, v), stream=mine)
+    waits = [call.arguments for call in driver.calls if call.name == "cuStreamSynchronize"]
+    assert [int(arguments[0]) for arguments in waits] == [theirs]
+    assert driver.names().index("cuStreamSynchronize") < driver.names().index("cuLaunchKernel")
+
+
+def test_the_target_is_the_devices_own_unless_the_config_says_another(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    arrays = [on_device(driver, a) for a in problem()]
+    for asked, used in ((None, "sm_90a"), ("sm_80", "sm_80")):
+        make(AttentionConfig(8, target=asked)).launch(*arrays)
+        assert f".target {used}\n" in driver.launches[-1].text
+    with pytest.raises(LaunchError) as caught:
+        make(AttentionConfig(8, target="sm_100a")).launch(*arrays)
+    assert str(caught.value) == (
+        "launch: the config is for sm_100a, which device 0 (Fake H100, sm_90) does not run; "
+        "leave target=None, or use a device of that architecture"
+    )
+
+
+def bad_calls() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """By name: what to do with device arrays q, k, v, and further arguments of the launch."""
+
+    def keep(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        return q, k, v
+
+    def retyped(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        k.__cuda_array_interface__["typestr"] = "<f2"
+        return q, k, v
+
+    def null(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        v.__cuda_array_interface__["data"] = (0, False)
+        return q, k, v
+
+    def host(q: Any, _: Any, v: Any) -> tuple[Any, ...]:
+        return q, problem()[1], v
+
+    return {
+        "dtype": (retyped, {}),
+        "null pointer": (null, {}),
+        "devices": (host, {}),
+        "layout": (keep, {"layout": "sbhd"}),
+        "scale": (keep, {"softmax_scale": float("nan")}),
+        "stream": (keep, {"stream": "0"}),
+        "backend": (keep, {"backend": "gpu"}),
+        "out": (keep, {"out": np.zeros((1, 2, 5, 8), np.float32)}),
+    }
+
+
+@pytest.mark.parametrize("name", list(bad_calls()))
+def test_nothing_is_allocated_copied_loaded_or_launched_for_a_bad_call(
+    name: str, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    spoil, how = bad_calls()[name]
+    arrays = spoil(*(on_device(driver, a) for a in problem()))
+    with pytest.raises((LaunchError, ConfigError)):
+        make(CONFIG).launch(*arrays, **how)
+    assert not COPIES_AND_LAUNCHES & set(driver.names())
+
+
+def test_memory_that_is_on_no_gpu_is_refused(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    q, k, v = problem()
+    with pytest.raises(LaunchError) as caught:
+        make(CONFIG).launch(CudaArray(0x10, q), on_device(driver, k), on_device(driver, v))
+    assert str(caught.value) == (
+        "launch: address 0x10 of a CudaArray is not on a GPU of this process; "
+        "pass an array whose memory is alive"
+    )
+
+
+def test_after_a_poisoned_context_nothing_more_is_launched(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    kernel = make(CONFIG)
+    arrays = [on_device(driver, a) for a in problem()]
+    kernel.launch(*arrays)
+    driver.poison()
+    for _ in range(2):
+        with pytest.raises(PoisonedContextError):
+            kernel.launch(*arrays)
+    assert len(driver.launches) == 1
+
+
+def test_kept_plans_and_geometries_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    monkeypatch.setattr("flash.kernel._MOST_GEOMETRIES", 3)
+    monkeypatch.setattr("flash.gpu._MOST_PLANS", 3)
+    kernel = make(CONFIG)
+    for seq_k in range(1, 9):
+        kernel.launch(*problem(seq_k=seq_k))
+        assert len(kernel._geometries) <= 3
+        assert len(kernel._gpu._ready) <= 3
+
+
+def test_results_for_torch_come_from_the_pool_of_the_stream_that_writes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[object] = []
+
+    class Pool:
+        def __init__(self, what: object) -> None:
+            self.what = what
+
+        def __enter__(self) -> None:
+            log.append(self.what)
+
+        def __exit__(self, *_: object) -> None:
+            log.append("left")
+
+    library = SimpleNamespace(
+        float32="f32",
+        cuda=SimpleNamespace(ExternalStream=lambda handle, ordinal: (handle, ordinal), stream=Pool),
+        empty=lambda shape, dtype, device: log.append((shape, dtype, device)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", library)  # type: ignore[arg-type]  # stands in for it
+    like = view(np.zeros(3, np.float32), "q")._replace(
+        kind="torch", device=("cuda", 1), owner=SimpleNamespace(device="cuda:1")
+    )
+    kernel_module.results.empty(like, (2,), stream=9)
+    assert log == [(9, 1), ((2,), "f32", "cuda:1"), "left"]
+
+
+# ------------------------------------------------------------------------------- imports
+
+
+def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
+    code = (
+        "import sys, flash; assert 'flash.kernel' not in sys.modules; "
+        "flash.AttentionKernel(flash.AttentionConfig(8)); "
+        "print([m for m in sys.modules if m.split('.')[0] in ('cuda', 'torch', 'cupy', 'jax')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_public_names_are_these_and_no_others() -> None:
+    assert flash.__all__ == ["AttentionConfig", "AttentionKernel", "attention"]
+    assert flash.AttentionConfig is AttentionConfig
+    with pytest.raises(AttributeError) as caught:
+        flash.Attention  # noqa: B018  # the access is what is tested
+    assert str(caught.value) == (
+        "module 'flash' has no attribute 'Attention'; "
+        "it has AttentionConfig, AttentionKernel, attention"
+    )

@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flash.build
+from flash import AttentionKernel
+from flash.build import build
+from flash.config import KernelConfig
+from ptxgen import interpreter, ir
+from ptxgen.errors import BackendError
+from ptxgen.runtime.assembler import Assembly, KernelUsage
+from tools import demo as tool
+
+SCRIPT = str(Path(tool.__file__).resolve())
+SMALL = ["--head-dim", "16", "--seq", "24"]
+NAME = "attention_forward_f32_d16_m128_n32_bottom_right_lse"
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine without a GPU, and with an assembler that spills as many bytes as the test says."""
+    found = SimpleNamespace(spilled=0, gpu=None)
+
+    def assemble(ptx: str, target: str) -> Assembly:
+        name = ptx.split(".visible .entry ")[1].split("(")[0]
+        usage = KernelUsage(name, 80, spill_store_bytes=found.spilled)
+        return Assembly(b"", "ptxas", "13.0.88", target, (usage,), (), "")
+
+    assembler = SimpleNamespace(name="ptxas", version="13.0.88", assemble=assemble)
+    gpu = SimpleNamespace(
+        why_unavailable=lambda: "" if found.gpu else "no driver",
+        current_device=lambda: 0,
+        device_properties=lambda _: found.gpu,
+    )
+    monkeypatch.setattr(tool, "find_assembler", lambda **_: assembler)
+    monkeypatch.setattr(tool, "cuda_backend", lambda: gpu)
+    return found
+
+
+@pytest.fixture
+def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Run], None]]:
+    """Replaces the body of every kernel made from here on by what the test makes of it."""
+    forward = flash.build.attention_forward
+
+    def use(change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
+        def changed(config: KernelConfig) -> ir.Module:
+            module = forward(config)
+            kernel = module.kernels[0]
+            return replace(module, kernels=(replace(kernel, body=change(kernel.body)),))
+
+        monkeypatch.setattr(flash.build, "attention_forward", changed)
+
+    build.cache_clear()
+    yield use
+    build.cache_clear()
+
+
+def demonstrate(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = tool.main([*argv, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    assert found["passed"] is False
+    return found["kernels"][0]["failures"]
+
+
+# ------------------------------------------------------------------------------------ when all is well
+
+
+def test_the_table_says_what_was_made_and_how_well_it_computes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tool.main(SMALL) == 0
+    printed = capsys.readouterr()
+    code, found = demonstrate(SMALL, capsys)
+    kernel = found["kernels"][0]
+    assert code == 0
+    assert printed.out == (
+        "f32 attention, 2 heads, 1 of keys, length 24\n"
+        "\n"
+        "configuration       d=16 causal\n"
+        f"tiles               {kernel['block_q']} queries by {kernel['tile']} keys\n"
+        "target              sm_80\n"
+        f"text                {kernel['ptx_lines']} lines of PTX 7.0\n"
+        "verifier            no problem\n"
+        "assembler           ptxas 13.0.88\n"
+        "registers           80, 0 bytes spilled\n"
+        f"shared memory       {kernel['shared_bytes']} of 166912 bytes\n"
+        f"CTAs per SM         {kernel['ctas_per_sm']} of {kernel['threads']} threads\n"
+        "sanitizers          no report\n"
+        f"error, numpy f32    {kernel['numpy_f32_error']:.2e}\n"
+        f"error, interpreter  {kernel['errors']['interpreter']:.2e}\n"
+        f"error, cpu          {kernel['errors']['cpu']:.2e}\n"
+        "verdict             ok\n"
+        "\n"
+        "no GPU: no driver\n"
+        "\n"
+        "all checks passed\n"
+    )
+    assert printed.err == (
+        f"demo.py: d=16 causal: assembling with {tool.find_assembler()} ...\n"
+        "demo.py: d=16 causal: running on the interpreter, with sanitizers ...\n"
+        "demo.py: d=16 causal: running on cpu ...\n"
+    )
+
+
+def test_errors_are_real_and_small(capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = demonstrate(SMALL, capsys)[1]["kernels"][0]
+    for error in (kernel["numpy_f32_error"], *kernel["errors"].values()):
+        assert 0 < error < 1e-5
+
+
+def test_json_names_the_kernel_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = demonstrate([*SMALL, "--target", "sm_90"], capsys)
+    assert code == 0
+    assert found["passed"] is True
+    assert found["problem"] == {"heads": 2, "kv_heads": 1, "seq": 24}
+    assert found["missing"] == {"GPU": "no driver"}
+    (kernel,) = found["kernels"]
+    made = build(tool.AttentionConfig(16, causal=True, return_lse=True, target="sm_90").kernel())
+    assert (kernel["kernel"], kernel["target"]) == (made.kernel.name, "sm_90")
+    assert kernel["ptx_lines"] == len(made.text.splitlines())
+    assert (kernel["problems"], kernel["reports"], kernel["failures"]) == ([], [], [])
+    assert kernel["reads_back"] is True
+
+
+def test_two_kernels_stand_side_by_side(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def briefly(config: tool.AttentionConfig, seq: int, *_: object, **__: object) -> dict[str, Any]:
+        asked.append((config.head_dim, config.causal, seq))
+        return small | {"configuration": f"d={config.head_dim}"}
+
+    small = demonstrate(SMALL, capsys)[1]["kernels"][0]
+    monkeypatch.setattr(tool, "_demonstrate", briefly)
+    assert tool.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert asked == [(64, "bottom_right", 200), (128, False, 200)]
+    assert lines[2].split() == ["configuration", "d=64", "d=128"]
+    assert lines[4].split() == ["target", "sm_80", "sm_80"]
+    assert lines[2].index("d=128") == lines[4].rindex("sm_80")
+
+
+def test_without_an_assembler_registers_are_estimated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(**_: object) -> None:
+        raise BackendError("no PTX assembler found")
+
+    monkeypatch.setattr(tool, "find_assembler", none)
+    assert tool.main(SMALL) == 0
+    printed = capsys.readouterr()
+    needs = AttentionKernel(tool.AttentionConfig(16, causal=True, return_lse=True)).resources
+    assert "\nassembler           none\n" in printed.out
+    assert f"\nregisters           about {needs.registers}\n" in printed.out
+    assert f"\nCTAs per SM         {needs.ctas_per_sm} of {needs.threads} threads\n" in printed.out
+    assert "\nno assembler: no PTX assembler found\n" in printed.out
+    assert "assembling" not in printed.err
+
+
+def test_a_gpu_is_used_and_says_the_target(
+    capsys: pytest.CaptureFixture[str], machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, used = AttentionKernel.launch, []
+
+    def on_cpu(kernel: AttentionKernel, *arrays: object, backend: str) -> Any:
+        used.append(backend)
+        return launch(kernel, *arrays, backend="cpu")
+
+    machine.gpu = SimpleNamespace(major=9, minor=0)
+    monkeypatch.setattr(AttentionKernel, "launch", on_cpu)
+    code, found = demonstrate(SMALL, capsys)
+    kernel = found["kernels"][0]
+    assert (code, used, found["missing"]) == (0, ["cpu", "cuda"], {})
+    assert list(kernel["errors"]) == ["interpreter", "cpu", "cuda"]
+    assert kernel["target"] == "sm_90a"
+    code, found = demonstrate([*SMALL, "--target", "sm_80"], capsys)
+    assert found["kernels"][0]["target"] == "sm_80"
+
+
+# ------------------------------------------------------------------------------------ when something is wrong
+
+
+def test_spilled_registers_fail(
+    capsys: pytest.CaptureFixture[str], machine: SimpleNamespace
+) -> None:
+    machine.spilled = 8
+    code, found = demonstrate(SMALL, capsys)
+    assert code == 1
+    assert failures(found) == ["registers are spilled"]
+    assert tool.main(SMALL) == 1
+    shown = capsys.readouterr().out
+    assert "\nregisters           80, 8 bytes spilled\n" in shown
+    assert "\nverdict             registers are spilled\n" in shown
+    assert shown.endswith("\n\nFAILED\n")
+
+
+def test_a_missing_barrier_fails(
+    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Run], None]
+) -> None:
+    def without_barriers(body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(s for s in body if getattr(s, "opcode", "") != "bar.sync")
+
+    broken_kernel(without_barriers)
+    code, found = demonstrate(SMALL, capsys)
+    assert code == 1
+    assert "the sanitizers have objections" in failures(found)
+    reports = found["kernels"][0]["reports"]
+    assert tool.main(SMALL) == 1
+    shown = capsys.readouterr().out
+    assert f"\nsanitizers          {len(reports)} reports:\n" in shown
+    assert f"\n{'':20}{reports[0].splitlines()[0]}\n" in shown
+
+
+def test_a_wrong_result_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = interpreter.run
+
+    def a_little_off(*args: object, **how: Any) -> interpreter.Result:
+        result = run(*args, **how)
+        how["args"][3][0, 1, 5, 7] += 1e-4  # O
+        return result
+
+    monkeypatch.setattr(interpreter, "run", a_little_off)
+    code, found = demonstrate(SMALL, capsys)
+    kernel = found["kernels"][0]
+    most = 2 * kernel["numpy_f32_error"] + 4 * 2.0**-23
+    assert code == 1
+    assert failures(found) == [f"interpreter errs by more than {most:.1e}"]
+    assert kernel["errors"]["interpreter"] == pytest.approx(1e-4, rel=0.1)
+    assert kernel["errors"]["cpu"] < most
+
+
+@pytest.mark.parametrize("array", [3, 4])
+def test_what_the_kernel_does_not_write_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, array: int
+) -> None:
+    run = interpreter.run
+
+    def forgetful(*args: object, **how: Any) -> interpreter.Result:
+        before = how["args"][array].copy()
+        result = run(*args, **how)
+        how["args"][array][0, 1, 23] = before[0, 1, 23]
+        return result
+
+    monkeypatch.setattr(interpreter, "run", forgetful)
+    code, found = demonstrate(SMALL, capsys)
+    assert code == 1
+    assert [words.split(" by ")[0] for words in failures(found)] == ["interpreter errs"]
+    assert np.isnan(found["kernels"][0]["errors"]["interpreter"])
+
+
+def test_a_text_that_reads_back_differently_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "parse", lambda text: text)
+    code, found = demonstrate(SMALL, capsys)
+    assert code == 1
+    assert failures(found) == ["the text does not read back as the same program"]
+
+
+def test_a_kernel_that_the_verifier_refuses_fails(
+    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Run], None]
+) -> None:
+    broken_kernel(lambda body: body[:-1])
+    assert tool.main(SMALL) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("demo.py: error: the module has 1 problem:\n1. kernel ")
+    assert printed.err.endswith(": control runs off the end of the kernel; end it with ret\n")
+
+
+def test_an_access_out_of_bounds_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = interpreter.run
+
+    def short_of_keys(*args: object, **how: Any) -> interpreter.Result:
+        how["args"][1] = how["args"][1][:, :, :-1].copy()
+        return run(*args, **how)
+
+    monkeypatch.setattr(interpreter, "run", short_of_keys)
+    assert tool.main(SMALL) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "demo.py: error: " in printed.err
+
+
+# ------------------------------------------------------------------------------------ usage
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--head-dim", "0"],
+            "AttentionConfig: head_dim must be an integer from 1 to 256, got 0; a row of up to 256 "
+            "f32 values is what a CTA keeps in registers and shared memory",
+        ),
+        (
+            ["--target", "sm_1"],
+            "unknown target 'sm_1'; did you mean 'sm_120'? Known targets: sm_75, sm_80, sm_86, "
+            "sm_87, sm_89, sm_90, sm_90a, sm_100, sm_100a, sm_103a, sm_120, sm_120a",
+        ),
+    ],
+)
+def test_an_unsupported_configuration_is_3(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main(argv) == 3
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"demo.py: error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--seq", "0"], "argument --seq: must be an integer of at least 1, got '0'"),
+        (["--seq", "few"], "argument --seq: must be an integer of at least 1, got 'few'"),
+        (["--head-dim", "3.5"], "argument --head-dim: invalid int value: '3.5'"),
+        (["now"], "unrecognized arguments: now"),
+    ],
+)
+def test_wrong_usage_is_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(argv)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[-1] == f"demo.py: error: {message}"
+
+
+def test_help_shows_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(["--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert "  python tools/demo.py --head-dim 80 --seq 333 " in shown
+    assert "exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 " in shown
+
+
+def test_progress_is_told_once_a_second_and_not_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(tool.time, "monotonic", lambda: now)
+    progress = tool._progress()
+    for seconds, done in ((0.5, 1), (1.0, 2), (1.5, 3), (2.1, 4), (9.0, 5)):
+        now = 100.0 + seconds
+        progress(done, 5)
+    assert capsys.readouterr().err == "demo.py: 2 of 5 CTAs\ndemo.py: 4 of 5 CTAs\n"
+
+
+def test_it_runs_as_a_script() -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *SMALL, "--json"], capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["passed"] is True
