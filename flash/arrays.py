@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -166,26 +167,44 @@ def _view_cuda(array: Any, name: str) -> ArrayView:
         raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
     pointer, read_only = interface["data"]
     shape = tuple(interface["shape"])
-    dtype = np.dtype(interface["typestr"])
+    dtype, itemsize = _type_of(interface["typestr"])
     strides = interface.get("strides")
-    if strides is not None and any(stride % dtype.itemsize for stride in strides):
+    if strides is None:
+        strides = _dense_strides(shape)
+    elif any([stride % itemsize for stride in strides]):
         raise LaunchError(
-            f"{name} must have strides that are whole elements of {dtype.itemsize} bytes, got "
+            f"{name} must have strides that are whole elements of {itemsize} bytes, got "
             f"{tuple(strides)} bytes; copy it to a contiguous array"
         )
+    else:
+        strides = tuple([stride // itemsize for stride in strides])
     return ArrayView(
         pointer or 0,
         shape,
-        dlpack.dense_strides(shape)
-        if strides is None
-        else tuple(stride // dtype.itemsize for stride in strides),
-        dtype.name if dtype.isnative else dtype.str,
+        strides,
+        dtype,
         ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
         bool(read_only),
-        "cupy" if type(array).__module__.partition(".")[0] == "cupy" else "cuda_array_interface",
+        _library_of(type(array)),
         array,
-        stream=interface.get("stream"),
+        None,
+        interface.get("stream"),
     )
+
+
+_dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
+
+
+@functools.cache
+def _type_of(typestr: str) -> tuple[str, int]:
+    """Numpy's name of a type, in which a foreign byte order shows, and its size in bytes."""
+    dtype = np.dtype(typestr)
+    return dtype.name if dtype.isnative else dtype.str, dtype.itemsize
+
+
+@functools.lru_cache(maxsize=64)
+def _library_of(kind: type) -> str:
+    return "cupy" if kind.__module__.partition(".")[0] == "cupy" else "cuda_array_interface"
 
 
 def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:

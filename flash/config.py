@@ -1,8 +1,12 @@
-"""What the user asks for (`AttentionConfig`) and what the kernel's text depends on (`KernelConfig`)."""
+"""What the user asks for (`AttentionConfig`) and what the kernel's text depends on
+(`KernelConfig`).
+"""
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -15,11 +19,12 @@ from ptxgen.target import target as find_target
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
 DTYPES: Final = ("f32",)
 ALIGNMENTS: Final = (16, 8, 4)  # bytes
-CAUSAL: Final = (False, "bottom_right", "top_left")
+CAUSAL: Final = (False, True, "bottom_right", "top_left")
 
-# The default tile and block_q, by the target's shared memory per block (at least so many bytes) and head_dim or
-# head_dim_v, whichever is larger (at most so many). Chosen by `Tiling.cost` among the shapes that let eight warps, or as many as fit, live
-# on one multiprocessor; `tools/bench.py` measures them.
+# The default tile and block_q, by the target's shared memory per block (at least so many bytes)
+# and head_dim or head_dim_v, whichever is larger (at most so many). Chosen by `Tiling.cost` among
+# the shapes that let eight warps, or as many as fit, live on one multiprocessor; `tools/bench.py`
+# measures them.
 _KIB: Final = 1024
 DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     227 * _KIB: {
@@ -41,7 +46,8 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 class KernelConfig:
     """Everything the emitted text depends on, and nothing else. Same value, same bytes.
 
-    `alignment` is the promise, in bytes, that every pointer and stride of Q, K, V and O is a multiple of it.
+    `alignment` is the promise, in bytes, that every pointer and stride of Q, K, V and O is a
+    multiple of it.
     """
 
     target: Target
@@ -58,7 +64,11 @@ class KernelConfig:
         words = ["attention_forward_f32", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [self.causal] if self.causal else []
         words += ["lse"] if self.return_lse else []
-        words += [f"align{self.alignment}"] if self.alignment != natural_alignment(t.head_dim, t.head_dim_v) else []
+        words += (
+            [f"align{self.alignment}"]
+            if self.alignment != natural_alignment(t.head_dim, t.head_dim_v)
+            else []
+        )
         return "_".join(words)
 
 
@@ -68,14 +78,20 @@ class AttentionConfig:
 
     head_dim, head_dim_v: 1..256; head_dim_v defaults to head_dim.
     dtype: "f32", of Q, K, V and O.
-    causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV caches need);
+    causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
+    caches need);
         "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
-    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the same. "auto" takes the documented
+    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the
+    same. "auto" takes the documented
         default for head_dim and target (`DEFAULT_TILES`).
-    softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not part of its text.
-    return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads, seq_q]).
-    target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on a GPU.
-    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim allows for
+    softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
+    part of its text.
+    return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
+    seq_q]).
+    target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
+    a GPU.
+    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
+    allows for
         emitted text, and what the arrays have for a launch.
 
     Raises `ConfigError` for anything that cannot be generated.
@@ -93,23 +109,32 @@ class AttentionConfig:
     alignment: int | str = "auto"
 
     def __post_init__(self) -> None:
-        _require_dim("head_dim", self.head_dim)
-        if self.head_dim_v is None:
-            object.__setattr__(self, "head_dim_v", self.head_dim)
-        _require_dim("head_dim_v", self.head_dim_v)
+        object.__setattr__(self, "head_dim", _dimension("head_dim", self.head_dim))
+        value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
+        object.__setattr__(self, "head_dim_v", _dimension("head_dim_v", value_dim))
         _require_one_of("dtype", self.dtype, DTYPES)
+        _require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
-        _require_one_of("causal", self.causal, CAUSAL, also="True")
-        _require_one_of("tile", self.tile, (*TILES, "auto"))
-        _require_one_of("block_q", self.block_q, (*BLOCKS_Q, "auto"))
-        _require_one_of("alignment", self.alignment, (*ALIGNMENTS, "auto"))
-        if not isinstance(self.return_lse, bool):
-            raise ConfigError(f"AttentionConfig: return_lse must be True or False, got {self.return_lse!r}")
-        _require_scale(self.softmax_scale)
         if self.target is not None:
             object.__setattr__(self, "target", find_target(self.target).name)
+        _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
+        _require_one_of("block_q", self.block_q, (*BLOCKS_Q, "auto"), hint=self._largest_tile)
+        _require_one_of("alignment", self.alignment, (*ALIGNMENTS, "auto"))
+        if not isinstance(self.return_lse, bool):
+            raise ConfigError(
+                f"AttentionConfig: return_lse must be True or False, got {self.return_lse!r}"
+            )
+        _require_scale(self.softmax_scale)
         choose_tiling(self, find_target(self.target) if self.target else _most_generous())
+
+    def _largest_tile(self) -> str:
+        target = find_target(self.target or DEFAULT_TARGET)
+        tile = _largest_tile(self.head_dim, self.value_dim, target)
+        return (
+            f"; the largest tile that fits head_dim={self.head_dim}, head_dim_v={self.head_dim_v} "
+            f"on {target.name} is {tile}"
+        )
 
     @property
     def value_dim(self) -> int:
@@ -122,8 +147,14 @@ class AttentionConfig:
         """The softmax scale that will be used."""
         return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
 
-    def kernel(self, target: Target | None = None, alignment: int | None = None, return_lse: bool | None = None) -> KernelConfig:
-        """The kernel for a target (default: the config's own, else sm_80) and for arrays of some alignment in bytes.
+    def kernel(
+        self,
+        target: Target | None = None,
+        alignment: int | None = None,
+        return_lse: bool | None = None,
+    ) -> KernelConfig:
+        """The kernel for a target (default: the config's own, else sm_80) and for arrays of some
+        alignment in bytes.
 
         Raises `ConfigError` if the tiles do not fit the target.
         """
@@ -145,13 +176,17 @@ class AttentionConfig:
 
 
 def natural_alignment(head_dim: int, head_dim_v: int) -> int:
-    """The largest alignment that contiguous arrays of these head dimensions have, in bytes: 16, 8 or 4."""
+    """The largest alignment that contiguous arrays of these head dimensions have, in bytes: 16, 8
+    or 4.
+    """
     return math.gcd(16, head_dim * F32_BYTES, head_dim_v * F32_BYTES)
 
 
 def default_tile(head_dim: int, target: Target) -> tuple[int, int]:
-    """The documented default (tile, block_q); `head_dim` is the larger of head_dim and head_dim_v."""
-    by_dim = next(row for shared, row in DEFAULT_TILES.items() if target.shared_per_block_optin >= shared)
+    """The documented default (tile, block_q); `head_dim` is the larger of the two."""
+    by_dim = next(
+        row for shared, row in DEFAULT_TILES.items() if target.shared_per_block_optin >= shared
+    )
     return next(tiles for most, tiles in by_dim.items() if head_dim <= most)
 
 
@@ -190,7 +225,13 @@ def _candidates(asked: int | str, default: int, offered: tuple[int, ...]) -> tup
     return (default, *(n for n in reversed(offered) if n < default))
 
 
-def _does_not_fit(config: AttentionConfig, tile: int, blocks: tuple[int, ...], target: Target) -> str:
+def _largest_tile(head_dim: int, head_dim_v: int, target: Target) -> int:
+    return max(tile for tile, _ in offered_tiles(head_dim, head_dim_v, target))
+
+
+def _does_not_fit(
+    config: AttentionConfig, tile: int, blocks: tuple[int, ...], target: Target
+) -> str:
     block_q = blocks[-1]
     limit = target.shared_per_block_optin
     smallest = Tiling(config.head_dim, config.value_dim, tile, block_q, 4, 4, 1)
@@ -201,9 +242,10 @@ def _does_not_fit(config: AttentionConfig, tile: int, blocks: tuple[int, ...], t
         else f"no tile fits with block_q={block_q}: use a smaller block_q, or block_q='auto'"
     )
     problem = (
-        f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} bytes per block"
+        f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} "
+        "bytes per block"
         if smallest.shared_bytes > limit
-        else f"has no division among threads that fits the {target.registers_per_thread} registers of a thread of {target.name}"
+        else f"has no division among threads that fits the registers of {target.name}"
     )
     return (
         f"AttentionConfig: head_dim={config.head_dim}, head_dim_v={config.value_dim}, tile={tile}, "
@@ -215,18 +257,27 @@ def _most_generous() -> Target:
     return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
 
 
-def _require_dim(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_HEAD_DIM:
-        raise ConfigError(
-            f"AttentionConfig: {name} must be an integer from 1 to {MAX_HEAD_DIM}, got {value!r}; "
-            f"a row of up to {MAX_HEAD_DIM} f32 values is what a CTA keeps in registers and shared memory"
-        )
+def _dimension(name: str, value: Any) -> int:
+    """`value` as an int, if it is an integer of any kind (numpy's too) in range."""
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        size = operator.index(value)
+        if 1 <= size <= MAX_HEAD_DIM:
+            return size
+    target = _most_generous()
+    tile = _largest_tile(MAX_HEAD_DIM, MAX_HEAD_DIM, target)
+    raise ConfigError(
+        f"AttentionConfig: {name} must be an integer from 1 to {MAX_HEAD_DIM}, got {value!r}; "
+        f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
+        f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
+    )
 
 
-def _require_one_of(name: str, value: Any, legal: tuple[Any, ...], also: str = "") -> None:
+def _require_one_of(
+    name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
+) -> None:
     if not any(value == choice and type(value) is type(choice) for choice in legal):
-        words = ", ".join([repr(choice) for choice in legal] + ([also] if also else []))
-        raise ConfigError(f"AttentionConfig: {name} must be one of {words}, got {value!r}")
+        words = ", ".join(map(repr, legal))
+        raise ConfigError(f"AttentionConfig: {name} must be one of {words}, got {value!r}{hint()}")
 
 
 def _require_scale(value: Any) -> None:
@@ -234,5 +285,6 @@ def _require_scale(value: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(
-            f"AttentionConfig: softmax_scale must be a finite number or None for 1/sqrt(head_dim), got {value!r}"
+            "AttentionConfig: softmax_scale must be a finite number or None for 1/sqrt(head_dim), "
+            f"got {value!r}"
         )

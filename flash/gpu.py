@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from flash.arrays import host_array
@@ -108,9 +108,7 @@ class GpuLauncher:
         self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
 
     def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
-        """Copy the call's arrays to a GPU, launch there, copy the results back, and wait for
-        them.
-        """
+        """Copy the call's arrays to a GPU, launch there, copy the results back, wait for them."""
         self.check_limits(call.geometry, ordinal)
         with Staging(self.backend, stream, ordinal) as staging:
             q, k, v = (staging.copy_of(array) for array in (call.q, call.k, call.v))
@@ -118,7 +116,8 @@ class GpuLauncher:
             lse = None if call.lse is None else staging.room_for(call.lse)
             # The copies are dense, which the caller's arrays may not be.
             geometry = check(self.config, q, k, v, out, layout=call.layout)
-            self.launch(replace(call, geometry=geometry, q=q, k=k, v=v, out=out, lse=lse), stream)
+            staged = call._replace(geometry=geometry, q=q, k=k, v=v, out=out, lse=lse)
+            self.launch(staged, stream)
             fetched = [
                 (into, staging.fetch(there))
                 for into, there in ((call.out, out), (call.lse, lse))

@@ -167,11 +167,11 @@ class AttentionKernel:
         except LaunchError:
             raise_problems(_unreadable({"q": q, "k": k, "v": v, "out": out}, stream))
             raise
-        return tuple([self._located(array) for array in views])
+        return tuple([a if a.device[1] != UNKNOWN_DEVICE else self._located(a) for a in views])
 
     def _located(self, array: ArrayView) -> ArrayView:
-        """The array with the device it is on, if its interface does not say."""
-        if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
+        """The array with the device it is on, which its interface does not say."""
+        if not array.pointer:
             return array
         ordinal = self._gpu.backend.device_of_pointer(array.pointer)
         if ordinal is None:

@@ -1,14 +1,17 @@
 """How the f32 kernel's work is dealt to threads: the tiles of a CTA and the micro-tile of a thread.
 
-A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Its threads form row groups of `lanes`
-lanes; lane `x` of a row group is split number `x % splits` of key lane `x // splits`.
+A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Its threads form
+row groups of `lanes` lanes; lane `x` of a row group is split number `x % splits` of key lane `x //
+splits`.
 
-* scores: a thread holds `rows` x `keys` of them: rows `group + groups * i`, keys `key_lane + key_lanes * j`. The `splits` threads that share
+* scores: a thread holds `rows` x `keys` of them: rows `group + groups * i`, keys `key_lane +
+  key_lanes * j`. The `splits` threads that share
   a key lane each sum over a part of head_dim and then add up.
-* outputs: a thread holds `rows` x `4 * chunks` of them: the same rows, and the 16-byte chunks `x + lanes * c` of head_dim_v.
+* outputs: a thread holds `rows` x `4 * chunks` of them: the same rows, and the 16-byte chunks `x +
+  lanes * c` of head_dim_v.
 
-Rows and keys are dealt like cards, not in blocks, so that the eight lanes of a quarter-warp, which a 16-byte shared load serves
-at once, read eight different groups of banks or the same address.
+Rows and keys are dealt like cards, not in blocks, so that the eight lanes of a quarter-warp, which
+a 16-byte shared load serves at once, read eight different groups of banks or the same address.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ BLOCKS_Q: Final = (16, 32, 64, 128)
 MAX_HEAD_DIM: Final = 256
 BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
 
-# Registers beside the fragments (addresses, loop state, row statistics): what the assembler was seen to add.
+# Registers beside the fragments (addresses, loop state, row statistics): what the assembler was
+# seen to add.
 _OTHER_REGISTERS: Final = 44
 _MOST_REGISTERS: Final = 252
 
@@ -37,10 +41,12 @@ def padded(value: int, unit: int) -> int:
 
 
 def _conflict_free(chunks: int, neighbours: int) -> int:
-    """The least number of chunks for each row, `chunks` or more, with which eight lanes meet eight groups of banks.
+    """The least number of chunks for each row, `chunks` or more, with which eight lanes meet eight
+    groups of banks.
 
-    The lanes take `neighbours` adjacent chunks in each of 8 / neighbours adjacent rows: row r, chunk c lies in group (r * pitch + c) mod 8, which takes all
-    values when the pitch is an odd multiple of `neighbours`.
+    The lanes take `neighbours` adjacent chunks in each of 8 / neighbours adjacent rows: row r,
+    chunk c lies in group (r * pitch + c) mod 8, which takes all values when the pitch is an odd
+    multiple of `neighbours`.
     """
     if neighbours >= BANK_GROUPS:
         return chunks
@@ -97,7 +103,9 @@ class Tiling:
 
     @property
     def qk_pitch(self) -> int:
-        """Elements between rows of the Q and K tiles, of which eight lanes read 8 / splits rows, `splits` chunks of each."""
+        """Elements between rows of the Q and K tiles, of which eight lanes read 8 / splits rows,
+        `splits` chunks of each.
+        """
         return CHUNK * _conflict_free(self.dim_chunks * self.splits, self.splits)
 
     @property
@@ -107,20 +115,26 @@ class Tiling:
 
     @property
     def p_pitch(self) -> int:
-        """Elements between rows of the P tile, of which eight lanes write 8 / lanes rows, `lanes` chunks of each."""
+        """Elements between rows of the P tile, of which eight lanes write 8 / lanes rows, `lanes`
+        chunks of each.
+        """
         return CHUNK * _conflict_free(self.tile // CHUNK, self.lanes)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA: the Q, K, V and P tiles."""
         elements = (
-            (self.block_q + self.tile) * self.qk_pitch + self.tile * self.v_pitch + self.block_q * self.p_pitch
+            (self.block_q + self.tile) * self.qk_pitch
+            + self.tile * self.v_pitch
+            + self.block_q * self.p_pitch
         )
         return elements * F32_BYTES
 
     @property
     def registers(self) -> int:
-        """Estimated registers of a thread: the fragments of S and O, the operands in flight, and the rest."""
+        """Estimated registers of a thread: the fragments of S and O, the operands in flight, and
+        the rest.
+        """
         outputs = self.rows * self.chunks * CHUNK
         scores = self.rows * self.keys
         in_flight = CHUNK * max(self.rows + self.keys, self.rows + self.chunks)
@@ -129,19 +143,25 @@ class Tiling:
 
     @property
     def cost(self) -> float:
-        """Issue slots of one thread for each score the CTA needs from it: a rule of thumb to rank tilings.
+        """Issue slots of one thread for each score the CTA needs from it: a rule of thumb to rank
+        tilings.
 
-        A slot is one f32 fma. A 16-byte shared load, a shuffle and an `ex2` each occupy their slower pipe for several (CUDA
-        C++ Best Practices Guide, "Throughput of Native Arithmetic Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86
-        and later); half of that is taken to hide behind the fma of other warps.
+        A slot is one f32 fma. A 16-byte shared load, a shuffle and an `ex2` each occupy their
+        slower pipe for several (CUDA C++ Best Practices Guide, "Throughput of Native Arithmetic
+        Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86 and later); half
+        of that is taken to hide behind the fma of other warps.
         """
         scores = self.rows * self.keys
         outputs = self.rows * self.chunks * CHUNK
         fma = scores * self.dim_chunks * CHUNK + outputs * self.tile
         loads = (
-            (self.rows + self.keys) * self.dim_chunks + self.rows * self.tile / CHUNK + self.tile * self.chunks
+            (self.rows + self.keys) * self.dim_chunks
+            + self.rows * self.tile / CHUNK
+            + self.tile * self.chunks
         )
-        shuffles = scores * (self.splits.bit_length() - 1) + self.rows * (self.key_lanes.bit_length() - 1)
+        shuffles = scores * (self.splits.bit_length() - 1) + self.rows * (
+            self.key_lanes.bit_length() - 1
+        )
         arithmetic = 4 * scores + outputs
         slots = fma + arithmetic + 4 * loads + 2 * shuffles + 4 * scores
         return slots * self.splits / scores
@@ -156,7 +176,9 @@ class Tiling:
         )
 
 
-def micro_tiles(head_dim: int, head_dim_v: int, tile: int, block_q: int, target: Target) -> list[Tiling]:
+def micro_tiles(
+    head_dim: int, head_dim_v: int, tile: int, block_q: int, target: Target
+) -> list[Tiling]:
     """The tilings of a CTA that fit the target, the cheapest first; ties go to more threads."""
     shapes = product((8, 4), (8, 4), (1, 2, 4, 8))
     found = [

@@ -1,8 +1,8 @@
 """A PTX program as frozen data. Nothing here decides anything.
 
-An instruction is its opcode (with all modifiers, as printed) and its operands; what it means is looked up in
-the instruction table (`ptxgen.isa`). Equality ignores where an instruction came from (`Instr.origin`), so
-that a parsed program equals the program that was printed.
+An instruction is its opcode (with all modifiers, as printed) and its operands; what it means is
+looked up in the instruction table (`ptxgen.isa`). Equality ignores where an instruction came from
+(`Instr.origin`), so that a parsed program equals the program that was printed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 
 class Reg(NamedTuple):
-    """A register: its name with the `%`, and the type it was declared with (`b32`, `f32`, `pred`, …)."""
+    """A register: its name with the `%`, and the type it was declared with (`b32`, `f32`, `pred`,
+    …).
+    """
 
     name: str
     declared: str
@@ -91,7 +93,8 @@ class Origin(NamedTuple):
 class Instr:
     """One instruction. `origin` takes no part in equality. Treat as frozen.
 
-    A plain class with slots: a kernel has thousands of these, and a frozen dataclass takes three times as long to make.
+    A plain class with slots: a kernel has thousands of these, and a frozen dataclass takes three
+    times as long to make.
     """
 
     __slots__ = ("guard", "opcode", "operands", "origin")
@@ -125,7 +128,9 @@ class Instr:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place a branch can go to. `pragma` is printed for the loop that it heads (`nounroll`), if not empty."""
+    """A place a branch can go to. `pragma` is printed for the loop that it heads (`nounroll`), if
+    not empty.
+    """
 
     name: str
     pragma: str = ""
@@ -169,7 +174,7 @@ class RegisterRange:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A named part of dynamic shared memory, in bytes from its start; `Kernel.regions` lists them."""
+    """A named part of dynamic shared memory, in bytes from its start."""
 
     name: str
     offset: int
@@ -181,9 +186,10 @@ class Region:
 class Kernel:
     """One `.entry`.
 
-    `threads` is the block size promised by `.maxntid` (0: no promise); `min_ctas` is `.minnctapersm`
-    (0: not printed). `dynamic_shared` names the `.extern .shared` array, or is empty; `regions` says what
-    the generator keeps where inside it (printed as comments, so that text alone tells them too).
+    `threads` is the block size promised by `.maxntid` (0: no promise); `min_ctas` is
+    `.minnctapersm` (0: not printed). `dynamic_shared` names the `.extern .shared` array, or is
+    empty; `regions` says what the generator keeps where inside it (printed as comments, so that
+    text alone tells them too).
     """
 
     name: str
@@ -198,7 +204,9 @@ class Kernel:
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory a launch must give this kernel: the end of the last region."""
+        """Bytes of dynamic shared memory a launch must give this kernel: the end of the last
+        region.
+        """
         return max((r.offset + r.nbytes for r in self.regions), default=0)
 
 

@@ -16,8 +16,8 @@ class ScalarType:
     """One fundamental, packed or alternate PTX type.
 
     `kind` is one of `u` (unsigned), `s` (signed), `b` (untyped bits), `f` (floating point),
-    `x` (two packed floating-point numbers) and `p` (predicate). `register` is the name of the type its
-    registers are declared with.
+    `x` (two packed floating-point numbers) and `p` (predicate). `register` is the name of the type
+    its registers are declared with.
     """
 
     name: str
@@ -66,7 +66,8 @@ class ScalarType:
         if self.dtype_name == "bfloat16":
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
         return np.dtype(self.dtype_name)
 
 

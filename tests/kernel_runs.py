@@ -43,7 +43,9 @@ def run_forward(
     kernel: KernelConfig | None = None,
     **how: Any,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
-    """(out, lse, what the run did); lse stays NaN without `return_lse`, and another `module` may take the kernel's place."""
+    """(out, lse, what the run did); lse stays NaN without `return_lse`, and another `module` may
+    take the kernel's place.
+    """
     q, k, v = arrays
     kernel = kernel or config.kernel()
     module = module or attention_forward(kernel)
@@ -58,7 +60,16 @@ def run_forward(
         kernel.name,
         grid=(-(-seq_q // tiling.block_q) * heads * batch, 1, 1),
         block=(tiling.threads, 1, 1),
-        args=[q, k, v, out, *([lse] if kernel.return_lse else []), *strides, *sizes, np.float32(config.scale)],
+        args=[
+            q,
+            k,
+            v,
+            out,
+            *([lse] if kernel.return_lse else []),
+            *strides,
+            *sizes,
+            np.float32(config.scale),
+        ],
         dynamic_smem=module.kernels[0].dynamic_shared_bytes,
         **how,
     )

@@ -1,6 +1,8 @@
-"""Whole PTX files that must not change unnoticed; `pytest --update-golden` rewrites them, never under CI.
+"""Whole PTX files that must not change unnoticed; `pytest --update-golden` rewrites them, never
+under CI.
 
-A golden proves sameness. That it is right, the assembler and the interpreter say, for the very text in the file.
+A golden proves sameness. That it is right, the assembler and the interpreter say, for the very
+text in the file.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def test_a_golden_file_assembles_without_a_spill(
             "dynamic_shared_bytes": kernel.tiling.shared_bytes,
         }
         lines = [
-            f"[{key}]\n" + "".join(f"{field} = {value!r}\n".replace("'", '"') for field, value in row.items())
+            f"[{key}]\n"
+            + "".join(f"{field} = {value!r}\n".replace("'", '"') for field, value in row.items())
             for key, row in sorted(recorded.items())
         ]
         RESOURCES.write_text("\n".join(lines))
@@ -105,7 +108,12 @@ def test_every_process_emits_the_same_bytes(seed: str, tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
     child = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     text = render(attention_forward(AttentionConfig(72, 40, causal=True).kernel()))
     assert child.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()

@@ -18,7 +18,7 @@ from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
-from tools.bench_record import US, Found, Goal, Job, Work, measured, seconds
+from tools.bench_record import US, Found, Goal, Job, Setting, Work, measured, seconds
 from tools.bench_report import ROOT
 
 GOAL_US: Final = 20.0
@@ -33,8 +33,8 @@ LAUNCH_REMARKS: Final = (
     "driver itself takes comes on top (see driver calls)",
     "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects "
     "with __cuda_array_interface__ only, which does not say the device; out and stream are given",
-    "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy make it; "
-    "if not, it is pushed and popped",
+    "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy make "
+    "it; if not, it is pushed and popped",
 )
 
 
@@ -82,7 +82,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     answer_at_once(driver, names)
     launch()
     times = [seconds(_repeated(launch, calls)) / calls for _ in range(samples)]
-    settings = {"arrays": kind, "current": current}
+    settings: dict[str, Setting] = {"arrays": kind, "current": current}
     return [
         measured(
             "Python of one launch", "us", [t * US for t in times],

@@ -189,6 +189,8 @@ class KernelBuilder(Control):
     def note(self, text: str) -> None:
         """Name the next step of the algorithm; it is printed as a comment."""
         _check_comment("note", text)
+        if text.startswith("region "):
+            raise ConfigError(f"note: 'region …' is how a tile is printed, got {text!r}")
         self._statements.append(ir.Note(text))
 
     def build(self, header: tuple[str, ...] = ()) -> ir.Module:

@@ -300,19 +300,19 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
     """Choose the row for a call, by the types of its operands, and check every operand.
 
     Of several rows of one name, the first that fits is meant; if none does, the error of the one
-    that came nearest (whose modifiers were right, and then most operands) is raised.
+    that came nearest (whose modifiers were right, and most operands) is raised.
     """
     failures: list[tuple[int, Exception]] = []
     for row in rows_named(name):
+        nearness = -2
         try:
+            row.resolve(modifiers)
+            nearness = -1
             op = row.resolve({**_inferred(row, args), **modifiers})
-        except ModifierError as error:
-            failures.append((-1, error))
-            continue
-        try:
+            nearness = _how_many_fit(op, args)
             _check_operands(op, args)
-        except TypeMismatchError as error:
-            failures.append((_how_many_fit(op, args), error))
+        except (ModifierError, TypeMismatchError) as error:
+            failures.append((nearness, error))
             continue
         return Plan(op, tuple(_result_type(o, op, args) for o in op.dests))
     raise max(failures, key=lambda failure: failure[0])[1]  # the first of the nearest

@@ -79,7 +79,6 @@ class Barriers:
         if self._race is not None and len(ids):
             self._race.join(ids, self.at[ids])
         self._passed[done] = 0
-        self._wanted[done] = 0
         self.at[ids] = -1
         return free
 

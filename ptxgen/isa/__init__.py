@@ -10,12 +10,12 @@ from ptxgen.isa import (
     memory,
     warp,
 )
+from ptxgen.isa.machine import Machine
 from ptxgen.isa.spec import (
     ANY,
     Effect,
     Gate,
     Inst,
-    Machine,
     Op,
     fits,
     heads,

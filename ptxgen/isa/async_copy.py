@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ptxgen.isa.spec import Effect, gate, inst
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes, Machine
+    from ptxgen.isa.machine import Lanes, Machine
 
 COPY: Final = "Data Movement and Conversion Instructions: Asynchronous copy"
 _PREFETCH: Final = dict.fromkeys(("L2::64B", "L2::128B", "L2::256B"), gate(ptx=(7, 4), sm=80))

@@ -12,7 +12,7 @@ from ptxgen.isa.spec import inst
 from ptxgen.types import b16, b32, b64, f32, f64, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes
+    from ptxgen.isa.machine import Lanes
 
 SELECTION: Final = "Comparison and Selection Instructions"
 HALF_SELECTION: Final = "Half Precision Comparison Instructions"

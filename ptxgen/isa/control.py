@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ptxgen.isa.spec import Effect, inst
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes, Machine
+    from ptxgen.isa.machine import Lanes, Machine
 
 CONTROL: Final = "Control Flow Instructions"
 SYNCHRONIZATION: Final = "Parallel Synchronization and Communication Instructions"

@@ -31,7 +31,7 @@ from ptxgen.types import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes
+    from ptxgen.isa.machine import Lanes
     from ptxgen.types import ScalarType
 
 CVT: Final = "Data Movement and Conversion Instructions: cvt"

@@ -20,7 +20,7 @@ from ptxgen.isa.spec import gate, inst
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, f64
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes
+    from ptxgen.isa.machine import Lanes
     from ptxgen.types import ScalarType
 
 FLOAT: Final = "Floating-Point Instructions"

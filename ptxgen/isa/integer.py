@@ -13,7 +13,7 @@ from ptxgen.isa.spec import inst
 from ptxgen.types import b16, b32, b64, pred, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes
+    from ptxgen.isa.machine import Lanes
 
 ARITHMETIC: Final = "Integer Arithmetic Instructions"
 LOGIC: Final = "Logic and Shift Instructions"

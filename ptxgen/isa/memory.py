@@ -37,7 +37,7 @@ from ptxgen.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ptxgen.isa.spec import Lanes, Machine
+    from ptxgen.isa.machine import Lanes, Machine
     from ptxgen.types import ScalarType
 
 MOVEMENT: Final = "Data Movement and Conversion Instructions"

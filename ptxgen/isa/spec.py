@@ -1,15 +1,18 @@
 """How one PTX instruction is declared, and everything that is derived from the declaration itself.
 
-An instruction is declared by copying its line from the PTX manual and writing its meaning as a numpy function
-below (`docs/adding-an-instruction.md`). The small syntax language:
+An instruction is declared by copying its line from the PTX manual and writing its meaning as a
+numpy function below (`docs/adding-an-instruction.md`). The small syntax language:
 
-* opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot* with those choices,
-  the first being the default; `{.name}` is optional: a slot if `name` is a keyword argument (default: absent),
-  else a *flag*. `.op.async` pieces that are neither are printed as they stand.
-* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is read; `[name]` is an address;
-  a decimal number is a literal; `d|p:pred` is a pair of results; `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says, `*2`
-  one of fixed width. The type is a slot's name, a type's name, `wide` (twice as wide as the slot `type`), `imm` (an integer
-  literal only) or `label`; when it is left out it is the slot `type`, or else the opcode's last piece.
+* opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot*
+  with those choices,
+  the first being the default; `{.name}` is optional: a slot if `name` is a keyword argument
+  (default: absent), else a *flag*. `.op.async` pieces that are neither are printed as they stand.
+* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is
+  read; `[name]` is an address;
+  a decimal number is a literal; `d|p:pred` is a pair of results; `{, b}` at the end is optional;
+  `*vec` is a vector as wide as the slot `vec` says, `*2` one of fixed width. The type is a slot's
+  name, a type's name, `wide` (twice as wide as the slot `type`), `imm` (an integer literal only)
+  or `label`; when it is left out it is the slot `type`, or else the opcode's last piece.
 """
 
 from __future__ import annotations
@@ -19,17 +22,12 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from ptxgen import ir
 from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
 from ptxgen.ir import Instr
 from ptxgen.types import ScalarType, scalar_type
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Lanes = np.ndarray[Any, np.dtype[Any]]  # one value per thread
 
 
 class Effect(enum.Enum):
@@ -49,7 +47,9 @@ class Effect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The first PTX version and the first GPU that have something; `only` lists the sole targets that do, if not empty."""
+    """The first PTX version and the first GPU that have something; `only` lists the sole targets
+    that do, if not empty.
+    """
 
     ptx: tuple[int, int] = (1, 0)
     sm: int = 10
@@ -65,7 +65,7 @@ class Gate:
         return Gate(max(self.ptx, other.ptx), max(self.sm, other.sm), only)
 
     def admits(self, target_name: str, sm: int) -> bool:
-        """Whether the target can run it (its PTX version is a matter of the module's `.version`)."""
+        """Whether the target's GPUs have it; its PTX version is a matter of the module."""
         return sm >= self.sm and (not self.only or target_name in self.only)
 
 
@@ -73,70 +73,8 @@ ANY: Final = Gate()
 
 
 def gate(*, ptx: tuple[int, int] = (1, 0), sm: int = 10, only: Iterable[str] = ()) -> Gate:
-    """A gate for one choice of a slot: `type={f32: None, bf16: gate(ptx=(7, 8), sm=90)}`."""
+    """What one choice of a slot needs beyond its row, as in `type={f32: None, bf16: …}`."""
     return Gate(ptx, sm, frozenset(only))
-
-
-class Machine(Protocol):
-    """What an instruction that touches more than registers may ask of the interpreter.
-
-    Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active mask itself. A value for
-    an inactive lane may be anything.
-    """
-
-    def load(self, space: str, address: Lanes, type: ScalarType, count: int) -> tuple[Lanes, ...]:
-        """`count` consecutive values of `type` at `address`."""
-
-    def store(
-        self, space: str, address: Lanes, type: ScalarType, values: tuple[Lanes, ...]
-    ) -> None:
-        """Write consecutive values at `address`."""
-
-    def atomic(
-        self,
-        space: str,
-        address: Lanes,
-        type: ScalarType,
-        update: Callable[..., Lanes],
-        operands: tuple[Lanes, ...],
-    ) -> Lanes:
-        """Replace each value at `address` by `update(value, *operands)`, one lane after another; return the old values.
-
-        `update` is called with the values and the operands of some lanes at a time, never two lanes with one address.
-        """
-
-    def copy_async(self, dst: Lanes, src: Lanes, nbytes: int, src_nbytes: Lanes | None) -> None:
-        """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes` become zero."""
-
-    def copy_async_commit(self) -> None:
-        """Close the group of copies started since the last commit."""
-
-    def copy_async_wait(self, pending: int | None) -> None:
-        """Wait until at most `pending` groups are incomplete; None: all copies, committed or not."""
-
-    def barrier(self, barrier: Lanes, threads: Lanes | None, *, wait: bool) -> None:
-        """Arrive at a CTA barrier, and wait there unless told otherwise."""
-
-    def warp_sync(self, membermask: Lanes) -> None:
-        """Wait for the lanes of `membermask`."""
-
-    def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
-        """Each lane reads `value` of lane `source` (0..31) of its own warp."""
-
-    def lane_id(self) -> Lanes:
-        """The lane number of each thread, 0..31, uint32."""
-
-    def active(self) -> Lanes:
-        """Which threads execute this instruction, bool."""
-
-    def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
-        """Between generic addresses and those of a space."""
-
-    def fence(self, scope: str) -> None:
-        """Order this thread's memory accesses for the scope."""
-
-    def trap(self, reason: str) -> None:
-        """Stop the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +119,15 @@ class BoundOperand:
 
 
 class Op:
-    """A row with its modifiers chosen: the unit the generator, the parser, the verifier and the interpreter work with.
+    """A row with its modifiers chosen: the unit the generator, the parser, the verifier and the
+    interpreter work with.
 
     There is one object per (row, modifiers), so identity is equality.
     """
 
     __slots__ = (
-        "dests", "effect", "flat", "gate", "modifiers", "opcode", "operands", "pairs", "required", "row", "sources"
+        "dests", "effect", "flat", "gate", "modifiers", "opcode", "operands", "pairs", "required",
+        "row", "sources",
     )  # fmt: skip
 
     def __init__(
@@ -247,7 +187,8 @@ class Inst:
         for name, value in modifiers.items():
             if name not in self.choices:
                 raise ModifierError(
-                    f"{self.name} has no modifier {name!r}{did_you_mean(name, self.choices)} (syntax: {self.syntax})"
+                    f"{self.name} has no modifier {name!r}{did_you_mean(name, self.choices)} "
+                    f"(syntax: {self.syntax})"
                 )
             if value not in list(self.choices[name]):  # a list, for what cannot be a key
                 legal = [str(c) for c in self.choices[name] if c is not None]
@@ -255,7 +196,8 @@ class Inst:
                     isinstance(c, ScalarType) for c in self.choices[name]
                 ):
                     raise ModifierError(
-                        f"{self.name}: {name} must be a type of ptxgen.types, got the text {value!r}"
+                        f"{self.name}: {name} must be a type of ptxgen.types, "
+                        f"got the text {value!r}"
                     )
                 raise ModifierError(
                     f"{self.name}: {name} must be one of {', '.join(legal)}, got {value}"
@@ -323,7 +265,8 @@ def _bound(operand: Operand, chosen: Mapping[str, Modifier], last: str) -> Bound
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ the table
+# ------------------------------------------------------------------------------------------------
+# the table
 
 _ROWS: dict[str, list[Inst]] = {}  # by DSL name
 _HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
@@ -351,14 +294,16 @@ def inst(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare an instruction; see the module's docstring for `syntax`.
 
-    `choices` gives the legal values of each slot, the first being the default: a sequence, or a mapping from value to
-    the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own gate. `section` names
-    the manual's section. Raises `ValueError` at import for a slot without choices, a missing docstring, a syntax
-    declared twice, and a function whose parameters are not exactly the operands read and the modifiers declared (slots that are the type
+    `choices` gives the legal values of each slot, the first being the default: a sequence, or a
+    mapping from value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own
+    gate. `section` names the manual's section. Raises `ValueError` at import for a slot without
+    choices, a missing docstring, a syntax declared twice, and a function whose parameters are not
+    exactly the operands read and the modifiers declared (slots that are the type
     of an operand may be left out: the lanes carry their dtype).
 
-    Several rows may share a `name`, as the manual gives several lines to one instruction: the first whose slots admit
-    the operands' types is meant. `tests/isa` proves that no two rows print the same opcode for the same operands.
+    Several rows may share a `name`, as the manual gives several lines to one instruction: the
+    first whose slots admit the operands' types is meant. `tests/isa` proves that no two rows print
+    the same opcode for the same operands.
     """
 
     def declare(semantics: Callable[..., Any]) -> Callable[..., Any]:
@@ -413,8 +358,8 @@ def _operands(text: str) -> Iterable[Operand]:
                 if m is None:
                     raise ValueError(f"cannot read the operand {word!r} in {text!r}")
                 yield Operand(
-                    m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"], bool(m["open"]),
-                    optional, m["count"] or "", second=position > 0,
+                    m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"],
+                    bool(m["open"]), optional, m["count"] or "", second=position > 0,
                 )  # fmt: skip
 
 
@@ -477,7 +422,8 @@ def recognise(opcode: str) -> tuple[Op, ...]:
 def op_of(instr: Instr) -> Op:
     """The op of an instruction: the one of its opcode that its operands fit.
 
-    Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that fit none.
+    Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that
+    fit none.
     """
     found = recognise(instr.opcode)
     if len(found) == 1:
@@ -501,7 +447,9 @@ def op_of(instr: Instr) -> Op:
 
 
 def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
-    """Whether the operands have the number and the shapes (vector, pair, address) that the op wants."""
+    """Whether the operands have the number and the shapes (vector, pair, address) that the op
+    wants.
+    """
     if not op.required <= len(operands) <= len(op.flat):
         return False
     for i, (want, got) in enumerate(zip(op.flat, operands, strict=False)):

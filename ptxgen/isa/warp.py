@@ -13,7 +13,7 @@ from ptxgen.isa.spec import Effect, inst
 from ptxgen.types import b32, s32, u32
 
 if TYPE_CHECKING:
-    from ptxgen.isa.spec import Lanes, Machine
+    from ptxgen.isa.machine import Lanes, Machine
 
 MOVEMENT: Final = "Data Movement and Conversion Instructions"
 SYNCHRONIZATION: Final = "Parallel Synchronization and Communication Instructions"

@@ -73,7 +73,7 @@ def test_a_kernel_with_everything_runs():
 
 
 def test_a_kernel_with_everything_assembles(assembler: Assembler):
-    assert assembler.assemble(render(everything()), target("sm_80")).cubin
+    assert assembler.assemble(render(everything()), "sm_80").cubin
 
 
 def test_the_same_kernel_built_again_is_equal_to_the_byte():
@@ -218,7 +218,7 @@ def test_a_store_takes_numbers_and_a_vector_may_mix_them_with_values(assembler: 
     assert (computed(body, lanes("float32")) == np.arange(32) + 9.5).all()
     k = builder()
     k.store(k.pointer("Q"), [k.param("x", f32), 0.5, 2, 1.0])
-    assert assembler.assemble(render(k.build()), target("sm_80")).cubin
+    assert assembler.assemble(render(k.build()), "sm_80").cubin
 
 
 @pytest.mark.parametrize("count", [0, 3, 8, -1, True])
@@ -358,14 +358,20 @@ def test_a_comment_is_one_line_of_ascii(text):
         k.build(header=("fine", text))
 
 
-@pytest.mark.parametrize("text", ["", "a \\", "// x", "region T: offset 0, 16 bytes, align 16", "*/"])
+@pytest.mark.parametrize("text", ["", "a \\", "// x", "region", "*/"])
 def test_odd_comments_come_back(text, assembler: Assembler):
     k = builder()
     k.note(text)
     k.shared("T", (1, 4))
     module = k.build(header=("h", text, "h"))
     assert parse(render(module)) == module
-    assert assembler.assemble(render(module), target("sm_80")).cubin
+    assert assembler.assemble(render(module), "sm_80").cubin
+
+
+def test_a_note_is_not_taken_for_a_tile():
+    text = "region T: offset 0, 16 bytes, align 16"
+    with refused(ConfigError, f"note: 'region …' is how a tile is printed, got {text!r}"):
+        builder().note(text)
 
 
 # ---------------------------------------- targets

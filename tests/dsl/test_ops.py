@@ -8,7 +8,7 @@ from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.isa.spec import rows
-from ptxgen.types import bf16x2, f16, f32, f64, s32, u32, u64
+from ptxgen.types import b32, bf16x2, f16, f32, f64, s32, u32, u64
 from tools import gen_ops_stub
 
 
@@ -68,7 +68,7 @@ def test_an_unknown_choice_lists_the_legal_ones():
     x = k.param("x", f32)
     with refused(
         ModifierError,
-        "fma: rnd must be one of rn, rz, rm, rp, got rx; did you mean 'rp'? "
+        "fma: rnd must be one of rn, rz, rm, rp, got rx "
         "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
     ):
         k.fma(x, x, x, rnd="rx")
@@ -135,6 +135,16 @@ def test_the_error_is_of_the_row_that_came_nearest():
         "fma: operand c must be f64, got Value(%r0: u32); convert with k.cvt(value, dtype=f64)",
     ):
         k.fma(x, x, y)
+
+
+def test_bits_are_not_multiplied():
+    k = builder()
+    bits = k.param("x", b32)
+    with refused(
+        ModifierError,
+        "mul: type must be one of u32, s32, u64, s64, u16, s16, got b32 (syntax: mul.mode.type d, a, b)",
+    ):
+        bits * 2
 
 
 def test_a_predicate_has_no_literal():
@@ -225,7 +235,7 @@ def test_two_results_are_printed_as_a_pair():
 def test_a_vector_result_is_a_tuple():
     def body(k, x):
         low, high = k.unpack(k.pack((x, x + 1)))
-        return low * 100 + high
+        return low.as_(u32) * 100 + high.as_(u32)
 
     assert (computed(body, lanes()) == lanes() * 101 + 1).all()
 

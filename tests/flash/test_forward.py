@@ -33,7 +33,8 @@ def check(config: AttentionConfig, arrays: Arrays) -> None:
     assert_attention_is_accurate(out, lse, q, k, v, **how)
 
 
-# ------------------------------------------------------------------------------------------ semantics
+# ------------------------------------------------------------------------------------------
+# semantics
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,12 @@ def _corner_tilings() -> list[tuple[int, int, str]]:
     for head_dim in (16, 64, 128, 256):
         for name in ("sm_75", "sm_90"):
             offered = offered_tiles(head_dim, head_dim, target(name))
-            corners = {offered[0], offered[-1], min(offered, key=lambda t: t[1]), max(offered, key=lambda t: t[1])}
+            corners = {
+                offered[0],
+                offered[-1],
+                min(offered, key=lambda t: t[1]),
+                max(offered, key=lambda t: t[1]),
+            }
             found += [(head_dim, n, m, name) for n, m in sorted(corners)]
     return found
 
@@ -99,7 +105,13 @@ def test_every_tile_offered_is_right(head_dim: int, name: str) -> None:
     for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
         for alignment in ("auto", 4):
             config = AttentionConfig(
-                head_dim, causal=True, tile=tile, block_q=block_q, target=name, return_lse=True, alignment=alignment
+                head_dim,
+                causal=True,
+                tile=tile,
+                block_q=block_q,
+                target=name,
+                return_lse=True,
+                alignment=alignment,
             )
             check(config, Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim).arrays())
 
@@ -160,7 +172,8 @@ def test_the_log_sum_exp_is_a_natural_logarithm() -> None:
     np.testing.assert_allclose(lse, np.log(10.0), rtol=1e-6)
 
 
-# ------------------------------------------------------------------------------------------ synchronisation
+# ------------------------------------------------------------------------------------------
+# synchronisation
 
 
 def _synchronising(name: str) -> list[tuple[str, int]]:
@@ -177,9 +190,7 @@ def _mutant_config(name: str) -> AttentionConfig:
     return AttentionConfig(16, tile=16, block_q=64, return_lse=True, target=name)
 
 
-@pytest.mark.parametrize(
-    ("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")]
-)
+@pytest.mark.parametrize(("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")])
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
     config = _mutant_config(name)
     module = attention_forward(config.kernel())
@@ -187,11 +198,12 @@ def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
     mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
     arrays = Problem(64, 50, 16, 16).arrays()
     run_forward(config, arrays, module, sanitize=True)
-    with pytest.raises(TrapError, match="race|pending|uninitialised"):
+    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
         run_forward(config, arrays, replace(module, kernels=(mutant,)), sanitize=True)
 
 
-# ------------------------------------------------------------------------------------------ memory traffic
+# ------------------------------------------------------------------------------------------ memory
+# traffic
 
 
 class Traffic:
@@ -256,8 +268,8 @@ def test_tiles_that_the_causal_mask_hides_are_not_read(monkeypatch: pytest.Monke
 def test_wide_shared_loads_have_no_bank_conflicts(
     head_dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Eight lanes are served at a time (16 bytes each, 32 banks of 4 bytes): two of them conflict when they want
-    # different addresses in the same group of four banks.
+    # Eight lanes are served at a time (16 bytes each, 32 banks of 4 bytes): two of them conflict
+    # when they want different addresses in the same group of four banks.
     traffic = Traffic(monkeypatch)
     for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_80"))[::3]:
         config = AttentionConfig(head_dim, tile=tile, block_q=block_q, return_lse=True)

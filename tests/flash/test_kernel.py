@@ -326,12 +326,7 @@ def test_a_repeated_launch_is_one_call_for_the_work(
     kernel.launch(*arrays, out=other)
     repeated = driver.names()[before:]
     assert repeated.count("cuLaunchKernel") == 1
-    assert set(repeated) <= {
-        "cuLaunchKernel",
-        "cuCtxGetCurrent",
-        "cuCtxPushCurrent",
-        "cuCtxPopCurrent",
-    }
+    assert {name for name in repeated if not name.startswith("cuCtx")} == {"cuLaunchKernel"}
     assert driver.launches[-1].values["O"] == other.pointer
 
 
@@ -492,7 +487,7 @@ def test_results_for_torch_come_from_the_pool_of_the_stream_that_writes_them(
     assert log == [(9, 1), ((2,), "f32", "cuda:1"), "left"]
 
 
-# ------------------------------------------------------------------------------- imports
+# ------------------------------------------------------------------------------- the package
 
 
 def test_importing_flash_imports_neither_cuda_nor_torch() -> None:

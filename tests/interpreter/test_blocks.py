@@ -201,13 +201,17 @@ def hard_lanes(seed: int) -> list[np.ndarray[Any, Any]]:
     ties[1][:256] = 1 + 2.0**-1
     tiny = [rng.standard_normal(512, dtype=np.float32) * np.float32(2.0**-70) for _ in range(3)]
     tiny[2] = tiny[2] * np.float32(2.0**-75)
+    # The sum has more bits than a float64, which rounds it to halfway between two subnormals.
+    sunk = [np.full(512, x, np.float32) for x in ((1 + 2.0**-23) * 2.0**-75, 0, 0)]
+    sunk[1] += np.float32((1 - 2.0**-23) * 2.0**-75)
+    sunk[2] += np.float32(2.0**-127) + np.float32(2.0**-149)
     zeros = [np.zeros(512, np.float32), ordinary[1], -np.zeros(512, np.float32)]
     special = np.array(SPECIALS_32, np.uint32).view(np.float32)
     cube = [x.reshape(-1).copy() for x in np.meshgrid(special, special, special)]
     one_nan = [x.copy() for x in ordinary]
     one_nan[0][5] = np.uint32(0xFFC12345).view(np.float32)
     infinities = [np.full(512, np.inf, np.float32), ordinary[1], ordinary[2]]
-    return [np.stack(x) for x in (ordinary, ties, tiny, zeros, cube, one_nan, infinities)]
+    return [np.stack(x) for x in (ordinary, ties, tiny, sunk, zeros, cube, one_nan, infinities)]
 
 
 @pytest.mark.parametrize("opcode", FAST)

@@ -276,6 +276,32 @@ def test_a_named_barrier_hands_values_from_one_warp_to_another() -> None:
     assert (x == np.arange(32)).all()
 
 
+def test_a_barrier_with_a_count_can_be_used_again() -> None:
+    text = ptx(
+        """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, 0;
+$again:
+    setp.ge.u32 %p0, %r0, 32;
+    @!%p0 bar.arrive 1, 64;
+    @%p0 bar.sync 1, 64;
+    bar.sync 0;
+    add.u32 %r1, %r1, 1;
+    setp.lt.u32 %p1, %r1, 3;
+    @%p1 bra $again;
+    ret;
+    """
+    )
+    counters = run(text, grid=1, block=64, args=[]).counters
+    assert counters.by_opcode["bar.arrive"] == 6  # both warps, three times
+
+
+def test_a_count_is_of_whole_warps_even_if_the_last_one_is_not_full() -> None:
+    text = ptx("    bar.sync 1, 64;\n    ret;")
+    run(text, grid=1, block=48, args=[])
+    assert "deadlock" in trap_of(text, grid=1, block=32, args=[])
+
+
 def test_a_named_barrier_that_nobody_completes_is_a_deadlock() -> None:
     text = ptx(NAMED.replace("bar.arrive 1, 64;", ""), "u64 x", shared=128)
     x = np.zeros(32, np.uint32)

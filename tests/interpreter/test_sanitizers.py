@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from interpreter.programs import ELEMENT, line_of, ptx
@@ -7,6 +9,7 @@ from interpreter.programs import ELEMENT, line_of, ptx
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import Report, run
 from ptxgen.interpreter.memory import POISON
+from ptxgen.interpreter.race import Access, RaceDetector
 
 # Each thread writes its word of `buf`, then reads its neighbour's.
 NEIGHBOUR = (
@@ -156,6 +159,58 @@ def test_two_threads_that_write_one_word_race_even_in_one_instruction() -> None:
     assert (report.kind, report.threads, report.address) == ("race", (0, 1), 0)
 
 
+def test_atomics_do_not_race_with_each_other_but_with_plain_accesses() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    setp.eq.u32 %p0, %r0, 0;
+    @%p0 st.shared.u32 [buf], 0;
+    bar.sync 0;
+    atom.shared.add.u32 %r1, [buf], 1;
+    atom.shared.max.u32 %r1, [buf], %r0;
+    {sync}
+    ld.shared.u32 %r2, [buf];
+    ret;
+    """
+    assert reports_of(ptx(body.format(sync="bar.sync 0;"), shared=16), []) == ()
+    (report,) = reports_of(ptx(body.format(sync=""), shared=16), [])
+    assert (report.kind, report.other.split()[0]) == ("race", "atom.shared.max.u32")
+
+
+def test_a_write_races_with_a_read_that_another_lane_made_before_its_own() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    setp.eq.u32 %p0, %r0, 0;
+    setp.eq.u32 %p1, %r0, 1;
+    @%p0 st.shared.u32 [buf], 0;
+    bar.sync 0;
+    {first} ld.shared.u32 %r1, [buf];
+    @%p1 ld.shared.u32 %r2, [buf];
+    @%p1 st.shared.u32 [buf], 2;
+    ret;
+    """
+    assert reports_of(ptx(body.format(first="@%p1"), shared=16), []) == ()
+    assert [r.kind for r in reports_of(ptx(body.format(first="@%p0"), shared=16), [])] == ["race"]
+
+
+def test_an_older_read_that_is_looked_at_later_hides_no_newer_one() -> None:
+    race = RaceDetector(ctas=1, width=64, units=128)
+    first, second = np.arange(32), np.arange(32, 64)
+    one = np.full(32, 1)
+
+    def access(ids: np.ndarray[Any, Any], unit: int, width: int = 1) -> Access:
+        return Access(ids, np.full(len(ids), unit), width, unit, unit + width)
+
+    race.write(access(first[:1], 0, 128), at=0)
+    race.join(np.arange(64), np.zeros(64, np.int64))
+    race.read(access(first[:1], 0, 64), at=1)
+    race.release(first, one)
+    race.read(access(first[:1], 0, 128), at=2)
+    race.join(second, one)  # it knows of the first read, not of the second
+    # This looks at the second read only, the next one at both.
+    assert [c.other for c in race.write(access(second[:1], 100), at=3)] == [2]
+    assert [c.other for c in race.write(access(second[:1], 40), at=4)] == [2]
+
+
 def test_halves_of_one_word_may_be_written_by_two_threads() -> None:
     body = """
     mov.u32 %r0, %tid.x;
@@ -268,6 +323,7 @@ def test_a_missing_wait_reads_poison_without_the_sanitizer() -> None:
     text = ptx(
         ELEMENT
         + """
+    st.shared.u32 [buf], 5;
     cp.async.ca.shared.global [buf], [%rd1], 4;
     cp.async.commit_group;
     {wait}

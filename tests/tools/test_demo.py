@@ -23,9 +23,9 @@ from tools import demo as tool
 
 SCRIPT = str(Path(tool.__file__).resolve())
 SMALL = ["--head-dim", "16", "--seq", "24"]
-NAME = "attention_forward_f32_d16_m128_n32_bottom_right_lse"
 
-Run = Callable[..., Any]
+Body = tuple[Any, ...]
+Change = Callable[[Body], Body]
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +50,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
-def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Run], None]]:
+def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change], None]]:
     """Replaces the body of every kernel made from here on by what the test makes of it."""
     forward = flash.build.attention_forward
 
-    def use(change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
+    def use(change: Change) -> None:
         def changed(config: KernelConfig) -> ir.Module:
             module = forward(config)
             kernel = module.kernels[0]
@@ -77,7 +77,7 @@ def failures(found: dict[str, Any]) -> list[str]:
     return found["kernels"][0]["failures"]
 
 
-# ------------------------------------------------------------------------------------ when all is well
+# --------------------------------------------------------------------------------- when all is well
 
 
 def test_the_table_says_what_was_made_and_how_well_it_computes(
@@ -193,7 +193,7 @@ def test_a_gpu_is_used_and_says_the_target(
     assert found["kernels"][0]["target"] == "sm_80"
 
 
-# ------------------------------------------------------------------------------------ when something is wrong
+# -------------------------------------------------------------------------- when something is wrong
 
 
 def test_spilled_registers_fail(
@@ -211,9 +211,9 @@ def test_spilled_registers_fail(
 
 
 def test_a_missing_barrier_fails(
-    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Run], None]
+    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Change], None]
 ) -> None:
-    def without_barriers(body: tuple[Any, ...]) -> tuple[Any, ...]:
+    def without_barriers(body: Body) -> Body:
         return tuple(s for s in body if getattr(s, "opcode", "") != "bar.sync")
 
     broken_kernel(without_barriers)
@@ -276,7 +276,7 @@ def test_a_text_that_reads_back_differently_fails(
 
 
 def test_a_kernel_that_the_verifier_refuses_fails(
-    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Run], None]
+    capsys: pytest.CaptureFixture[str], broken_kernel: Callable[[Change], None]
 ) -> None:
     broken_kernel(lambda body: body[:-1])
     assert tool.main(SMALL) == 1
@@ -299,7 +299,9 @@ def test_an_access_out_of_bounds_fails(
     assert tool.main(SMALL) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "demo.py: error: " in printed.err
+    line = printed.err.splitlines()[-1]
+    assert line.startswith("demo.py: error: kernel attention_forward_f32_d16_")
+    assert "bytes after the end of K " in line
 
 
 # ------------------------------------------------------------------------------------ usage

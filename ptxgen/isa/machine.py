@@ -1,0 +1,79 @@
+"""What the meaning of an instruction may ask of whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]  # one value per thread
+
+
+class Machine(Protocol):
+    """What an instruction that touches more than registers may ask of the interpreter.
+
+    Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active
+    mask itself. A value for an inactive lane may be anything.
+    """
+
+    def load(self, space: str, address: Lanes, type: ScalarType, count: int) -> tuple[Lanes, ...]:
+        """`count` consecutive values of `type` at `address`."""
+
+    def store(
+        self, space: str, address: Lanes, type: ScalarType, values: tuple[Lanes, ...]
+    ) -> None:
+        """Write consecutive values at `address`."""
+
+    def atomic(
+        self,
+        space: str,
+        address: Lanes,
+        type: ScalarType,
+        update: Callable[..., Lanes],
+        operands: tuple[Lanes, ...],
+    ) -> Lanes:
+        """Replace each value at `address` by `update(value, *operands)`, one lane after another;
+        return the old values.
+
+        `update` is called with the values and the operands of some lanes at a time, never two
+        lanes with one address.
+        """
+
+    def copy_async(self, dst: Lanes, src: Lanes, nbytes: int, src_nbytes: Lanes | None) -> None:
+        """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes`
+        become zero.
+        """
+
+    def copy_async_commit(self) -> None:
+        """Close the group of copies started since the last commit."""
+
+    def copy_async_wait(self, pending: int | None) -> None:
+        """Wait until at most `pending` groups are incomplete; None: for all copies."""
+
+    def barrier(self, barrier: Lanes, threads: Lanes | None, *, wait: bool) -> None:
+        """Arrive at a CTA barrier, and wait there unless told otherwise."""
+
+    def warp_sync(self, membermask: Lanes) -> None:
+        """Wait for the lanes of `membermask`."""
+
+    def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
+        """Each lane reads `value` of lane `source` (0..31) of its own warp."""
+
+    def lane_id(self) -> Lanes:
+        """The lane number of each thread, 0..31, uint32."""
+
+    def active(self) -> Lanes:
+        """Which threads execute this instruction, bool."""
+
+    def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
+        """Between generic addresses and those of a space."""
+
+    def fence(self, scope: str) -> None:
+        """Order this thread's memory accesses for the scope."""
+
+    def trap(self, reason: str) -> None:
+        """Stop the kernel."""

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flash.config import (
+    DEFAULT_TILES,
+    AttentionConfig,
+    default_tile,
+    natural_alignment,
+    offered_tiles,
+)
+from flash.tiling import MAX_HEAD_DIM
+from ptxgen.errors import ConfigError, UnsupportedTargetError
+from ptxgen.target import TARGETS, target
+
+TOO_LARGE = (
+    "AttentionConfig: head_dim must be an integer from 1 to 256, got {}; beyond 256 a CTA cannot "
+    "keep its rows in registers and shared memory, where the largest tile that fits 256 is 64 on "
+    "sm_90"
+)
+ENDS = {"tile": "; the largest tile that fits head_dim=64, head_dim_v=64 on sm_80 is 128"}
+
+
+def refused(message: str, **how: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        AttentionConfig(**{"head_dim": 64, **how})
+
+
+@pytest.mark.parametrize("value", [0, -8, 3.5, 10**9, 257, True, "64", None, float("nan")])
+def test_a_head_dim_that_no_kernel_has_is_refused(value: Any) -> None:
+    refused(TOO_LARGE.format(repr(value)), head_dim=value)
+
+
+def test_a_head_dim_v_is_refused_by_its_own_name() -> None:
+    refused(TOO_LARGE.format("0").replace("head_dim must", "head_dim_v must"), head_dim_v=0)
+
+
+@pytest.mark.parametrize("value", [0, -16, 8, 48, 256, 16.0, "16"])
+@pytest.mark.parametrize("name", ["tile", "block_q"])
+def test_a_tile_that_is_not_offered_is_refused_with_the_largest_that_fits(
+    name: str, value: Any
+) -> None:
+    refused(
+        f"AttentionConfig: {name} must be one of 16, 32, 64, 128, 'auto', got {value!r}"
+        + ENDS["tile"],
+        **{name: value},
+    )
+
+
+def test_more_shared_memory_than_any_target_has_is_refused() -> None:
+    refused(
+        "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
+        "of shared memory, but sm_90 allows 232448 bytes per block; the largest tile that fits is "
+        "32",
+        head_dim=256, tile=128, block_q=128,
+    )  # fmt: skip
+
+
+def test_more_shared_memory_than_the_target_has_is_refused() -> None:
+    refused(
+        "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
+        "of shared memory, but sm_86 allows 101376 bytes per block; no tile fits with "
+        "block_q=128: use a smaller block_q, or block_q='auto'",
+        head_dim=256, tile=128, block_q=128, target="sm_86",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"dtype": "f16"}, "dtype must be one of 'f32', got 'f16'"),
+        (
+            {"causal": "diagonal"},
+            "causal must be one of False, True, 'bottom_right', 'top_left', got 'diagonal'",
+        ),
+        ({"causal": 1}, "causal must be one of False, True, 'bottom_right', 'top_left', got 1"),
+        ({"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto', got 2"),
+        ({"return_lse": 1}, "return_lse must be True or False, got 1"),
+        (
+            {"softmax_scale": float("inf")},
+            "softmax_scale must be a finite number or None for 1/sqrt(head_dim), got inf",
+        ),
+        (
+            {"softmax_scale": "1"},
+            "softmax_scale must be a finite number or None for 1/sqrt(head_dim), got '1'",
+        ),
+    ],
+)
+def test_a_wrong_choice_is_refused_with_the_right_ones(how: dict[str, Any], message: str) -> None:
+    refused(f"AttentionConfig: {message}", **how)
+
+
+def test_an_unknown_target_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnsupportedTargetError, match=r"did you mean 'sm_90'"):
+        AttentionConfig(64, target="sm90")
+
+
+def test_a_config_is_a_value() -> None:
+    config = AttentionConfig(64, causal=True)
+    assert config == AttentionConfig(64, 64, causal="bottom_right")
+    assert hash(config) == hash(AttentionConfig(64, 64, causal="bottom_right"))
+    with pytest.raises(FrozenInstanceError):
+        config.head_dim = 32  # type: ignore[misc]
+
+
+def test_a_numpy_integer_is_a_head_dim() -> None:
+    config = AttentionConfig(np.int64(64))  # type: ignore[arg-type]
+    assert config == AttentionConfig(64)
+    assert type(config.head_dim) is int
+
+
+def test_the_default_scale_is_one_over_the_root_of_head_dim() -> None:
+    assert AttentionConfig(64).scale == 0.125
+    assert AttentionConfig(64, softmax_scale=-2).scale == -2.0
+
+
+@pytest.mark.parametrize(
+    ("dims", "alignment"), [((64, 64), 16), ((6, 4), 8), ((3, 4), 4), ((64, 2), 8)]
+)
+def test_the_natural_alignment_is_what_dense_arrays_have(
+    dims: tuple[int, int], alignment: int
+) -> None:
+    assert natural_alignment(*dims) == alignment
+    assert AttentionConfig(*dims).kernel().alignment == alignment
+
+
+def test_every_head_dim_of_the_table_has_its_default_on_every_target() -> None:
+    for name, limits in TARGETS.items():
+        for head_dim in range(1, MAX_HEAD_DIM + 1):
+            config = AttentionConfig(head_dim, target=name)
+            tiling = config.kernel().tiling
+            assert (tiling.tile, tiling.block_q) == default_tile(head_dim, limits), config
+            assert tiling.shared_bytes <= limits.shared_per_block_optin
+
+
+def test_the_table_is_sorted_so_that_the_first_match_is_meant() -> None:
+    assert list(DEFAULT_TILES) == sorted(DEFAULT_TILES, reverse=True)
+    for row in DEFAULT_TILES.values():
+        assert list(row) == sorted(row)
+        assert max(row) == MAX_HEAD_DIM
+
+
+def test_a_given_tile_takes_the_largest_block_q_that_goes_with_it() -> None:
+    # 128 keys of 64 values leave no room for 128 queries in 99 KiB.
+    assert AttentionConfig(64, tile=128, target="sm_86").kernel().tiling.block_q == 32
+    assert AttentionConfig(64, block_q=16, target="sm_86").kernel().tiling.block_q == 16
+
+
+def test_micro_tiles_are_four_by_four_at_least() -> None:
+    for name in TARGETS:
+        for head_dim in (1, 64, 111, 256):
+            for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
+                config = AttentionConfig(head_dim, tile=tile, block_q=block_q, target=name)
+                tiling = config.kernel().tiling
+                assert tiling.rows >= 4
+                assert tiling.keys >= 4
+                assert tiling.chunks >= 1  # of four outputs each
+
+
+def test_the_name_says_the_configuration() -> None:
+    config = AttentionConfig(64, 32, causal=True, return_lse=True, tile=32, block_q=64, alignment=8)
+    assert config.kernel().name == (
+        "attention_forward_f32_d64v32_m64_n32_bottom_right_lse_align8"
+    )

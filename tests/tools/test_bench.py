@@ -1,0 +1,920 @@
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flash.config import AttentionConfig
+from flash.cpu import attention_cpu
+from flash.reference import attention_reference
+from ptxgen import interpreter
+from ptxgen.check.verify import verify
+from ptxgen.errors import AssemblerError, BackendError
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import TARGETS, target
+from ptxgen.text import render
+from tools import (
+    bench,
+    bench_build,
+    bench_ceilings,
+    bench_cpu,
+    bench_device,
+    bench_error,
+    bench_gpu,
+    bench_launch,
+    bench_record,
+    bench_report,
+    bench_torch,
+)
+from tools.bench_record import Found, Goal, Job, Measurement, measured
+
+SCRIPT = Path(bench.__file__).resolve()
+SM_80 = target("sm_80")
+
+
+def by_name(found: Found) -> dict[str, Measurement]:
+    return {item.name: item for item in found if isinstance(item, Measurement)}
+
+
+def remarks(found: Found) -> list[str]:
+    return [item for item in found if isinstance(item, str)]
+
+
+# ---------------------------------------------------------------------------- records
+
+
+def test_statistics_are_median_minimum_and_distance_of_quartiles() -> None:
+    found = measured("a", "ms", [4.0, 1.0, 3.0, 2.0, 10.0])
+    assert (found.repeats, found.median, found.minimum, found.iqr) == (5, 3.0, 1.0, 2.0)
+
+
+def test_a_single_sample_has_no_spread() -> None:
+    found = measured("a", "ms", [4.0])
+    assert (found.repeats, found.median, found.minimum, found.iqr) == (1, 4.0, 4.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("relation", "median", "met"),
+    [("<=", 2.0, True), ("<=", 2.1, False), (">=", 2.0, True), (">=", 1.9, False)],
+)
+def test_a_goal_is_met_on_its_edge(relation: str, median: float, met: bool) -> None:
+    assert Goal(relation, 2).met_by(median) is met
+
+
+def test_a_measurement_in_json_says_whether_its_goal_was_met() -> None:
+    found = measured("a", "ms", [3.0], config={"d": 64}, goal=Goal("<=", 2), headline=True)
+    assert found.as_json() == {
+        "name": "a",
+        "config": {"d": 64},
+        "unit": "ms",
+        "repeats": 1,
+        "median": 3.0,
+        "min": 3.0,
+        "iqr": 0.0,
+        "headline": True,
+        "goal": "<= 2",
+        "goal_met": False,
+    }
+
+
+def test_what_json_cannot_say_becomes_null() -> None:
+    found = measured("a", "x", [math.inf]).as_json()
+    assert (found["median"], found["min"], found["iqr"]) == (None, None, None)
+
+
+def test_contestants_take_turns_in_alternating_order_and_first_calls_do_not_count() -> None:
+    calls: list[str] = []
+    ticks = iter(range(100))
+
+    def timer(work: Callable[[], object]) -> float:
+        work()
+        return next(ticks)
+
+    works = {name: functools.partial(calls.append, name) for name in "ab"}
+    samples = bench_record.interleaved(works, rounds=2, batch=2, dropped=1, timer=timer)
+    assert "".join(calls) == "aaabbbbbbaaa"
+    assert samples == {"a": [[1, 2], [10, 11]], "b": [[4, 5], [7, 8]]}
+    assert bench_record.flat(samples["a"]) == [1, 2, 10, 11]
+
+
+def test_a_ratio_is_of_the_medians_of_one_round() -> None:
+    # The machine is ten times slower in the second round, for both.
+    assert bench_record.ratios([[2, 2, 90], [20, 20]], [[4, 4], [40, 40]]) == [0.5, 0.5]
+
+
+def test_timed_calls_warm_up_first() -> None:
+    calls: list[int] = []
+    assert len(bench_record.timed(lambda: calls.append(1), 3, warmup=2)) == 3
+    assert len(calls) == 5
+
+
+# ---------------------------------------------------------------------------- report
+
+
+def a_section() -> bench_report.Section:
+    return bench_report.Section(
+        "emit",
+        "text",
+        [
+            measured("fast", "ms", [1.25, 1.5, 1.75], goal=Goal("<=", 2), headline=True),
+            measured("slow", "us", [12345.6], config={"d": 64}, goal=Goal("<=", 1)),
+        ],
+        ["quiet machine"],
+    )
+
+
+def test_the_table_shows_sections_and_then_the_headlines() -> None:
+    sections = [a_section(), bench_report.Section("gpu", "none", remarks=["not measured"])]
+    assert bench_report.table(sections) == (
+        "emit: text\n"
+        "               median  unit   min   IQR  n         goal\n"
+        "  fast            1.5  ms    1.25  0.25  3     <= 2 met\n"
+        "  slow [d=64]  12,346  us                1  <= 1 MISSED\n"
+        "  * quiet machine\n"
+        "\n"
+        "gpu: none\n"
+        "  nothing measured\n"
+        "  * not measured\n"
+        "\n"
+        "headlines\n"
+        "        median  unit   min   IQR  n      goal\n"
+        "  fast     1.5  ms    1.25  0.25  3  <= 2 met\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (3.0, "3"), (1234567.8, "1,234,568"), (0.123456, "0.1235"), (math.inf, "inf")],
+)
+def test_numbers_for_people(value: float, text: str) -> None:
+    assert bench_report.number(value) == text
+
+
+def test_the_document_says_where_its_numbers_come_from() -> None:
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    found = json.loads(
+        bench_report.as_text(bench_report.document([a_section()], quick=True, device={"name": "G"}))
+    )
+    assert found["schema"] == bench_report.SCHEMA
+    assert datetime.datetime.fromisoformat(found["date"]) >= before
+    assert found["command"] == "python tools/bench.py --only emit --quick"
+    assert found["device"] == {"name": "G"}
+    assert found["machine"]["cores"] == os.cpu_count()
+    assert found["machine"]["cpu"]
+    assert found["versions"]["numpy"] == np.__version__
+    assert found["sections"]["emit"]["remarks"] == ["quiet machine"]
+    for measurement in found["sections"]["emit"]["measurements"]:
+        assert measurement["command"] == "python tools/bench.py --only emit --quick"
+
+
+def test_a_document_without_a_gpu_has_no_device() -> None:
+    assert "device" not in bench_report.document([a_section()], quick=False, device=None)
+
+
+@pytest.mark.parametrize(
+    ("sections", "quick", "device", "name"),
+    [
+        (["emit", "cpu"], False, None, "all-cpu.json"),
+        (["emit"], False, None, "emit-cpu.json"),
+        (["emit"], True, "NVIDIA H200 (PCIe)", "quick-emit-nvidia-h200-pcie.json"),
+    ],
+)
+def test_a_result_is_named_after_its_sections_and_device(
+    sections: list[str], quick: bool, device: str | None, name: str
+) -> None:
+    path = bench_report.result_path(sections, ["emit", "cpu"], quick, device)
+    assert path == bench_report.ROOT / "benchmarks" / "results" / name
+
+
+def test_a_result_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.json"
+    bench_report.write_atomically(path, "é\n")
+    assert path.read_text(encoding="utf-8") == "é\n"
+    assert os.listdir(path.parent) == ["a.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_failed_write_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match=r"^no space$"):
+        bench_report.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+# ---------------------------------------------------------------------------- emit, assemble
+
+
+def test_warm_emission_is_measured_in_whole_and_by_line() -> None:
+    found = by_name(bench_build._warm(bench_build.EMITTED[0], 1))
+    whole, line = found["emit, warm"], found["per line"]
+    assert whole.goal == Goal("<=", 20)
+    lines = render(bench_build.build(bench_build.EMITTED[0].kernel()).module).count("\n")
+    assert line.config["lines"] == lines
+    assert line.median == pytest.approx(whole.median * 1000 / lines)
+
+
+def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    import flash.build
+
+    built: list[str] = []
+    make = flash.build.attention_forward
+
+    def counted(kernel: Any) -> Any:
+        built.append(kernel.name)
+        return make(kernel)
+
+    monkeypatch.setattr(flash.build, "attention_forward", counted)
+    bench_build._warm(AttentionConfig(16, tile=16, block_q=16), 2)
+    assert len(built) == 4  # for the lines, the warm-up, and two samples
+
+
+def test_a_fresh_process_that_fails_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_build, "_EMIT", ("-c", "raise SystemExit('broken')"))
+    found = bench_build._cold(1)
+    assert remarks(found) == ["python -c raise SystemExit('broken') could not be measured: broken"]
+    assert len(by_name(found)) == 2
+
+
+def test_heavy_modules_are_found_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "onnx.py").touch()
+    script = tmp_path / "emit.py"
+    script.write_text("import onnx, sys; sys.stdout.buffer.write(b'ptx'); sys.exit(0)")
+    monkeypatch.setattr(bench_build, "_EMIT", (str(script), "--head-dim", "128"))
+    found = by_name(bench_build._imports())["heavy modules imported by tools/emit.py"]
+    assert (found.median, found.config) == (1, {"found": "onnx"})
+
+
+def test_a_module_is_heavy_by_its_top_level_name() -> None:
+    assert bench_build.heavy_among(["json", "torch", "cuda", "torchx"]) == ["cuda", "torch"]
+
+
+def elf(sections: dict[str, bytes]) -> bytes:
+    """A minimal ELF file of 64 bits: header, contents, names, section headers."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in sections) + b".shstrtab\0"
+    content, headers = b"", [bytes(64)]
+    for name, data in (sections | {".shstrtab": names}).items():
+        at = names.index(name.encode() + b"\0")
+        headers.append(
+            struct.pack("<IIQQQQ", at, 1, 0, 0, 64 + len(content), len(data)) + bytes(24)
+        )
+        content += data
+    header = b"\x7fELF" + bytes(36) + struct.pack("<Q", 64 + len(content)) + bytes(10)
+    header += struct.pack("<HHH", 64, len(headers), len(headers) - 1)
+    return header + content + b"".join(headers)
+
+
+def test_code_is_what_lies_in_text_sections() -> None:
+    cubin = elf({".text.first": bytes(48), ".nv.info": bytes(7), ".text.second": bytes(16)})
+    assert bench_build.code_bytes(cubin) == 64
+
+
+@pytest.mark.ptxas
+def test_assembly_is_measured_with_its_resources() -> None:
+    found = by_name(bench_build._assemble(AttentionConfig(16, tile=16, block_q=16), 1))
+    assert found["spilled"].median == 0
+    assert found["registers"].median > 16
+    assert found["shared memory"].median > 1000
+    assert 0 < found["occupancy"].median <= 100
+    assert found["SASS, padding included"].median > 100
+    assert found["time of ptxas"].unit == "ms"
+
+
+def test_assembly_without_an_assembler_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(**_: object) -> Assembler:
+        raise BackendError("no PTX assembler found:\n  here")
+
+    monkeypatch.setattr(bench_build, "find_assembler", none)
+    config = AttentionConfig(16, tile=16, block_q=16)
+    assert bench_build._assemble(config, 1) == [
+        f"{config.kernel().name} was not assembled: no PTX assembler found:"
+    ]
+
+
+# ---------------------------------------------------------------------------- cpu, interpreter
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_plain_numpy_attention_is_right(causal: bool) -> None:
+    q, k, v = bench_cpu.normal((1, 2, 5, 8), (1, 2, 9, 8), (1, 2, 9, 8))
+    exact, _ = attention_reference(q, k, v, causal=causal)
+    np.testing.assert_allclose(bench_cpu.dense_attention(q, k, v, causal), exact, atol=1e-6)
+
+
+def without_torch(name: str) -> ModuleType:
+    raise ImportError(f"No module named {name!r}")
+
+
+def test_the_cpu_backend_is_compared_with_numpy_where_torch_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
+    found = bench_cpu.compare(32, True, 2, 1, heads=2, head_dim=8)
+    assert remarks(found) == [
+        "no comparison with PyTorch: No module named 'torch'; pip install torch"
+    ]
+    assert list(by_name(found)) == ["ours", "numpy N²", "time of ours / numpy N²"]
+    assert by_name(found)["time of ours / numpy N²"].repeats == 2
+
+
+def test_the_cpu_backend_is_compared_with_torch(torch: ModuleType) -> None:
+    found = bench_cpu.compare(32, True, 1, 1, heads=2, head_dim=8)
+    assert remarks(found) == []
+    assert by_name(found)["time of ours / torch"].goal == Goal("<=", 1.3)
+
+
+def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(q: Any, k: Any, v: Any, out: Any, *rest: Any, **how: Any) -> None:
+        attention_cpu(q, k, v, out, *rest, **how)
+        out += 1
+
+    monkeypatch.setattr(bench_cpu, "attention_cpu", wrong)
+    monkeypatch.setattr(bench_cpu.importlib, "import_module", without_torch)
+    found = remarks(bench_cpu.compare(16, False, 1, 1, heads=1, head_dim=8))
+    assert [r[:38] for r in found[1:]] == ["WRONG: ours and numpy N² differ by 1 at"] or [
+        r.split(" by ")[0] for r in found[1:]
+    ] == ["WRONG: ours and numpy N² differ"]
+
+
+def test_the_interpreter_is_measured_in_instructions_of_threads() -> None:
+    found = by_name(bench_cpu.interpret(8, 1, 1, 16, False, 1))
+    assert list(found) == ["interpreter", "speed", "sanitized", "sanitized / plain"]
+    ms, rate = found["interpreter"].median, found["speed"].median
+    instructions = rate * ms * 1e3
+    assert instructions == pytest.approx(round(instructions))
+    assert instructions > 1000
+    ratio = found["sanitized"].median / ms
+    assert found["sanitized / plain"].median == pytest.approx(ratio)
+
+
+# ---------------------------------------------------------------------------- launch
+
+
+@pytest.fixture
+def fake() -> ModuleType:
+    pytest.importorskip("cuda.bindings.driver")
+    return bench_launch.load_fake_driver()
+
+
+@pytest.mark.parametrize(
+    ("kind", "current", "calls"),
+    [
+        ("torch", True, "cuCtxGetCurrent, cuLaunchKernel"),
+        ("cupy", True, "cuCtxGetCurrent, cuLaunchKernel"),
+        ("torch", False, "cuCtxGetCurrent, cuCtxPushCurrent, cuLaunchKernel, cuCtxPopCurrent"),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_a_repeated_launch_makes_few_driver_calls(kind: str, current: bool, calls: str) -> None:
+    found = bench_launch.launches(kind, current, samples=2, calls=2)
+    assert remarks(found) == [f"driver calls with {kind} arrays, current={current}: {calls}"]
+    assert by_name(found)["driver calls of one launch"].median == len(calls.split(", "))
+    assert by_name(found)["Python of one launch"].repeats == 2
+
+
+def test_answering_at_once_keeps_the_answers_and_records_nothing(fake: ModuleType) -> None:
+    driver = fake.FakeDriver()
+    expected = driver.cuDeviceGetCount()
+    bench_launch.answer_at_once(driver, ["cuDeviceGetCount", "cuLaunchKernel"])
+    driver.calls.clear()
+    assert driver.cuDeviceGetCount() == expected
+    assert driver.cuLaunchKernel("anything") == (driver.CUresult.CUDA_SUCCESS,)
+    assert driver.calls == []
+
+
+def test_launches_without_the_fake_driver_are_a_remark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench_launch, "_FAKE", tmp_path / "fake_driver.py")
+    assert bench_launch.launches("torch", True, 1) == [
+        "launch overhead was not measured: tests/fake_driver.py is not there; "
+        "run in a checkout of the repository"
+    ]
+
+
+def test_reading_stand_ins_and_real_tensors_is_measured(torch: ModuleType) -> None:
+    found = bench_launch.readings(1, calls=1)
+    kinds = [item.config["arrays"] for item in found if isinstance(item, Measurement)]
+    assert kinds == ["stand-ins", "tensors on the CPU"]
+
+
+# ---------------------------------------------------------------------------- ceilings
+
+
+def test_the_fma_kernel_adds_up_its_chains() -> None:
+    module = bench_ceilings.fma_kernel(SM_80, chains=4, unroll=2, threads=32)
+    out = np.zeros(64, np.float32)
+    args = [out, 3, np.float32(0.5), np.float32(1)]
+    interpreter.run(module, grid=2, block=32, args=args)
+    expected = 0.0
+    for x in range(4):
+        value = float(x)
+        for _ in range(6):
+            value = value * 0.5 + 1  # exact: few bits
+        expected += value
+    np.testing.assert_array_equal(out, np.full(64, expected, np.float32))
+
+
+def test_the_fma_kernel_does_as_many_operations_as_are_counted() -> None:
+    module = bench_ceilings.fma_kernel(SM_80)
+    args = [np.zeros(2 * 256, np.float32), 3, np.float32(1), np.float32(0)]
+    result = interpreter.run(module, grid=2, block=256, args=args)
+    fmas = 32 * sum(n for op, n in result.counters.by_opcode.items() if op.startswith("fma."))
+    assert bench_ceilings.fma_flops(ctas=2, turns=3) == 2 * fmas
+
+
+def test_the_copy_kernel_copies_everything_once() -> None:
+    module = bench_ceilings.copy_kernel(SM_80, threads=32)
+    words = 3 * bench_ceilings.bytes_per_cta(32) // 4
+    source = np.arange(words, dtype=np.float32)
+    copy = np.full(words + 1, -1, np.float32)
+    interpreter.run(module, grid=3, block=32, args=[source, copy])
+    np.testing.assert_array_equal(copy[:-1], source)
+    assert copy[-1] == -1
+
+
+KERNELS = (bench_ceilings.fma_kernel, bench_ceilings.copy_kernel)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_ceilings_kernels_are_valid_for_every_target(kernel: Any, name: str) -> None:
+    assert verify(kernel(target(name))) == ()
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_ceilings_kernels_fill_a_multiprocessor_without_spills(
+    kernel: Any, assembler: Assembler
+) -> None:
+    for name in ("sm_75", "sm_90a"):
+        (usage,) = assembler.assemble(render(kernel(target(name))), name).kernels
+        assert (usage.spill_load_bytes, usage.spill_store_bytes) == (0, 0)
+        threads = target(name).threads_per_sm
+        ctas = target(name).blocks_per_sm_for(bench_ceilings.THREADS, usage.registers, 0)
+        assert ctas * bench_ceilings.THREADS == threads
+
+
+def test_the_peak_on_paper_of_an_h100() -> None:
+    # NVIDIA H100 data sheet, SXM: 67 TFLOP/s of f32, 132 multiprocessors, 1980 MHz.
+    assert bench_ceilings.peak_flops(target("sm_90a"), 132, 1980) == pytest.approx(67e12, rel=5e-3)
+
+
+# ---------------------------------------------------------------------------- errors
+
+
+def test_the_sampled_rows_are_of_the_output_and_include_the_ends() -> None:
+    b, h, rows = bench_error.sampled_rows((3, 2, 7, 64), 50)
+    assert set(b) == {0, 1, 2}
+    assert set(h) == {0, 1}
+    assert (rows[0], rows[1]) == (0, 6)
+    assert set(rows) == set(range(7))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_judge_measures_in_errors_of_the_same_precision(causal: bool) -> None:
+    q, k, v = arrays = tuple(bench_cpu.normal(*[(2, 3, 9, 16)] * 3))
+    rows = bench_error.sampled_rows(q.shape, 20)
+    judge = bench_error.Judge.of(arrays, rows, causal)
+    exact, _ = attention_reference(q, k, v, causal=causal)
+    same, _ = attention_reference(q, k, v, causal=causal, dtype=np.float32)
+    assert judge.ratio(exact[rows]) < 1e-6
+    assert 0.3 < judge.ratio(same[rows]) < 3
+    other, _ = attention_reference(q, k, v, causal=not causal)
+    assert judge.ratio(other[rows]) > 1e3
+
+
+def test_nan_is_an_infinite_error() -> None:
+    judge = bench_error.Judge(np.zeros((2, 4)), 1e-7)
+    assert judge.ratio(np.array([[0, 0, 0, 0], [0, np.nan, 0, 0]])) == math.inf
+
+
+# ---------------------------------------------------------------------------- gpu
+
+
+SHAPE = bench_gpu.Shape(8, 32, True, tokens=64, width=16)  # batch 2, 2 heads
+
+
+@pytest.fixture
+def driver(fake: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A simulated GPU that computes attention and on which every launch takes 1.5 ms."""
+    driver = fake.FakeDriver(version=1000)  # too old for cubins: programs stay text
+    driver.gpu_ms = 1.5
+
+    def compute(launch: Any) -> None:
+        if not launch.entry.startswith("attention"):
+            return
+        like = np.empty(SHAPE.size, np.float32)
+        q, k, v = (driver.fetch(launch.values[name], like) for name in "QKV")
+        out, _ = attention_reference(q, k, v, causal=True, dtype=np.float32)
+        driver.view(launch.values["O"], out.nbytes)[:] = out.view(np.uint8).reshape(-1)
+
+    driver.on_launch = compute
+    monkeypatch.setattr(bench_device.Gpu, "clocks", lambda self: {"clocks.max.sm": "1980 MHz"})
+    monkeypatch.setattr(bench_gpu, "torch_with_gpu", lambda: (None, "no comparison"))
+    return driver
+
+
+@pytest.fixture
+def gpu(driver: Any) -> bench_device.Gpu:
+    return bench_device.open_gpu(CudaBackend(driver))
+
+
+def test_the_fma_ceiling_is_operations_over_time(gpu: bench_device.Gpu, driver: Any) -> None:
+    found = by_name(bench_gpu.fma_ceiling(gpu, repeats=3, turns=4))
+    flops = 2 * 16 * 16 * 4 * 2048 * 132  # chains, unroll, turns, threads of an SM, SMs
+    assert found["FMA ceiling"].median == pytest.approx(flops / 1.5e-3 / 1e12)
+    assert gpu.fma_flops == pytest.approx(flops / 1.5e-3)
+    assert found["FMA peak on paper"].config == {"clock_mhz": 1980}
+    assert driver.launches[-1].grid == (132 * 8, 1, 1)
+    assert driver.memory == {}
+
+
+def test_the_copy_ceiling_counts_bytes_in_and_out(gpu: bench_device.Gpu, driver: Any) -> None:
+    found = by_name(bench_gpu.copy_ceiling(gpu, repeats=3, nbytes=1 << 20))
+    rate = found["copy ceiling, read + written"].median
+    assert rate == pytest.approx(2 * (1 << 20) / 1.5e-3 / 1e12)
+    assert driver.launches[-1].grid == (64, 1, 1)
+    assert driver.memory == {}
+
+
+def test_our_kernel_is_measured_by_what_it_computes(gpu: bench_device.Gpu, driver: Any) -> None:
+    gpu.fma_flops = 1e9
+    found = bench_gpu.against_torch(gpu, SHAPE, 2, 2)
+    assert remarks(found) == ["no comparison"]
+    named = by_name(found)
+    assert named["ours"].median == pytest.approx(1.5)
+    pairs = 2 * 2 * (32 * 33 // 2)  # batch, heads, pairs of query and key
+    assert named["ours, useful"].median == pytest.approx(4 * 8 * pairs / 1.5e-3 / 1e12)
+    computed = named["ours, computed"].median
+    assert computed > named["ours, useful"].median
+    assert named["computed, of the FMA ceiling"].median == pytest.approx(computed * 1e5)
+    assert named["computed, of the FMA ceiling"].goal is None  # too short a sequence for it
+    assert 0 < named["error of ours / numpy f32"].median < 2
+    assert driver.memory == {}
+
+
+def test_the_goal_of_the_ceiling_is_for_long_sequences(gpu: bench_device.Gpu) -> None:
+    gpu.fma_flops = 1e9
+    shape = bench_gpu.Shape(8, 4096, False, tokens=4096, width=8)
+    with bench_gpu.on_device(gpu, shape) as arrays:
+        _, made, geometry = arrays.contestant(gpu)
+    found = bench_gpu._rates(gpu, shape, [[1.0]], made, geometry, {})
+    assert found[-1].goal == Goal(">=", 50)
+
+
+def test_a_wrong_kernel_has_an_error_far_beyond_its_goal(
+    gpu: bench_device.Gpu, driver: Any
+) -> None:
+    driver.on_launch = lambda _: None  # O stays zero
+    found = by_name(bench_gpu.against_torch(gpu, SHAPE, 1, 1))["error of ours / numpy f32"]
+    assert found.goal is not None
+    assert not found.goal.met_by(found.median)
+
+
+def test_torch_is_measured_beside_our_kernel(
+    gpu: bench_device.Gpu, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attend() -> Any:
+        driver._clock_ms += 3.0
+        q, k, v = bench_cpu.normal(*[SHAPE.size] * 3)
+        out, _ = attention_reference(q, k, v, causal=True)
+        return SimpleNamespace(cpu=lambda: SimpleNamespace(numpy=lambda: out))
+
+    torch = SimpleNamespace(from_numpy=lambda _: SimpleNamespace(to=lambda _: None))
+    monkeypatch.setattr(bench_gpu, "torch_with_gpu", lambda: (torch, ""))
+    monkeypatch.setattr(bench_gpu, "torch_contestants", lambda *_: ({"T": attend}, ["U refuses"]))
+    found = bench_gpu.against_torch(gpu, SHAPE, 2, 1)
+    assert remarks(found) == ["U refuses"]
+    named = by_name(found)
+    assert named["speed of ours / T"].median == pytest.approx(2.0)
+    assert named["T, useful"].median == pytest.approx(named["ours, useful"].median / 2)
+    assert named["error of T / numpy f32"].median < 1e-6
+
+
+def test_every_offered_tile_is_measured_beside_the_default(gpu: bench_device.Gpu) -> None:
+    found = bench_gpu.tiles(gpu, SHAPE, 1, 1, quick=True)
+    tiles = [(m.config["tile"], m.config["block_q"]) for m in found if m.name == "ours"]
+    default = AttentionConfig(8).kernel(gpu.target).tiling
+    assert tiles[0] == (default.tile, default.block_q)
+    assert len(set(tiles)) == 2
+    assert found[-1].name == "time of the default tile / the best"
+    assert found[-1].median == pytest.approx(1.0)
+
+
+def test_the_default_tile_is_compared_with_the_fastest(
+    gpu: bench_device.Gpu, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, default = driver.on_launch, AttentionConfig(8, causal=True).kernel(gpu.target).name
+
+    def slow_default(launch: Any) -> None:
+        driver._clock_ms += 1.5 * (launch.entry == default)
+        compute(launch)
+
+    driver.on_launch = slow_default
+    found = bench_gpu.tiles(gpu, SHAPE, 1, 1, quick=True)
+    assert found[-1].median == pytest.approx(2.0)
+
+
+def test_samples_hold_enough_calls_for_the_clock_of_events() -> None:
+    assert [bench_gpu.calls_for(ms) for ms in (0.0, 0.5, 3.0, 10.0, 500.0)] == [64, 20, 4, 1, 1]
+
+
+def test_a_shape_keeps_tokens_and_width() -> None:
+    assert bench_gpu.Shape(64, 1024, False).size == (16, 32, 1024, 64)
+    assert bench_gpu.Shape(128, 8192, False).size == (2, 16, 8192, 128)
+
+
+def test_the_ceilings_come_before_what_is_held_against_them(gpu: bench_device.Gpu) -> None:
+    labels = [job.label for job in bench_gpu.gpu_jobs(gpu, quick=True)]
+    assert labels == [
+        "FMA ceiling",
+        "copy ceiling",
+        "attention (16, 32, 1024, 64) causal=False",
+        "attention (16, 32, 1024, 64) causal=True",
+        "tiles (16, 32, 1024, 64) causal=False",
+        "tiles (16, 32, 1024, 64) causal=True",
+    ]
+    assert len(bench_gpu.gpu_jobs(gpu, quick=False)) == 2 + 12 + 4
+
+
+def test_the_device_is_described_with_its_clocks(gpu: bench_device.Gpu) -> None:
+    found = gpu.describe()
+    assert (found["name"], found["target"], found["driver_version"]) == (
+        "Fake H100", "sm_90a", (1, 0),
+    )  # fmt: skip
+    assert found["nvidia_smi"] == {"clocks.max.sm": "1980 MHz"}
+
+
+def test_what_nvidia_smi_says_is_taken_apart() -> None:
+    cells = ["NVIDIA H200", "570.1", "1980 MHz", "1980 MHz", "3201 MHz", "3201 MHz"]
+    said = ", ".join([*cells, "77 W", "700 W", "30", "Enabled"])
+    found = bench_device.parse_smi(said + "\nsecond, device\n")
+    assert found["clocks.max.sm"] == "1980 MHz"
+    assert found["ecc.mode.current"] == "Enabled"
+    assert bench_device.parse_smi("No devices were found\n") == {}
+
+
+def test_clocks_are_empty_without_nvidia_smi(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = bench_device.open_gpu(CudaBackend(driver))
+    monkeypatch.undo()
+
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert gpu.clocks() == {}
+
+
+def test_no_gpu_is_a_backend_error(fake: ModuleType) -> None:
+    driver = fake.FakeDriver()
+    driver.devices = ()
+    with pytest.raises(BackendError) as caught:
+        bench_device.open_gpu(CudaBackend(driver))
+    assert str(caught.value) == "cannot open the GPU: the driver lists no device"
+
+
+def test_every_backend_of_torch_is_tried_with_both_precisions(torch: ModuleType) -> None:
+    # On the CPU PyTorch has no kernel for most of them, which is what a refusal looks like.
+    tensors = [torch.zeros(1, 1, 4, 8) for _ in range(3)]
+    found, refusals = bench_torch.torch_contestants(torch, tensors, True)
+    tried = [*found, *(refusal.partition(" refuses ")[0] for refusal in refusals)]
+    assert sorted(tried) == sorted(
+        f"torch {name} tf32={tf32}" for name in bench_torch.BACKENDS for tf32 in ("off", "on")
+    )
+    assert "torch MATH tf32=off" in found
+    assert found["torch MATH tf32=off"]().shape == (1, 1, 4, 8)
+
+
+def test_tensorfloat32_is_as_it_was_after_a_contestant() -> None:
+    matmul, cudnn = SimpleNamespace(allow_tf32=False), SimpleNamespace(allow_tf32=True)
+    torch = SimpleNamespace(
+        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul), cudnn=cudnn)
+    )
+    with bench_torch.products_in_tf32(torch, True):
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, True)
+
+
+def test_torch_without_a_gpu_is_told(torch: ModuleType) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert bench_torch.torch_with_gpu() == (
+        None,
+        f"no comparison with PyTorch: torch {torch.__version__} sees no GPU",
+    )
+
+
+# ---------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def sections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[Job]]:
+    """Sections of one job each that take no time, results below `tmp_path`, and no GPU."""
+    jobs = {
+        name: [Job(f"the {name}", lambda name=name: [measured(name, "ms", [1.0]), f"of {name}"])]
+        for name in bench._WITHOUT_GPU
+    }
+    for name in jobs:
+        monkeypatch.setitem(bench._WITHOUT_GPU, name, lambda quick, name=name: jobs[name])
+    monkeypatch.setattr(bench, "_REMARKS", {})
+    monkeypatch.setattr(bench, "_gpu", lambda: (None, "cannot open the GPU: none"))
+    monkeypatch.setattr(bench_report, "RESULTS", tmp_path / "results")
+    return jobs
+
+
+def test_a_section_is_measured_shown_and_written(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--only", "emit"]) == 0
+    path = tmp_path / "results" / "emit-cpu.json"
+    said = capsys.readouterr()
+    assert said.out == (
+        "emit: from a configuration to PTX text, in a warm process and in a fresh one\n"
+        "        median  unit  min  IQR  n  goal\n"
+        "  emit       1  ms              1\n"
+        "  * of emit\n"
+    )
+    assert said.err == f"[1/1] emit: the emit\nwritten to {path}\n"
+    found = json.loads(path.read_text())
+    assert list(found["sections"]) == ["emit"]
+    assert found["sections"]["emit"]["measurements"][0]["median"] == 1.0
+
+
+def test_json_on_standard_output_is_what_is_written(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "deep" / "a.json"
+    arguments = ["--only", "launch,cpu", "--quick", "--json", "--output", str(path)]
+    assert bench.main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out == path.read_text()
+    assert list(json.loads(said.out)["sections"]) == ["cpu", "launch"]
+    assert json.loads(said.out)["command"] == "python tools/bench.py --only cpu,launch --quick"
+
+
+def test_without_a_gpu_everything_else_is_measured(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main([]) == 0
+    found = json.loads((tmp_path / "results" / "all-cpu.json").read_text())
+    assert list(found["sections"]) == [*sections, "gpu"]
+    assert found["sections"]["gpu"]["remarks"] == ["not measured: cannot open the GPU: none"]
+
+
+def test_only_gpu_without_one_is_exit_code_4(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--only", "cpu,gpu"]) == 4
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        "bench.py: section gpu needs a GPU: cannot open the GPU: none\n",
+    )
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_gpu_is_part_of_the_result(
+    sections: dict[str, list[Job]],
+    gpu: bench_device.Gpu,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
+    job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
+    monkeypatch.setattr(bench, "gpu_jobs", lambda gpu, quick: [job])
+    assert bench.main(["--only", "gpu"]) == 0
+    found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
+    assert found["device"]["name"] == "Fake H100"
+    assert found["device"]["nvidia_smi_after"] == {"clocks.max.sm": "1980 MHz"}
+    assert found["sections"]["gpu"]["measurements"][0]["name"] == "FMA ceiling"
+
+
+def test_a_failed_part_does_not_end_the_others(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Found:
+        raise AssemblerError("refused")
+
+    sections["emit"].insert(0, Job("bad part", fail))
+    assert bench.main(["--only", "emit"]) == 1
+    found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())["sections"]["emit"]
+    assert found["failed"] == 1
+    assert found["remarks"] == ["FAILED: bad part: refused", "of emit"]
+    assert len(found["measurements"]) == 1
+    assert capsys.readouterr().err.startswith("[1/2] emit: bad part\n[2/2] emit: the emit\n")
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_measuring(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--only", "emit", "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"bench.py: --output must be a file, got the directory {tmp_path}\n"
+    )
+    (tmp_path / "file").touch()
+    assert bench.main(["--only", "emit", "--output", str(tmp_path / "file" / "a.json")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("bench.py: the result cannot be written: ")
+    assert said.endswith("; name another place with --output\n")
+    assert "the emit" not in said
+
+
+def test_a_result_that_cannot_be_written_in_the_end_is_printed(
+    sections: dict[str, list[Job]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert bench.main(["--only", "emit"]) == 2
+    said = capsys.readouterr()
+    assert list(json.loads(said.out)["sections"]) == ["emit"]
+    assert said.err.endswith("bench.py: the result cannot be written: no space\n")
+
+
+def test_list_names_the_sections_and_measures_nothing(
+    sections: dict[str, list[Job]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--list", "--only", "launch,cpu"]) == 0
+    assert capsys.readouterr().out == (
+        "cpu          flash.cpu against PyTorch on the CPU and plain numpy\n"
+        "launch       what a repeated launch costs on the host, without driver and GPU\n"
+    )
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "emit,cpus",
+            "unknown section 'cpus'; did you mean 'cpu'?, "
+            "choose from emit, assemble, cpu, interpreter, launch, gpu",
+        ),
+        (",", "name at least one of emit, assemble, cpu, interpreter, launch, gpu"),
+    ],
+)
+def test_wrong_sections_are_refused(value: str, message: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        bench._sections(value)
+    assert str(caught.value) == message
+
+
+def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["--only", "cpus"])
+    assert caught.value.code == 2
+    assert "argument --only: unknown section 'cpus'" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with bench.progress(2) as begin:
+        begin("one")
+        begin("two")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "[1/2]" not in said.err
+
+
+def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, str(SCRIPT), "--list"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.split()[0] for line in said.stdout.splitlines()] == list(bench.ABOUT)
+    assert said.stderr == ""
