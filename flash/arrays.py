@@ -78,6 +78,17 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     )
 
 
+def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
+    """Why arrays, by name, have no view: one message for each that has none."""
+    problems = []
+    for name, array in arrays.items():
+        try:
+            view(array, name, stream)
+        except LaunchError as error:
+            problems.append(str(error))
+    return problems
+
+
 def host_array(of: ArrayView) -> NDArray[Any]:
     """A numpy array on the memory of a view on the host; it keeps what the view keeps."""
     for array in (of.owner, of.keep):
@@ -171,7 +182,7 @@ def _view_cuda(array: Any, name: str) -> ArrayView:
     strides = interface.get("strides")
     if strides is None:
         strides = _dense_strides(shape)
-    elif any([stride % itemsize for stride in strides]):
+    elif any(stride % itemsize for stride in strides):
         raise LaunchError(
             f"{name} must have strides that are whole elements of {itemsize} bytes, got "
             f"{tuple(strides)} bytes; copy it to a contiguous array"
@@ -185,7 +196,7 @@ def _view_cuda(array: Any, name: str) -> ArrayView:
         dtype,
         ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
         bool(read_only),
-        _library_of(type(array)),
+        "cupy" if type(array).__module__.partition(".")[0] == "cupy" else "cuda_array_interface",
         array,
         None,
         interface.get("stream"),
@@ -200,11 +211,6 @@ def _type_of(typestr: str) -> tuple[str, int]:
     """Numpy's name of a type, in which a foreign byte order shows, and its size in bytes."""
     dtype = np.dtype(typestr)
     return dtype.name if dtype.isnative else dtype.str, dtype.itemsize
-
-
-@functools.lru_cache(maxsize=64)
-def _library_of(kind: type) -> str:
-    return "cupy" if kind.__module__.partition(".")[0] == "cupy" else "cuda_array_interface"
 
 
 def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:

@@ -1,6 +1,8 @@
-"""The f32 forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V (FlashAttention-2, algorithm 1).
+"""The f32 forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
+(FlashAttention-2, algorithm 1).
 
-One CTA computes `block_q` rows of one head. Everything is f32 and each operation is rounded once; `flash/tiling.py` says which thread holds what.
+One CTA computes `block_q` rows of one head. Everything is f32 and each operation is rounded once;
+`flash/tiling.py` says which thread holds what.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Thread:
 
 
 def attention_forward(config: KernelConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `flash/contract.py` says what its parameters mean."""
+    """The module with the kernel of this configuration; `flash/contract.py` says what its
+    parameters mean.
+    """
     t = config.tiling
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     Q_all, K_all, V_all, O_all, LSE = _arrays(k, config)
@@ -172,7 +176,9 @@ class Array:
         return Matrix(first, of_row * F32_BYTES, rows, self.columns, self.width)
 
 
-def _arrays(k: KernelBuilder, config: KernelConfig) -> tuple[Array, Array, Array, Array, Pointer | None]:
+def _arrays(
+    k: KernelBuilder, config: KernelConfig
+) -> tuple[Array, Array, Array, Array, Pointer | None]:
     """Declare the pointers Q, K, V, O and, if wanted, LSE; then the strides of the first four."""
     t = config.tiling
     columns = {"Q": t.head_dim, "K": t.head_dim, "V": t.head_dim_v, "O": t.head_dim_v}
@@ -181,7 +187,11 @@ def _arrays(k: KernelBuilder, config: KernelConfig) -> tuple[Array, Array, Array
     Q, K, V, O = (
         Array(
             pointers[name].value,
-            (k.param(f"{name}_batch_stride", s64), k.param(f"{name}_head_stride", s64), k.param(f"{name}_row_stride", s64)),
+            (
+                k.param(f"{name}_batch_stride", s64),
+                k.param(f"{name}_head_stride", s64),
+                k.param(f"{name}_row_stride", s64),
+            ),
             n,
             access_width(n, config.alignment),
         )
@@ -190,7 +200,9 @@ def _arrays(k: KernelBuilder, config: KernelConfig) -> tuple[Array, Array, Array
     return Q, K, V, O, LSE
 
 
-def _scores(k: KernelBuilder, t: Tiling, S: Fragment, q_rows: TilePointer, k_rows: TilePointer) -> None:
+def _scores(
+    k: KernelBuilder, t: Tiling, S: Fragment, q_rows: TilePointer, k_rows: TilePointer
+) -> None:
     """S = Q Kᵀ for this thread's rows and keys."""
     S.fill(0.0)
     q, key = q_rows.cursor(), k_rows.cursor()
@@ -213,11 +225,15 @@ def _scores(k: KernelBuilder, t: Tiling, S: Fragment, q_rows: TilePointer, k_row
             k.add(score, k.butterfly(score, distance), into=score)
 
 
-def _share_weights(k: KernelBuilder, t: Tiling, P: Fragment, me: Thread, p_mine: TilePointer) -> None:
-    """Give this thread's weights to the other lanes of its row group; they are complete after the next barrier.
+def _share_weights(
+    k: KernelBuilder, t: Tiling, P: Fragment, me: Thread, p_mine: TilePointer
+) -> None:
+    """Give this thread's weights to the other lanes of its row group; they are complete after the
+    next barrier.
 
-    Columns of the P tile are in the order in which keys were dealt: chunk c of a key lane holds its keys 4c … 4c+3. The splits of a key lane have the
-    same weights and write every splits-th row each.
+    Columns of the P tile are in the order in which keys were dealt: chunk c of a key lane holds its
+    keys 4c … 4c+3. The splits of a key lane have the same weights and write every splits-th row
+    each.
     """
     for writer in range(t.splits):
         with k.only_if(me.split == writer) if t.splits > 1 else nullcontext():
@@ -232,8 +248,12 @@ def _add_product(k: KernelBuilder, totals: list[Var], weight: Value, values: lis
         k.accumulate(total, weight, value)
 
 
-def _add_product_if_seen(k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]) -> None:
-    """totals += weight * values, but nothing where the weight is 0: 0 * NaN from a key that is not seen would be NaN."""
+def _add_product_if_seen(
+    k: KernelBuilder, totals: list[Var], weight: Value, values: list[Value]
+) -> None:
+    """totals += weight * values, but nothing where the weight is 0: 0 * NaN from a key that is not
+    seen would be NaN.
+    """
     with k.only_if(k.setp(weight, 0.0, cmp="neu")):
         _add_product(k, totals, weight, values)
 
@@ -246,10 +266,13 @@ def _outputs(
     v_chunks: list[TilePointer],
     add: Callable[[KernelBuilder, list[Var], Value, list[Value]], None],
 ) -> None:
-    """O += P V for this thread's rows and chunks of head_dim_v; `add` adds one key's values to one row."""
+    """O += P V for this thread's rows and chunks of head_dim_v; `add` adds one key's values to one
+    row.
+    """
     p = p_rows.cursor()
     v = [chunk.cursor() for chunk in v_chunks]
-    whole = t.value_chunks // t.lanes  # chunks that every lane has; they lie at fixed distances from the first
+    # Chunks that every lane has; they lie at fixed distances from the first.
+    whole = t.value_chunks // t.lanes
 
     def v_part(c: int, key: int) -> tuple[Value, ...]:
         cursor = v[0].step(key, t.lanes * CHUNK * c) if c < whole else v[-1].step(key)
@@ -258,7 +281,10 @@ def _outputs(
     def add_keys(n: int) -> None:
         """The keys of key lane n."""
         for c in range(t.keys // CHUNK):
-            p_parts = [k.load(p.step(t.groups * i, (c * t.key_lanes + n) * CHUNK), CHUNK) for i in range(t.rows)]
+            p_parts = [
+                k.load(p.step(t.groups * i, (c * t.key_lanes + n) * CHUNK), CHUNK)
+                for i in range(t.rows)
+            ]
             for j in range(CHUNK):
                 key = n + t.key_lanes * (c * CHUNK + j)
                 v_row = [value for x in range(t.chunks) for value in v_part(x, key)]
@@ -286,7 +312,9 @@ def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -
     return pointers
 
 
-def _store_row(k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]) -> None:
+def _store_row(
+    k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]
+) -> None:
     """Write this thread's chunks of one row of O."""
     at = O.row(k, row) + k.cvt(me.lane * (CHUNK * F32_BYTES), dtype=u64)
     full = t.head_dim_v // CHUNK  # chunks without padding

@@ -6,7 +6,7 @@ import functools
 from typing import Any, Final
 
 from flash import results
-from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, view
+from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.build import Build, build
 from flash.config import AttentionConfig
 from flash.execute import Call, run_on_cpu, run_on_interpreter
@@ -165,7 +165,8 @@ class AttentionKernel:
             if out is not None:
                 views.append(view(out, "out", stream))
         except LaunchError:
-            raise_problems(_unreadable({"q": q, "k": k, "v": v, "out": out}, stream))
+            named = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
+            raise_problems(unreadable(named, stream))
             raise
         return tuple([a if a.device[1] != UNKNOWN_DEVICE else self._located(a) for a in views])
 
@@ -289,14 +290,3 @@ def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
         raise LaunchError(
             f"launch: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
         )
-
-
-def _unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
-    problems = []
-    for name, array in arrays.items():
-        try:
-            if name != "out" or array is not None:
-                view(array, name, stream)
-        except LaunchError as error:
-            problems.append(str(error))
-    return problems

@@ -13,9 +13,11 @@ NEG_INF = float("-inf")
 
 @dataclass(frozen=True)
 class Mask:
-    """Query `row` sees the keys 0 … row + diagonal, and none from `seq_k` on. Without causality `diagonal` is None.
+    """Query `row` sees the keys 0 … row + diagonal, and none from `seq_k` on. Without causality
+    `diagonal` is None.
 
-    All values are s32, so that rows before the first key (seq_q > seq_k, bottom-right) see nothing instead of wrapping round.
+    All values are s32, so that rows before the first key (seq_q > seq_k, bottom-right) see nothing
+    instead of wrapping round.
     """
 
     diagonal: Value | None
@@ -23,7 +25,9 @@ class Mask:
 
     @classmethod
     def of(cls, k: KernelBuilder, causal: str, seq_q: Value, seq_k: Value) -> Mask:
-        """The mask of a config: bottom-right aligns the last query with the last key, top-left the first with the first."""
+        """The mask of a config: bottom-right aligns the last query with the last key, top-left the
+        first with the first.
+        """
         if not causal:
             return cls(None, seq_k)
         return cls(seq_k - seq_q if causal == "bottom_right" else k.mov(0, type=s32), seq_k)
@@ -38,10 +42,15 @@ class Mask:
         visible = k.max(self.last_key(k, last_row) + 1, 0)
         return k.divide_up(visible, tile)
 
-    def apply(self, k: KernelBuilder, tiling: Tiling, S: Fragment, first_row: Value, first_key: Value) -> None:
-        """Set this thread's scores of unseen keys to -inf; `first_row` and `first_key` are those of its first score."""
+    def apply(
+        self, k: KernelBuilder, tiling: Tiling, S: Fragment, first_row: Value, first_key: Value
+    ) -> None:
+        """Set this thread's scores of unseen keys to -inf; `first_row` and `first_key` are those of
+        its first score.
+        """
         for i, scores in enumerate(S):
-            reach = self.last_key(k, first_row + tiling.groups * i) - first_key  # keys at this distance or nearer are seen
+            # Keys at this distance or nearer are seen.
+            reach = self.last_key(k, first_row + tiling.groups * i) - first_key
             for j, score in enumerate(scores):
                 with k.only_if(reach < j * tiling.key_lanes):
                     score.set(NEG_INF)

@@ -15,17 +15,21 @@ LN2 = math.log(2.0)
 class OnlineSoftmax:
     """The running maximum and sum of `rows` rows, and the step that takes in new scores.
 
-    `distances` are the lane distances over which the lanes that share a row, each with its own keys, are joined. Scores are in units of log2.
+    `distances` are the lane distances over which the lanes that share a row, each with its own
+    keys, are joined. Scores are in units of log2.
     """
 
     def __init__(self, k: KernelBuilder, rows: int, distances: list[int]) -> None:
         self.k = k
         self.distances = distances
         self.row_max = [k.var(f32, NEG_INF) for _ in range(rows)]  # over all lanes
-        self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]  # of this lane's keys only, until `finish`
+        # Of this lane's keys only, until `finish`.
+        self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]
 
     def take(self, S: Fragment) -> list[Value]:
-        """Replace the scores by P = exp2(S - max) and return the factors that what was summed so far must be multiplied by."""
+        """Replace the scores by P = exp2(S - max) and return the factors that what was summed so
+        far must be multiplied by.
+        """
         return [self._take_row(i, scores) for i, scores in enumerate(S)]
 
     def _take_row(self, i: int, scores: list[Var]) -> Value:
@@ -47,7 +51,9 @@ class OnlineSoftmax:
         return rescale
 
     def finish(self, i: int) -> tuple[Value, Value]:
-        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a row."""
+        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a
+        row.
+        """
         k = self.k
         total: Value = self.row_sum[i]
         for distance in self.distances:

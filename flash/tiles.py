@@ -9,16 +9,19 @@ from flash.tiling import F32_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
-_MOST_LANES_PER_ROW = 32  # a warp reads at most one row at a time, so rows of 512 bytes and more are contiguous
+# A warp reads at most one row at a time, so rows of 512 bytes and more are contiguous.
+_MOST_LANES_PER_ROW = 32
 _FIRST_WITH_COPY_ASYNC = 80
-_COPIES_IN_FLIGHT = 4  # rows on their way through registers at once, where copies are not asynchronous
+# Rows on their way through registers at once, where copies are not asynchronous.
+_COPIES_IN_FLIGHT = 4
 
 
 @dataclass(frozen=True)
 class Matrix:
     """One head of Q, K, V or O in global memory: `columns` f32 values in each of `rows` rows.
 
-    `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how many columns an aligned access may take.
+    `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how
+    many columns an aligned access may take.
     """
 
     first: Value
@@ -34,7 +37,9 @@ class Matrix:
 
 
 def access_width(columns: int, alignment: int) -> int:
-    """How many f32 columns one access may take when rows start at multiples of `alignment` bytes: 4, 2 or 1."""
+    """How many f32 columns one access may take when rows start at multiples of `alignment` bytes:
+    4, 2 or 1.
+    """
     width = alignment // F32_BYTES
     while columns % width:
         width //= 2
@@ -44,12 +49,15 @@ def access_width(columns: int, alignment: int) -> int:
 class TileLoader:
     """Copies a block of rows of a matrix into a tile, again and again, walking down the matrix.
 
-    Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in every `rows_at_once`-th row. Rows beyond the
-    matrix become zeros and are not read. From sm_80 on copies are asynchronous: complete for this thread after
+    Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in
+    every `rows_at_once`-th row. Rows beyond the matrix become zeros and are not read. From sm_80 on
+    copies are asynchronous: complete for this thread after
     `commit_copies` and `await_copies`, and for the CTA after a barrier behind that.
     """
 
-    def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value) -> None:
+    def __init__(
+        self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value
+    ) -> None:
         self.k = k
         self.matrix = matrix
         self.tile = tile
@@ -60,11 +68,13 @@ class TileLoader:
         self.accesses = accesses
 
         thread = k.thread_id()
-        self.row = k.signed(thread // self.lanes)  # the first row of the tile that this thread copies
+        # The first row of the tile that this thread copies.
+        self.row = k.signed(thread // self.lanes)
         self.lane = thread % self.lanes
         row_in_matrix = first_row + self.row
         column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
-        # Where this thread reads next, and how many rows are left from there; both move down with `advance`.
+        # Where this thread reads next, and how many rows are left from there; both move down with
+        # `advance`.
         self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
         self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
         self.turn_bytes = (matrix.row_bytes * self.rows_at_once).as_(u64)
@@ -74,7 +84,8 @@ class TileLoader:
     def start(self) -> None:
         """Begin copying the next `tile.rows` rows."""
         k = self.k
-        source, rows_left, place = k.var(u64, self.source), k.var(s32, self.rows_left), self.place.cursor()
+        source, rows_left = k.var(u64, self.source), k.var(s32, self.rows_left)
+        place = self.place.cursor()
 
         def copy_turn(n: int) -> None:
             first = n * self.rows_at_once
@@ -89,7 +100,8 @@ class TileLoader:
             place.advance(turns * self.rows_at_once)
             k.sub(rows_left, turns * self.rows_at_once, into=rows_left)
 
-        repeat(k, self.turns, self.turns if copies_are_asynchronous(k) else _COPIES_IN_FLIGHT, copy_turn, advance)
+        at_once = self.turns if copies_are_asynchronous(k) else _COPIES_IN_FLIGHT
+        repeat(k, self.turns, at_once, copy_turn, advance)
 
     def advance(self) -> None:
         """Move to the next block of rows."""
@@ -140,7 +152,9 @@ def await_copies(k: KernelBuilder) -> None:
 
 
 def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> None:
-    """Put zeros into columns used..read of every row: whole chunks are read, and copies write only the used part."""
+    """Put zeros into columns used..read of every row: whole chunks are read, and copies write only
+    the used part.
+    """
     if used == read:
         return
     for first in range(0, tile.rows, k.threads):
@@ -151,7 +165,13 @@ def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> N
                 k.store(at.step(columns=column), 0.0)
 
 
-def repeat(k: KernelBuilder, turns: int, unroll: int, body: Callable[[int], None], advance: Callable[[int], None]) -> None:
+def repeat(
+    k: KernelBuilder,
+    turns: int,
+    unroll: int,
+    body: Callable[[int], None],
+    advance: Callable[[int], None],
+) -> None:
     """Run `body` `turns` times, `unroll` of them for each turn of a device loop.
 
     `body(i)` emits turn i counted from where the cursors stand; `advance(n)` moves them by n turns.

@@ -29,7 +29,9 @@ from tools.bench_report import (
     ROOT,
     Section,
     as_text,
+    busy,
     document,
+    load,
     result_path,
     table,
     write_atomically,
@@ -104,12 +106,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench.py: {problem}", file=sys.stderr)
         return USAGE
     device: dict[str, Any] | None = None if gpu is None else gpu.describe()
+    before = load()
+    if warning := busy(before):
+        print(f"bench.py: {warning}", file=sys.stderr)
     sections = _measure([Plan(name, _jobs(name, gpu, arguments.quick)) for name in names])
     if gpu is not None and device is not None:
         device["nvidia_smi_after"] = gpu.clocks()
     if why_not:
         sections.append(Section("gpu", ABOUT["gpu"], remarks=[f"not measured: {why_not}"]))
     found = document(sections, quick=arguments.quick, device=device)
+    found["machine"]["load_before"] = before
     return _deliver(sections, found, path, arguments.json)
 
 
@@ -146,8 +152,8 @@ def _sections(text: str) -> list[str]:
     for name in asked:
         if name not in ABOUT:
             raise argparse.ArgumentTypeError(
-                f"unknown section {name!r}{did_you_mean(name, ABOUT)}, "
-                f"choose from {', '.join(ABOUT)}"
+                f"unknown section {name!r}{did_you_mean(name, ABOUT) or '.'} "
+                f"The sections are {', '.join(ABOUT)}"
             )
     if not asked:
         raise argparse.ArgumentTypeError(f"name at least one of {', '.join(ABOUT)}")

@@ -33,8 +33,8 @@ LAUNCH_REMARKS: Final = (
     "driver itself takes comes on top (see driver calls)",
     "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects "
     "with __cuda_array_interface__ only, which does not say the device; out and stream are given",
-    "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy make "
-    "it; if not, it is pushed and popped",
+    "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy "
+    "make it; if not, it is pushed and popped",
 )
 
 
@@ -94,7 +94,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
 
 
 def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
-    """Microseconds in which a launch learns what its four arrays are: stand-ins and real tensors."""
+    """Microseconds in which a launch reads its four arrays: stand-ins and real tensors."""
     arrays: dict[str, list[object]] = {"stand-ins": [_Tensor(256, SHAPE) for _ in range(4)]}
     remarks: Found = []
     try:
@@ -117,7 +117,7 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
 
 def load_fake_driver() -> ModuleType:
     """The module tests/fake_driver.py; raises ImportError without it, pytest or cuda-python."""
-    spec = importlib.util.spec_from_file_location("fake_driver", _FAKE)
+    spec = importlib.util.spec_from_file_location("bench_fake_driver", _FAKE)
     if spec is None or spec.loader is None or not _FAKE.exists():
         raise ImportError("tests/fake_driver.py is not there; run in a checkout of the repository")
     for needed in ("pytest", "cuda.bindings"):

@@ -28,6 +28,7 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 
 _PACKAGES: Final = ("numpy", "jinja2", "torch", "cuda-python", "threadpoolctl")
 _GIT_TIMEOUT_S: Final = 10.0
+_BUSY: Final = 0.5  # processes for each core
 _NEW_FILE_MODE: Final = 0o644  # a temporary file is private, a result need not be
 
 
@@ -77,13 +78,29 @@ def _section(section: Section, quick: bool) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, and how busy it was: load averages over 1, 5 and 15 minutes before the end."""
+    """The processor, and how busy it is."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
-        "load": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
+        "load": load(),
     }
+
+
+def load() -> list[float] | None:
+    """How many processes wanted to run, averaged over 1, 5 and 15 minutes; None where unknown."""
+    return [round(n, 2) for n in os.getloadavg()] if hasattr(os, "getloadavg") else None
+
+
+def busy(before: list[float] | None) -> str:
+    """A warning if others used the machine in the minute before the measurements; else empty."""
+    cores = os.cpu_count() or 1
+    if before is None or before[0] < _BUSY * cores:
+        return ""
+    return (
+        f"the machine was busy before the measurements (load {before[0]:g} on {cores} cores): "
+        "times are too long, ratios are rough"
+    )
 
 
 def _cpu_model() -> str:

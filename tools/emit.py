@@ -126,7 +126,7 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         nargs="?",
         const="bottom_right",
         default=False,
-        choices=[mode for mode in CAUSAL if mode],
+        choices=[mode for mode in CAUSAL if isinstance(mode, str)],
         help="bottom_right (the default: the last query sees every key) or top_left",
     )
     add("--return-lse", action="store_true", help="also write the log-sum-exp of each row")
@@ -318,20 +318,17 @@ def _deliver(text: str, output: str) -> None:
     if sys.stdout is None:
         raise _StopError(FAILED, "standard output is closed; use -o FILE")
     try:
-        # Past the text layer, which could change line ends or the encoding.
-        sys.stdout.buffer.write(data)
+        # Past the text layer, which could change line ends or the encoding. Where Python was told
+        # not to buffer, a write may take a part only.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_standard_output()
+        return
     except OSError as error:
-        _drop_standard_output()
         message = f"cannot write standard output: {error.strerror}"
         raise _StopError(FAILED, message) from error
-
-
-def _drop_standard_output() -> None:
-    """Make the flush at the end of the process succeed: what is left has nowhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -53,7 +53,7 @@ class Slot:
         return Slot(self.name, choices, self.inferred and other.inferred)
 
     def within(self, other: Slot) -> bool:
-        """Whether all that this slot takes is also taken by the other, as a type checker sees it."""
+        """Whether all that this slot takes is taken by the other, as a type checker sees it."""
         ours, theirs = (
             {ScalarType if isinstance(c, ScalarType) else c for c in slot.choices}
             for slot in (self, other)

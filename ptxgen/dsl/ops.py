@@ -44,8 +44,8 @@ _REGISTERS: Final[dict[str, list[ir.Reg]]] = {declared: [] for declared in REGIS
 class Plan:
     """An op together with what a call with operands of certain types must do.
 
-    `simple_dest` is the type of the result if there is one and it is no vector. `whats` says of each
-    operand read how an error message calls it.
+    `simple_dest` is the type of the result if there is one and it is no vector. `whats` says of
+    each operand read how an error message calls it.
     """
 
     __slots__ = ("dest_types", "op", "opcode", "simple_dest", "sources", "whats")

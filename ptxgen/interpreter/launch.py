@@ -171,9 +171,8 @@ def _batch_size(block: tuple[int, int, int], shared_bytes: int, grain: int) -> i
     width = -(-math.prod(block) // WARP) * WARP
     size = max(_MAX_LANES // width, 1)
     if grain and shared_bytes:
-        unit_bytes = 12 + 8 * (
-            width // WARP
-        )  # stamps of the write, of each warp's read, and the pending copy
+        # The stamps of the last write and of each warp's last read.
+        unit_bytes = 8 + 8 * (width // WARP)
         size = min(size, max(_MAX_SHADOW_BYTES // (shared_bytes // grain * unit_bytes + 1), 1))
     return size
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from dsl.kernels import builder, computed, instructions, lanes, own_place, refused, smem
+
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import ConfigError, ModifierError, TypeMismatchError, UnsupportedTargetError
@@ -349,7 +349,7 @@ def test_butterfly_refuses_other_distances(distance):
 @pytest.mark.parametrize("text", ["S = Q Kᵀ", "two\nlines", "tab\there", " blank", "blank ", "a\r"])
 def test_a_comment_is_one_line_of_ascii(text):
     message = (
-        "{}: the text must be one line of printable ASCII without blanks around it, " f"got {text!r}"
+        f"{{}}: the text must be one line of printable ASCII without blanks around it, got {text!r}"
     )
     k = builder()
     with refused(ConfigError, message.format("note")):

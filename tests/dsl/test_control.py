@@ -4,8 +4,8 @@ import contextlib
 
 import numpy as np
 import pytest
-
 from dsl.kernels import builder, computed, instructions, lanes, refused
+
 from ptxgen import ir
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.types import f32, s32, u32
@@ -175,13 +175,13 @@ def test_a_loop_of_one_turn(step):
 
 
 def test_bounds_known_only_on_the_gpu():
-    got = turns(lambda k, x: (x & 3).as_(s32), lambda k, x: (x >> 2).as_(s32))
+    got = turns(lambda _, x: (x & 3).as_(s32), lambda _, x: (x >> 2).as_(s32))
     want = [range(n & 3, n >> 2) for n in range(32)]
     assert got == [(len(r), sum(r)) for r in want]
 
 
 def test_an_unsigned_loop_reaches_beyond_the_signed_numbers():
-    def body(k, x):
+    def body(k, _):
         count = k.var(u32, 0)
         with k.loop(2**31 - 2, 2**31 + 2, type=u32):
             count.set(count + 1)
@@ -298,9 +298,7 @@ def test_only_if_takes_no_branch():
     with k.only_if(condition):
         v.set(1)
     guarded = [i for i in instructions(k) if i.guard]
-    assert guarded == [
-        ir.Instr("mov.u32", (v.reg, ir.IntImm(1)), ir.Guard(ir.Reg("%p0", "pred")))
-    ]
+    assert guarded == [ir.Instr("mov.u32", (v.reg, ir.IntImm(1)), ir.Guard(ir.Reg("%p0", "pred")))]
 
 
 def test_only_if_does_not_nest():

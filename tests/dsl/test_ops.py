@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from dsl.kernels import builder, computed, instructions, lanes, refused
+
 from ptxgen import ir
-from ptxgen.dsl import KernelBuilder, Pointer
+from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.isa.spec import rows
-from ptxgen.types import b32, bf16x2, f16, f32, f64, s32, u32, u64
+from ptxgen.types import b32, bf16x2, f32, f64, s32, u32, u64
 from tools import gen_ops_stub
 
 
@@ -16,7 +16,9 @@ def test_no_row_is_hidden_behind_a_method_of_the_builder():
     k = builder()
     hidden = [name for name in rows() if name in vars(k)]
     for cls in KernelBuilder.__mro__:
-        made = {name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"}
+        made = {
+            name for name, value in vars(cls).items() if getattr(value, "__name__", "") == "method"
+        }
         hidden += [name for name in rows() if name in set(vars(cls)) - made - set(rows())]
     assert hidden == []
 
@@ -58,7 +60,8 @@ def test_an_unknown_modifier_names_the_nearest():
     x = k.param("x", f32)
     with refused(
         ModifierError,
-        "fma has no modifier 'rmd'; did you mean 'rnd'? (syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
+        "fma has no modifier 'rmd'; did you mean 'rnd'? "
+        "(syntax: fma.rnd{.ftz}{.sat}.f32 d, a, b, c)",
     ):
         k.fma(x, x, x, rmd="rz")
 
@@ -121,9 +124,7 @@ def test_a_missing_operand_is_named():
 
 
 def test_a_surplus_operand_is_counted():
-    with refused(
-        TypeMismatchError, "exit takes no operands, got 1 operand(s) (syntax: exit)"
-    ):
+    with refused(TypeMismatchError, "exit takes no operands, got 1 operand(s) (syntax: exit)"):
         builder().exit(1)
 
 
@@ -142,7 +143,8 @@ def test_bits_are_not_multiplied():
     bits = k.param("x", b32)
     with refused(
         ModifierError,
-        "mul: type must be one of u32, s32, u64, s64, u16, s16, got b32 (syntax: mul.mode.type d, a, b)",
+        "mul: type must be one of u32, s32, u64, s64, u16, s16, got b32; "
+        "did you mean 'u32'? (syntax: mul.mode.type d, a, b)",
     ):
         bits * 2
 
@@ -188,9 +190,7 @@ def test_an_immediate_is_an_integer(number):
 def test_a_vector_has_as_many_values_as_its_operand():
     k = builder()
     x = k.param("x", u32)
-    with refused(
-        TypeMismatchError, "pack: operand a must be 2 values, got (Value(%r0: u32),)"
-    ):
+    with refused(TypeMismatchError, "pack: operand a must be 2 values, got (Value(%r0: u32),)"):
         k.pack((x,))
 
 
@@ -324,5 +324,3 @@ def test_a_stale_stub_is_told(tmp_path, monkeypatch, capsys):
     assert stale.read_text() == "# old\n"
     assert gen_ops_stub.main([]) == 0
     assert gen_ops_stub.main(["--check"]) == 0
-
-

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from dsl.kernels import builder, computed, instructions, lanes, refused
+
 from ptxgen import ir
 from ptxgen.errors import ConfigError, TypeMismatchError
 from ptxgen.types import f32, f64, pred, s32, u8, u32
@@ -46,7 +46,14 @@ def test_a_kernel_without_tiles_declares_no_shared_memory():
 
 @pytest.mark.parametrize(
     ("shape", "pitch"),
-    [((0, 4), None), ((4, 0), None), ((-1, 4), None), ((4, 4), 3), ((4, 2.5), None), ((4, True), 1)],
+    [
+        ((0, 4), None),
+        ((4, 0), None),
+        ((-1, 4), None),
+        ((4, 4), 3),
+        ((4, 2.5), None),
+        ((4, True), 1),
+    ],
 )
 def test_a_tile_has_rows_and_columns(shape, pitch):
     message = (

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-
 from dsl.kernels import builder, computed, instructions, lanes, refused
+
 from ptxgen import ir
 from ptxgen.dsl import Pointer
 from ptxgen.errors import TypeMismatchError
@@ -44,7 +44,7 @@ def operands(dtype):
 def test_integer_operators_wrap_as_numpy_does(dtype, name):
     ours, numpys = INTEGERS[name]
     a, b = operands(dtype)
-    assert (computed(lambda k, x, y: ours(x, y), a, b) == numpys(a, b)).all()
+    assert (computed(lambda _, x, y: ours(x, y), a, b) == numpys(a, b)).all()
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul"])
@@ -52,7 +52,7 @@ def test_integer_operators_wrap_as_numpy_does(dtype, name):
 def test_floating_point_operators_round_once(dtype, name):
     ours, numpys = INTEGERS[name]
     a, b = operands(dtype)
-    assert (computed(lambda k, x, y: ours(x, y), a, b) == numpys(a, b)).all()
+    assert (computed(lambda _, x, y: ours(x, y), a, b) == numpys(a, b)).all()
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -80,29 +80,29 @@ def test_division_and_remainder_round_towards_zero(dtype):
     a, b = operands(dtype)
     b[b == 0] = 7
     quotient = np.trunc(a.astype(float) / b).astype(dtype)
-    assert (computed(lambda k, x, y: x // y, a, b) == quotient).all()
-    assert (computed(lambda k, x, y: x % y, a, b) == a - quotient * b).all()
+    assert (computed(lambda _, x, y: x // y, a, b) == quotient).all()
+    assert (computed(lambda _, x, y: x % y, a, b) == a - quotient * b).all()
 
 
 def test_right_shift_keeps_the_sign_of_signed_values_only():
     a = np.array([-64, 64] * 16, "int32")
-    assert (computed(lambda k, x: x >> 3, a) == a >> 3).all()
-    assert (computed(lambda k, x: (x.as_(u32) >> 3).as_(s32), a) == a.view("u4") >> 3).all()
+    assert (computed(lambda _, x: x >> 3, a) == a >> 3).all()
+    assert (computed(lambda _, x: (x.as_(u32) >> 3).as_(s32), a) == a.view("u4") >> 3).all()
 
 
 def test_left_shift():
-    assert (computed(lambda k, x: x << 3, lanes()) == lanes() << 3).all()
+    assert (computed(lambda _, x: x << 3, lanes()) == lanes() << 3).all()
 
 
 def test_negation_and_complement():
     a = lanes("int32")
-    assert (computed(lambda k, x: -x, a) == -a).all()
-    assert (computed(lambda k, x: ~x, a) == ~a).all()
+    assert (computed(lambda _, x: -x, a) == -a).all()
+    assert (computed(lambda _, x: ~x, a) == ~a).all()
 
 
 def test_a_number_may_stand_on_the_left():
     a = lanes("float32")
-    assert (computed(lambda k, x: 1.0 - (2.0 + 3 * x), a) == 1 - (2 + 3 * a)).all()
+    assert (computed(lambda _, x: 1.0 - (2.0 + 3 * x), a) == 1 - (2 + 3 * a)).all()
 
 
 def test_numbers_become_literals_of_the_other_operands_type():
@@ -113,14 +113,16 @@ def test_numbers_become_literals_of_the_other_operands_type():
     assert literals == [ir.FloatImm(0x3FB999999999999A, 64), ir.FloatImm(0x3DCCCCCD, 32)]
 
 
-@pytest.mark.parametrize("number", [math.inf, -math.inf, 1e39, -1e39, pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize(
+    "number", [math.inf, -math.inf, 1e39, -1e39, pytest.param(10**400, id="huge")]
+)
 def test_a_number_too_large_for_f32_is_infinite(number):
-    got = computed(lambda k, x: x * 0.0 + number, lanes("float32"))
+    got = computed(lambda _, x: x * 0.0 + number, lanes("float32"))
     assert (got == (math.inf if number > 0 else -math.inf)).all()
 
 
 def test_nan_is_a_literal():
-    assert np.isnan(computed(lambda k, x: x + math.nan, lanes("float32"))).all()
+    assert np.isnan(computed(lambda _, x: x + math.nan, lanes("float32"))).all()
 
 
 def test_f16_has_no_literal():
@@ -267,10 +269,10 @@ def test_an_address_of_another_kernel_is_refused():
 
 def test_as_keeps_the_bits_between_float_and_integer():
     a = np.array([1.5, -0.0, math.inf, 3e-45] * 8, "float32")
-    assert (computed(lambda k, x: x.as_(u32), a) == a.view("u4")).all()
-    assert (computed(lambda k, x: x.as_(s32).as_(f32), a).view("u4") == a.view("u4")).all()
+    assert (computed(lambda _, x: x.as_(u32), a) == a.view("u4")).all()
+    assert (computed(lambda _, x: x.as_(s32).as_(f32), a).view("u4") == a.view("u4")).all()
     double = a.astype("float64")
-    assert (computed(lambda k, x: x.as_(u64), double) == double.view("u8")).all()
+    assert (computed(lambda _, x: x.as_(u64), double) == double.view("u8")).all()
 
 
 def test_as_is_free_within_a_register_class():
@@ -294,7 +296,7 @@ def test_as_refuses_another_size():
 
 def test_bits_of_a_float_can_be_masked():
     a = operands("float32")[0]
-    got = computed(lambda k, x: (x.as_(b32) & 0x7FFFFFFF).as_(f32), a)
+    got = computed(lambda _, x: (x.as_(b32) & 0x7FFFFFFF).as_(f32), a)
     assert (got == np.abs(a)).all()
 
 

@@ -255,7 +255,9 @@ def test_a_device_array_frees_its_memory_once_nobody_has_it() -> None:
 
 def test_a_device_array_without_elements_has_no_memory() -> None:
     memory = Memory()
-    assert results.DeviceArray((0, 3), 0, memory, 0).__cuda_array_interface__["data"] == (0, False)
+    interface = results.DeviceArray((0, 3), 0, memory, stream=0).__cuda_array_interface__
+    assert interface["data"] == (0, False)
+    assert interface["stream"] == 1  # the interface's number for the default stream
     assert memory.log == []
 
 

@@ -107,22 +107,25 @@ def seen_by(causal: str, query: int, seq_q: int, seq_k: int) -> int:
     return min(max(last + 1, 0), seq_k)
 
 
+@pytest.mark.parametrize("block_q", [16, 64])
 @pytest.mark.parametrize("causal", ["", "bottom_right", "top_left"])
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (33, 33), (64, 48), (48, 64)]
 )
-def test_arithmetic_is_counted_as_a_loop_would(causal: str, seq_q: int, seq_k: int) -> None:
-    found = resources_of(AttentionConfig(8, 4, causal=causal or False, tile=16, block_q=16))
+def test_arithmetic_is_counted_as_a_loop_would(
+    causal: str, seq_q: int, seq_k: int, block_q: int
+) -> None:
+    found = resources_of(AttentionConfig(8, 4, causal=causal or False, tile=16, block_q=block_q))
     pairs = sum(seen_by(causal, i, seq_q, seq_k) for i in range(seq_q))
     assert found.useful_flops(2, 3, seq_q, seq_k) == 2 * 6 * pairs * (8 + 4)
     tiles = 0
-    for first in range(0, seq_q, 16):
-        last_row = min(first + 15, seq_q - 1)
+    for first in range(0, seq_q, block_q):
+        last_row = min(first + block_q, seq_q) - 1
         tiles += -(-seen_by(causal, last_row, seq_q, seq_k) // 16)
     assert found.visited_tiles(seq_q, seq_k) == tiles
     t = found.config.tiling
     columns = 4 * (t.dim_chunks * t.splits + t.chunks * t.lanes)
-    assert found.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * 16 * 16 * columns
+    assert found.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * block_q * 16 * columns
     assert found.flops(2, 3, seq_q, seq_k) >= found.useful_flops(2, 3, seq_q, seq_k)
 
 

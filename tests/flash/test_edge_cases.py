@@ -316,7 +316,9 @@ def test_the_shared_memory_of_this_very_device_counts() -> None:
         f"launch: the kernel needs {needed} bytes of shared memory per block, but device 0 "
         "(Small H100, sm_90) allows 65536; use a smaller tile or block_q"
     )
-    assert "cuModuleLoadDataEx" not in driver.names()
+    with pytest.raises(LaunchError, match="bytes of shared memory per block"):
+        on_gpu(driver, config).launch(*problem((1, 1, 2, 64), 1, 2))
+    assert not {"cuModuleLoadDataEx", "cuMemAlloc"} & set(driver.names())
 
 
 def test_arrays_of_two_devices_are_refused() -> None:

@@ -18,6 +18,7 @@ from flash import kernel as kernel_module
 from flash.arrays import view
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
 from ptxgen.errors import (
     BackendError,
@@ -25,6 +26,7 @@ from ptxgen.errors import (
     LaunchError,
     PoisonedContextError,
 )
+from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
@@ -330,6 +332,59 @@ def test_a_repeated_launch_is_one_call_for_the_work(
     assert driver.launches[-1].values["O"] == other.pointer
 
 
+def test_what_a_call_changes_is_not_taken_from_an_earlier_one(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    kernel = make(CONFIG)
+    q, k, v = problem(heads=5, seq_q=5, seq_k=5, kv_heads=5)
+    arrays = [on_device(driver, a) for a in (q, k, v)]
+    for scale in (0.5, 2.0):
+        out = kernel.launch(*arrays, softmax_scale=scale)
+        assert_attention_is_accurate(fetch(driver, out), None, q, k, v, softmax_scale=scale)
+    out, lse = kernel.launch(*arrays, return_lse=True)
+    assert_attention_is_accurate(fetch(driver, out), fetch(driver, lse), q, k, v)
+    swapped = [a.transpose(0, 2, 1, 3) for a in (q, k, v)]
+    out = kernel.launch(*arrays, layout="bshd")
+    wanted = fetch(driver, out).transpose(0, 2, 1, 3)
+    assert_attention_is_accurate(wanted, None, *swapped)
+
+
+def test_an_output_that_has_become_read_only_is_refused() -> None:
+    q, k, v = problem()
+    out = np.empty_like(q)
+    kernel = AttentionKernel(CONFIG)
+    kernel.launch(q, k, v, out=out, backend="cpu")
+    out.flags.writeable = False
+    with pytest.raises(LaunchError, match="out must be writable, got a read-only array"):
+        kernel.launch(q, k, v, out=out, backend="cpu")
+
+
+def test_the_registers_of_a_loaded_kernel_are_the_assemblers(
+    make: Callable[[AttentionConfig], AttentionKernel],
+) -> None:
+    kernel = make(AttentionConfig(8, tile=32, block_q=16))
+    kernel.launch(*problem())
+    assert " 40 registers (assembled), " in kernel.explain(*problem())
+
+
+def test_results_of_a_dlpack_array_are_its_librarys() -> None:
+    class Theirs:
+        def __init__(self, array: np.ndarray[Any, Any]) -> None:
+            self.array = array
+            self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+        def __array_namespace__(self) -> SimpleNamespace:
+            return SimpleNamespace(asarray=Theirs)
+
+    q, k, v = problem()
+    found = AttentionKernel(CONFIG).launch(
+        *(Theirs(a) for a in (q, k, v)), backend="cpu", return_lse=True
+    )
+    assert [type(a) for a in found] == [Theirs, Theirs]
+    assert_attention_is_accurate(found[0].array, found[1].array, q, k, v)
+
+
 def test_another_pointer_alignment_takes_another_kernel(
     driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
@@ -380,6 +435,27 @@ def test_the_target_is_the_devices_own_unless_the_config_says_another(
         "launch: the config is for sm_100a, which device 0 (Fake H100, sm_90) does not run; "
         "leave target=None, or use a device of that architecture"
     )
+
+
+@pytest.mark.ptxas
+def test_a_kernel_is_assembled_once_and_kept(
+    assembler: Assembler, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(*, target: str) -> Assembler:
+        asked.append(target)
+        return assembler
+
+    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", find)
+    backend, cache = CudaBackend(driver), ModuleCache(None)
+    monkeypatch.setattr(driver, "version", 99_000)  # takes the cubins of any assembler
+    first, second = (GpuLauncher(CONFIG, backend, cache) for _ in range(2))
+    program = first.program(first.build(0, 16, with_lse=False))
+    assert program.startswith(b"\x7fELF")
+    monkeypatch.setattr(backend, "compile", None)  # a second compilation would fail
+    assert second.program(second.build(0, 16, with_lse=False)) == program
+    assert set(asked) == {"sm_90a"}
 
 
 def bad_calls() -> dict[str, tuple[Any, dict[str, Any]]]:

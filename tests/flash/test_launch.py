@@ -85,6 +85,13 @@ def test_strides_decide_the_alignment(step: int) -> None:
     assert check(q, array(*K), array(*V)).stride_alignment == 4 * step
 
 
+def test_strides_of_an_array_without_elements_do_not_matter() -> None:
+    nothing = array(2, 3, 0, 9)[..., :8]
+    found = check(array(*Q), nothing, nothing[..., :4])
+    assert found.strides[1] == (0, 0, 0)
+    assert found.stride_alignment == 16
+
+
 def test_an_unknown_layout_is_refused() -> None:
     assert refused(array(*Q), array(*K), array(*V), layout="bshp") == (
         "layout must be one of bhsd, bshd, got 'bshp'; did you mean 'bshd'?"

@@ -6,6 +6,7 @@ from interpreter.programs import ELEMENT, line_of, ptx
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import run
+from ptxgen.interpreter.memory import POISON
 
 
 def result_of(body: str, threads: int, grid: int = 1, **more: object) -> list[int]:
@@ -160,6 +161,10 @@ def test_shuffles_sum_each_warp(threads: int) -> None:
 def test_a_shuffle_reads_the_lanes_that_are_there_in_a_partial_warp() -> None:
     got = result_of("    shfl.sync.idx.b32 %r4, %r0, 3, 31, -1;", 40)
     assert got == [3] * 32 + [35] * 8
+
+
+def test_a_shuffle_from_a_lane_that_is_not_there_gives_poison() -> None:
+    assert result_of("    shfl.sync.idx.b32 %r4, %r0, 20, 31, -1;", 16) == [POISON] * 16
 
 
 def test_a_shuffle_under_divergence_names_the_missing_lanes() -> None:

@@ -260,6 +260,30 @@ def test_generic_addresses_reach_global_and_shared_memory() -> None:
     assert (x == np.arange(128)).all()
 
 
+def test_lanes_of_one_generic_access_may_reach_shared_and_global_memory() -> None:
+    text = ptx(
+        ELEMENT
+        + """
+    mov.u64 %rd3, buf;
+    cvta.shared.u64 %rd3, %rd3;
+    mul.wide.u32 %rd4, %r3, 4;
+    add.u64 %rd3, %rd3, %rd4;
+    setp.lt.u32 %p0, %r3, 9;
+    selp.b64 %rd5, %rd3, %rd0, %p0;
+    st.u32 [%rd5], %r0;
+    ld.u32 %r4, [%rd5];
+    add.u32 %r4, %r4, 1;
+    st.global.u32 [%rd0], %r4;
+    ret;
+    """,
+        "u64 x",
+        shared=256,
+    )
+    x = np.zeros(128, np.uint32)
+    run(text, grid=2, block=64, args=[x], sanitize=True)
+    assert (x == np.arange(1, 129)).all()
+
+
 @pytest.mark.parametrize(
     ("type", "argument", "bits"),
     [

@@ -7,9 +7,11 @@ import pytest
 from interpreter.programs import ELEMENT, line_of, ptx
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter import Report, run
+from ptxgen.interpreter import Report, launch, run
 from ptxgen.interpreter.memory import POISON
 from ptxgen.interpreter.race import Access, RaceDetector
+from ptxgen.interpreter.reports import where_from
+from ptxgen.ir import Instr, Origin
 
 # Each thread writes its word of `buf`, then reads its neighbour's.
 NEIGHBOUR = (
@@ -388,6 +390,42 @@ def test_a_short_copy_fills_up_with_zeros_and_reads_no_further(size: int) -> Non
     assert y.tolist() == [*range(1, size + 1), *[0] * (16 - size)]
 
 
+def test_each_thread_may_copy_another_number_of_bytes() -> None:
+    text = ptx(
+        ELEMENT
+        + """
+    ld.global.u32 %r4, [%rd0];
+    shl.b32 %r6, %r3, 4;
+    mov.u32 %r5, buf;
+    add.u32 %r6, %r6, %r5;
+    ld.param.u64 %rd3, [y];
+    mul.wide.u32 %rd4, %r3, 16;
+    add.u64 %rd3, %rd3, %rd4;
+    cp.async.cg.shared.global [%r6], [%rd3], 16, %r4;
+    cp.async.wait_all;
+    ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r6];
+    st.global.v4.u32 [%rd3], {%r10, %r11, %r12, %r13};
+    ret;
+    """,
+        "u64 x, u64 y",
+        shared=64 * 16,
+    )
+    sizes = np.resize(np.array([16, 0, 4, 12, 8], np.uint32), 64)
+    y = np.arange(1, 64 * 4 + 1, dtype=np.uint32).reshape(64, 4)
+    want = np.where(np.arange(4) * 4 < sizes[:, None], y, 0)
+    run(text, grid=1, block=64, args=[sizes, y], sanitize=True)
+    assert (y == want).all()
+
+
+def test_a_batch_is_as_large_as_its_shadow_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 64 bytes are 16 words; each has a stamp of a write and of the reads of two warps.
+    monkeypatch.setattr(launch, "_MAX_SHADOW_BYTES", 3 * (16 * 3 * 8 + 1))
+    done: list[tuple[int, int]] = []
+    text = ptx("    ret;", shared=64)
+    run(text, grid=7, block=64, args=[], sanitize=True, progress=lambda *now: done.append(now))
+    assert done == [(3, 7), (6, 7), (7, 7)]
+
+
 def test_a_copy_from_outside_every_buffer_is_refused() -> None:
     text = ptx(
         """
@@ -405,3 +443,10 @@ def test_a_copy_from_outside_every_buffer_is_refused() -> None:
         ": thread (0, 0, 0) of CTA (0, 0, 0) wants to read 16 bytes of global memory at "
         "0x200000000, at byte 0 of x (0x200000000, 12 bytes)"
     )
+
+
+def test_an_instruction_built_in_python_is_named_by_its_file_and_line() -> None:
+    code = (lambda: None).__code__
+    assert where_from(Instr("ret", origin=Origin(code, 12))) == "ret; (test_sanitizers.py:12)"
+    assert where_from(Instr("ret", origin=Origin(None, 3))) == "ret; (line 3)"
+    assert where_from(Instr("ret")) == "ret;"

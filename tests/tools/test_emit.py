@@ -19,7 +19,7 @@ import ptxgen.runtime.cuda
 from flash.build import build
 from flash.config import AttentionConfig
 from ptxgen import ir
-from ptxgen.errors import BackendError
+from ptxgen.errors import BackendError, PtxGenError
 from ptxgen.parse import parse
 from ptxgen.runtime import assembler as assembler_module
 from ptxgen.runtime.assembler import Assembler, Assembly, KernelUsage
@@ -266,81 +266,50 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
 
 # ------------------------------------------------------------------------------------ refusals
 
-_WHAT_A_ROW_IS = (
-    "a row of up to 256 f32 values is what a CTA keeps in registers and shared memory\n"
-)
-
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "config", "words"),
     [
-        *(
-            (
-                ["--head-dim", dim],
-                f"AttentionConfig: head_dim must be an integer from 1 to 256, got {dim}; "
-                f"{_WHAT_A_ROW_IS}",
-            )
-            for dim in ("0", "-8", "3.5", "1000000000", "257")
+        (["--head-dim", "0"], {"head_dim": 0}, "from 1 to 256, got 0; "),
+        (["--head-dim", "-8"], {"head_dim": -8}, "from 1 to 256, got -8; "),
+        (["--head-dim", "3.5"], {"head_dim": 3.5}, "from 1 to 256, got 3.5; "),
+        (["--head-dim", "1000000000"], {"head_dim": 10**9}, "from 1 to 256, got 1000000000; "),
+        (["--head-dim-v", "0"], {"head_dim_v": 0}, "head_dim_v must be an integer from 1 to 256"),
+        (["--tile", "0"], {"tile": 0}, "tile must be one of 16, 32, 64, 128, 'auto', got 0"),
+        (["--tile", "16.0"], {"tile": 16.0}, "16, 32, 64, 128, 'auto', got 16.0"),
+        (["--tile", "1", "--list-tiles"], {"tile": 1}, "one of 16, 32, 64, 128, 'auto', got 1"),
+        (["--block-q", "48"], {"block_q": 48}, "block_q must be one of 16, 32, 64, 128, 'auto'"),
+        (["--alignment", "2"], {"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto'"),
+        (["--dtype", "bf16"], {"dtype": "bf16"}, "dtype must be one of 'f32', got 'bf16'"),
+        (["--target", "sm_9"], {"target": "sm_9"}, "unknown target 'sm_9'; did you mean 'sm_90'?"),
+        (
+            ["--head-dim", "256", "--tile", "128", "--block-q", "128"],  # 400 KB of shared memory
+            {"head_dim": 256, "tile": 128, "block_q": 128},
+            " bytes of shared memory, but sm_80 allows 166912 bytes per block; ",
         ),
         (
-            ["--head-dim", "64", "--head-dim-v", "0"],
-            "AttentionConfig: head_dim_v must be an integer from 1 to 256, got 0; "
-            f"{_WHAT_A_ROW_IS}",
-        ),
-        (
-            ["--head-dim", "64", "--tile", "0"],
-            "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 0\n",
-        ),
-        (
-            ["--head-dim", "64", "--block-q", "48"],
-            "AttentionConfig: block_q must be one of 16, 32, 64, 128, 'auto', got 48\n",
-        ),
-        (
-            ["--head-dim", "64", "--alignment", "2"],
-            "AttentionConfig: alignment must be one of 16, 8, 4, 'auto', got 2\n",
-        ),
-        (
-            ["--head-dim", "64", "--dtype", "bf16"],
-            "AttentionConfig: dtype must be one of 'f32', got 'bf16'\n",
-        ),
-        (
-            ["--head-dim", "64", "--target", "sm_9"],
-            "unknown target 'sm_9'; did you mean 'sm_90'? Known targets: "
-            f"{', '.join(TARGETS)}\n",
-        ),
-        (
-            ["--head-dim", "256", "--list-tiles", "--tile", "1"],
-            "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 1\n",
+            ["--head-dim", "256", "--tile", "128"],
+            {"head_dim": 256, "tile": 128},
+            "; the largest tile that fits is 64",
         ),
     ],
-)  # fmt: skip
-def test_an_unsupported_configuration_is_3(
-    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.ptx"
-    assert tool.main([*argv, "-o", str(out)]) == 3
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == f"emit.py: error: {message}"
-    assert not out.exists()
-
-
-def test_tiles_that_do_not_fit_are_3_and_the_message_names_the_limit(
+)
+def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
+    argv: list[str],
+    config: dict[str, object],
+    words: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    argv = ["--head-dim", "256", "--tile", "128"]
-    assert tool.main([*argv, "--block-q", "128"]) == 3
-    assert capsys.readouterr().err == (
-        "emit.py: error: AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 "
-        "needs 462848 bytes of shared memory, but sm_80 allows 166912 bytes per block; "
-        "no tile fits with block_q=128: use a smaller block_q, or block_q='auto'\n"
-    )
-    assert tool.main(argv) == 3
-    assert capsys.readouterr().err == (
-        "emit.py: error: AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=16 "
-        "needs 289024 bytes of shared memory, but sm_80 allows 166912 bytes per block; "
-        "the largest tile that fits is 64\n"
-    )
+    with pytest.raises(PtxGenError) as refused:
+        AttentionConfig(**{"head_dim": 64, "target": "sm_80", **config})
+    out = tmp_path / "out.ptx"
+    assert tool.main(["--head-dim", "64", *argv, "-o", str(out)]) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"emit.py: error: {refused.value}\n"
+    assert words in printed.err
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -654,9 +623,14 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
-    assert tool.main([*SMALL, "-o", str(pipe)]) == 0
-    assert reader.communicate()[0].decode() == text_of(SMALL_CONFIG)
-    assert pipe.is_fifo()
+    try:
+        assert tool.main([*SMALL, "-o", str(pipe)]) == 0
+        assert pipe.is_fifo()
+        assert reader.communicate()[0].decode() == text_of(SMALL_CONFIG)
+    finally:
+        reader.kill()
+        reader.wait()
+        reader.stdout.close()
 
 
 @pytest.mark.parametrize(
@@ -675,11 +649,12 @@ def test_an_output_that_cannot_be_a_file_is_1(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
-def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+@pytest.mark.parametrize("more", [[], ["--list-targets"]])  # more and less than a buffer holds
+def test_a_reader_that_leaves_early_is_no_traceback(more: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, SCRIPT, *SMALL]
+        command = [sys.executable, SCRIPT, *SMALL, *more]
         done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     finally:
         os.close(writing)
@@ -687,14 +662,28 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_standard_output_is_1() -> None:
+@pytest.mark.parametrize("more", [[], ["--list-targets"]])  # more and less than a buffer holds
+def test_a_full_standard_output_is_1(more: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, SCRIPT, *SMALL]
+        command = [sys.executable, SCRIPT, *SMALL, *more]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr == (
         b"emit.py: error: cannot write standard output: No space left on device\n"
     )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_standard_output_that_takes_only_a_part_is_1(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+        "from tools import emit; sys.exit(emit.main(sys.argv[1:]))"
+    )
+    with (tmp_path / "out.ptx").open("wb") as out:
+        command = [sys.executable, "-u", "-B", "-c", code, *SMALL]
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"emit.py: error: cannot write standard output: File too large\n"
 
 
 def test_a_closed_standard_output_is_1(
