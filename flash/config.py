@@ -235,12 +235,10 @@ def _does_not_fit(
     block_q = blocks[-1]
     limit = target.shared_per_block_optin
     smallest = Tiling(config.head_dim, config.value_dim, tile, block_q, 4, 4, 1)
-    fitting = [n for n in TILES for m in blocks if _tiling(config, n, m, target)]
-    cure = (
-        f"the largest tile that fits is {max(fitting)}"
-        if fitting
-        else f"no tile fits with block_q={block_q}: use a smaller block_q, or block_q='auto'"
-    )
+    offered = offered_tiles(config.head_dim, config.value_dim, target)
+    fitting = [pair for pair in offered if pair[1] in blocks]
+    largest, goes_with = max(fitting or offered)
+    cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
     problem = (
         f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} "
         "bytes per block"

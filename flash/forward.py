@@ -46,9 +46,10 @@ class Thread:
     @classmethod
     def of(cls, k: KernelBuilder, tiling: Tiling) -> Thread:
         """This thread's place."""
-        thread = k.thread_id()
-        lane = thread % tiling.lanes
-        return cls(thread // tiling.lanes, lane, lane // tiling.splits, lane % tiling.splits)
+        thread, alternating = k.thread_id(), tiling.interleave
+        lane = thread // alternating % tiling.lanes
+        group = thread // (alternating * tiling.lanes) * alternating + thread % alternating
+        return cls(group, lane, lane % tiling.key_lanes, lane // tiling.key_lanes)
 
 
 def attention_forward(config: KernelConfig) -> ir.Module:
@@ -97,7 +98,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     p_mine = P_tile.pointer(me.group, me.key_lane * CHUNK)
     v_chunks = _value_chunks(k, t, V_tile, me)
 
-    softmax = OnlineSoftmax(k, t.rows, [t.splits << n for n in range(t.key_lanes.bit_length() - 1)])
+    softmax = OnlineSoftmax(k, t.rows, _distances(t.interleave, t.key_lanes))
     O_acc = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
 
@@ -220,7 +221,7 @@ def _scores(
         key.advance(columns=stride * chunks)
 
     repeat(k, t.dim_chunks, _unroll(t.rows * t.keys * CHUNK), add_chunk, advance)
-    for distance in (1 << n for n in range(t.splits.bit_length() - 1)):
+    for distance in _distances(t.interleave * t.key_lanes, t.splits):
         for score in S.all():
             k.add(score, k.butterfly(score, distance), into=score)
 
@@ -331,6 +332,11 @@ def _store_row(
         if nth <= full < t.value_chunks:
             with k.when(me.lane == full - nth):
                 store_chunk(k, chunk, part[: t.head_dim_v % CHUNK], O.width)
+
+
+def _distances(first: int, lanes: int) -> list[int]:
+    """The lane distances of the butterfly that joins `lanes` lanes, `first` apart."""
+    return [first << n for n in range(lanes.bit_length() - 1)]
 
 
 def _unroll(fmas: int) -> int:

@@ -121,7 +121,7 @@ class GpuLauncher:
             fetched = [
                 (into, staging.fetch(there))
                 for into, there in ((call.out, out), (call.lse, lse))
-                if into and there
+                if into is not None and there is not None
             ]
             staging.wait()
         for into, values in fetched:

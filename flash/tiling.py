@@ -1,17 +1,22 @@
 """How the f32 kernel's work is dealt to threads: the tiles of a CTA and the micro-tile of a thread.
 
 A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Its threads form
-row groups of `lanes` lanes; lane `x` of a row group is split number `x % splits` of key lane `x //
-splits`.
+row groups of `lanes` lanes; lane `x` of a row group is split number `x // key_lanes` of key lane
+`x % key_lanes`.
 
 * scores: a thread holds `rows` x `keys` of them: rows `group + groups * i`, keys `key_lane +
-  key_lanes * j`. The `splits` threads that share
-  a key lane each sum over a part of head_dim and then add up.
+  key_lanes * j`. The `splits` threads that share a key lane each sum over a part of head_dim and
+  then add up.
 * outputs: a thread holds `rows` x `4 * chunks` of them: the same rows, and the 16-byte chunks `x +
   lanes * c` of head_dim_v.
 
 Rows and keys are dealt like cards, not in blocks, so that the eight lanes of a quarter-warp, which
 a 16-byte shared load serves at once, read eight different groups of banks or the same address.
+
+The lanes of two row groups alternate. So every load finds the same address in lanes n and n ^ 1 (K
+and V) or in lanes n and n ^ 2 (Q and P), and takes two requests instead of four (G. Smith of NVIDIA,
+on compute capability 7.x, at forums.developer.nvidia.com/t/77228; CUTLASS arranges the lanes of
+its f32 kernels so on all GPUs).
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from ptxgen.target import Target
+from ptxgen.target import WARP_SIZE, Target
 
 CHUNK: Final = 4  # f32 elements in the widest load, 16 bytes
 F32_BYTES: Final = 4
@@ -82,6 +87,11 @@ class Tiling:
         return self.block_q // self.rows
 
     @property
+    def interleave(self) -> int:
+        """Row groups whose lanes alternate: two, where both fit into a warp."""
+        return 2 if self.lanes < WARP_SIZE else 1
+
+    @property
     def threads(self) -> int:
         """Threads of a CTA."""
         return self.groups * self.lanes
@@ -103,10 +113,13 @@ class Tiling:
 
     @property
     def qk_pitch(self) -> int:
-        """Elements between rows of the Q and K tiles, of which eight lanes read 8 / splits rows,
-        `splits` chunks of each.
+        """Elements between rows of the Q and K tiles.
+
+        Eight lanes of a row group read one chunk of 8 rows of K, or one for each of the splits that
+        are among them.
         """
-        return CHUNK * _conflict_free(self.dim_chunks * self.splits, self.splits)
+        splits = min(self.splits, max(BANK_GROUPS // self.key_lanes, 1))
+        return CHUNK * _conflict_free(self.dim_chunks * self.splits, splits)
 
     @property
     def v_pitch(self) -> int:
@@ -115,10 +128,11 @@ class Tiling:
 
     @property
     def p_pitch(self) -> int:
-        """Elements between rows of the P tile, of which eight lanes write 8 / lanes rows, `lanes`
-        chunks of each.
+        """Elements between rows of the P tile: eight lanes, of `interleave` row groups or more,
+        write a chunk for each key lane.
         """
-        return CHUNK * _conflict_free(self.tile // CHUNK, self.lanes)
+        written = min(self.key_lanes, BANK_GROUPS // self.interleave)
+        return CHUNK * _conflict_free(self.tile // CHUNK, written)
 
     @property
     def shared_bytes(self) -> int:

@@ -325,10 +325,16 @@ def _deliver(text: str, output: str) -> None:
             rest = rest[sys.stdout.buffer.write(rest) :]
         sys.stdout.flush()
     except BrokenPipeError:
-        return
+        _drop_standard_output()
     except OSError as error:
+        _drop_standard_output()
         message = f"cannot write standard output: {error.strerror}"
         raise _StopError(FAILED, message) from error
+
+
+def _drop_standard_output() -> None:
+    """Make the flush at the end of the process succeed: what is left has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -56,7 +56,7 @@ def test_more_shared_memory_than_any_target_has_is_refused() -> None:
     refused(
         "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
         "of shared memory, but sm_90 allows 232448 bytes per block; the largest tile that fits is "
-        "32",
+        "32, with block_q=128",
         head_dim=256, tile=128, block_q=128,
     )  # fmt: skip
 
@@ -64,8 +64,8 @@ def test_more_shared_memory_than_any_target_has_is_refused() -> None:
 def test_more_shared_memory_than_the_target_has_is_refused() -> None:
     refused(
         "AttentionConfig: head_dim=256, head_dim_v=256, tile=128, block_q=128 needs 462848 bytes "
-        "of shared memory, but sm_86 allows 101376 bytes per block; no tile fits with "
-        "block_q=128: use a smaller block_q, or block_q='auto'",
+        "of shared memory, but sm_86 allows 101376 bytes per block; the largest tile that fits is "
+        "32, with block_q=16",
         head_dim=256, tile=128, block_q=128, target="sm_86",
     )  # fmt: skip
 

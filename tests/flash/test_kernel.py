@@ -275,9 +275,9 @@ def test_host_arrays_are_copied_there_and_back(
     driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
     driver.on_launch = lambda launch: interpret(driver, launch)
-    q, k, v = problem(batch=2, heads=4)
+    q, k, v = problem(batch=2, heads=4, seq_q=21)
     fused = np.concatenate([q, q], axis=3)[..., :8]  # a view with gaps between its rows
-    out = np.full((2, 4, 5, 9), 7, np.float32)
+    out = np.full((2, 4, 21, 9), 7, np.float32)
     found, lse = make(CONFIG).launch(fused, k, v, out=out[..., :8], return_lse=True)
     assert_attention_is_accurate(found, lse, q, k, v)
     assert (out[..., 8] == 7).all()
@@ -342,6 +342,7 @@ def test_what_a_call_changes_is_not_taken_from_an_earlier_one(
     for scale in (0.5, 2.0):
         out = kernel.launch(*arrays, softmax_scale=scale)
         assert_attention_is_accurate(fetch(driver, out), None, q, k, v, softmax_scale=scale)
+    kernel.launch(*arrays)
     out, lse = kernel.launch(*arrays, return_lse=True)
     assert_attention_is_accurate(fetch(driver, out), fetch(driver, lse), q, k, v)
     swapped = [a.transpose(0, 2, 1, 3) for a in (q, k, v)]
@@ -435,6 +436,16 @@ def test_the_target_is_the_devices_own_unless_the_config_says_another(
         "launch: the config is for sm_100a, which device 0 (Fake H100, sm_90) does not run; "
         "leave target=None, or use a device of that architecture"
     )
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_as_accurate_as_numpy() -> None:
+    q, k, v = problem(batch=2, heads=4, seq_q=37, seq_k=51)
+    config = AttentionConfig(8, causal=True)
+    out, lse = AttentionKernel(config, cache=ModuleCache(None)).launch(
+        q, k, v, backend="cuda", return_lse=True
+    )
+    assert_attention_is_accurate(out, lse, q, k, v, causal=True)
 
 
 @pytest.mark.ptxas
