@@ -17,10 +17,10 @@ from flash.launch import scale as scale_of
 from flash.resources import KernelResources
 from ptxgen import ir
 from ptxgen.errors import LaunchError
-from ptxgen.runtime.backend import AUTO, check_backend
+from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
-from ptxgen.runtime.settings import Settings
+from ptxgen.runtime.settings import AUTO, Settings
 
 _MOST_GEOMETRIES: Final = 512  # that are kept; decoding makes a new one at every step
 

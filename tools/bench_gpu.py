@@ -257,7 +257,7 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
     offered = offered_tiles(shape.head_dim, shape.head_dim, gpu.target)
     default = AttentionConfig(shape.head_dim).kernel(gpu.target).tiling
     chosen = (default.tile, default.block_q)
-    offered = [chosen, *(pair for pair in offered if pair != chosen)]
+    offered = list(dict.fromkeys([chosen, *offered]))
     with on_device(gpu, shape) as arrays:
         entries = {
             pair: arrays.contestant(gpu, *pair) for pair in (offered[:2] if quick else offered)

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -18,7 +19,7 @@ from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
-from tools.bench_record import US, Found, Goal, Job, Setting, Work, measured, seconds
+from tools.bench_record import US, Found, Goal, Job, Setting, Work, measured
 from tools.bench_report import ROOT
 
 GOAL_US: Final = 20.0
@@ -29,8 +30,8 @@ _FAKE: Final = ROOT / "tests" / "fake_driver.py"
 _OLD_DRIVER: Final = 1000
 
 LAUNCH_REMARKS: Final = (
-    "measured with the recording fake driver, whose calls are answered from memory; what the "
-    "driver itself takes comes on top (see driver calls)",
+    "processor time of one thread, with the recording fake driver, whose calls are answered from "
+    "memory; what the driver itself takes comes on top (see driver calls)",
     "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects "
     "with __cuda_array_interface__ only, which does not say the device; out and stream are given",
     "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy "
@@ -81,7 +82,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     names = driver.names()
     answer_at_once(driver, names)
     launch()
-    times = [seconds(_repeated(launch, calls)) / calls for _ in range(samples)]
+    times = [_cpu_seconds(_repeated(launch, calls)) / calls for _ in range(samples)]
     settings: dict[str, Setting] = {"arrays": kind, "current": current}
     return [
         measured(
@@ -110,7 +111,7 @@ def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     for name, four in arrays.items():
         work = _repeated(functools.partial(read, four), calls)
         work()
-        times = [seconds(work) / calls * US for _ in range(samples)]
+        times = [_cpu_seconds(work) / calls * US for _ in range(samples)]
         remarks.append(measured("of it reading four arrays", "us", times, config={"arrays": name}))
     return remarks
 
@@ -155,6 +156,13 @@ def _last_answer(driver: Any, name: str) -> Any:
 
 def _answering(answer: Any) -> Callable[..., Any]:
     return lambda *_: answer
+
+
+def _cpu_seconds(work: Work) -> float:
+    """Processor time of one call: it waits for nothing, so what it waits is for other processes."""
+    begin = time.thread_time()
+    work()
+    return time.thread_time() - begin
 
 
 def _repeated(work: Work, times: int) -> Work:

@@ -214,10 +214,6 @@ class _Writer:
         if not shapes:
             self._line(f"{indent}{call}")
             return []
-        if len(shapes) == 1 and shapes[0].startswith("("):
-            # One written operand that is a vector: the row may return the vector or a tuple of it.
-            self._names["vector"] = _vector
-            call = f"vector({call})"
         self._line(f"{indent}{', '.join(shapes)} = {call}")
         spread = not _reads_lanes(step)
         for name, expression in converted:
@@ -393,11 +389,6 @@ class _Writer:
             found = self._constants[key] = f"K{len(self._constants)}"
             self._names[found] = value
         return found
-
-
-def _vector(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    inner: tuple[Any, ...] = result[0] if isinstance(result[0], tuple) else result
-    return inner
 
 
 def _written(step: Step) -> list[tuple[BoundOperand, object]]:

@@ -121,7 +121,7 @@ def _unpacked(whole: Lanes, count: int) -> tuple[Lanes, ...]:
 
 def _load(machine: Machine, space: str, addr: Lanes, type: ScalarType, vec: str | None) -> Any:
     values = machine.load(space, addr, type, int(vec[1:]) if vec else 1)
-    return (values,) if vec else values[0]  # one written operand, which is a vector if vec
+    return values if vec else values[0]
 
 
 @inst(

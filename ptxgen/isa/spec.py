@@ -4,15 +4,18 @@ An instruction is declared by copying its line from the PTX manual and writing i
 numpy function below (`docs/adding-an-instruction.md`). The small syntax language:
 
 * opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot*
-  with those choices,
-  the first being the default; `{.name}` is optional: a slot if `name` is a keyword argument
-  (default: absent), else a *flag*. `.op.async` pieces that are neither are printed as they stand.
+  with those choices, the first being the default; `{.name}` is optional: a slot if `name` is a
+  keyword argument (default: absent), else a *flag*. Pieces that are neither are printed as they
+  stand.
 * operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is
-  read; `[name]` is an address;
-  a decimal number is a literal; `d|p:pred` is a pair of results; `{, b}` at the end is optional;
-  `*vec` is a vector as wide as the slot `vec` says, `*2` one of fixed width. The type is a slot's
-  name, a type's name, `wide` (twice as wide as the slot `type`), `imm` (an integer literal only)
-  or `label`; when it is left out it is the slot `type`, or else the opcode's last piece.
+  read; `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results;
+  `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says, `*2` one of
+  fixed width. The type is a slot's name, a type's name, `wide` (twice as wide as the slot `type`),
+  `imm` (an integer literal only) or `label`; when it is left out it is the slot `type`, or else the
+  opcode's last piece.
+
+The function takes each operand read and each modifier by name, and returns what is written: one
+value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several.
 """
 
 from __future__ import annotations

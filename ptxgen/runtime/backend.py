@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.settings import AUTO, BACKENDS
 from ptxgen.target import Target
-
-# `cuda` runs the kernel on a GPU, `interpreter` its PTX on the CPU, `cpu` no kernel at all.
-BACKENDS: Final = ("cuda", "interpreter", "cpu")
-AUTO: Final = "auto"  # `cuda` if a GPU opens, else `cpu`
 
 
 class Backend(Protocol):

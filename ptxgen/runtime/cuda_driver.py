@@ -136,7 +136,7 @@ class Driver:
             answer: tuple[Any, ...] = getattr(self._module, name)(*arguments)
         except (RuntimeError, ValueError) as error:  # a function or an error code it does not know
             raise BackendError(
-                f"cannot {doing}: {name} failed: {_first_line(error)}; "
+                f"cannot {doing}: {name} failed: {_first_line(error).rstrip('.')}; "
                 "install or update the NVIDIA driver"
             ) from error
         return answer

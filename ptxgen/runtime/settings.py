@@ -25,7 +25,9 @@ import platformdirs
 from ptxgen.errors import ConfigError, did_you_mean
 
 DEFAULT_CACHE_BYTES: Final = 512 << 20
-BACKENDS: Final = ("auto", "cuda", "interpreter", "cpu")
+# `cuda` runs the kernel on a GPU, `interpreter` its PTX on the CPU, `cpu` no kernel at all.
+BACKENDS: Final = ("cuda", "interpreter", "cpu")
+AUTO: Final = "auto"  # `cuda` if a GPU opens, else `cpu`
 
 _UNIT_BYTES: Final = {
     "": 1,
@@ -44,7 +46,8 @@ class Settings:
     """The settings of this process.
 
     `cache_bytes` is the cap of `cache_dir` in bytes; `cache_on_disk` is False for memory only;
-    `ptxas` is None when it is to be searched for; `backend` is one of `BACKENDS`.
+    `ptxas` is None when it is to be searched for; `backend` is `AUTO` or one of
+    `BACKENDS`.
     """
 
     cache_dir: Path
@@ -65,7 +68,7 @@ class Settings:
             cache_bytes=_cache_bytes(found.get("PTXGEN_CACHE_SIZE", "")),
             cache_on_disk=_choice(found, "PTXGEN_CACHE", ("on", "off")) == "on",
             ptxas=_ptxas(found.get("PTXGEN_PTXAS", "")),
-            backend=_choice(found, "PTXGEN_BACKEND", BACKENDS),
+            backend=_choice(found, "PTXGEN_BACKEND", (AUTO, *BACKENDS)),
         )
 
 

@@ -615,7 +615,7 @@ def check_memory(op: Op, meaning: Any) -> None:
         new, value = memory_case(op, meaning, m, type, old, values)
         same_values(type, [x[lane] for x in after], new)
         if value is not None:
-            got = [x[lane] for x in result[0]] if m.vec else [result[lane]]
+            got = [x[lane] for x in result] if m.vec else [result[lane]]
             same_values(type, got, value if m.vec else (value,))
     assert all((memory.cells[s] == c).all() for s, c in untouched.items())
 

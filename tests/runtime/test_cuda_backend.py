@@ -17,9 +17,10 @@ from fake_driver import A100, FakeDevice, FakeDriver, Launch, cubin, real
 from ptxgen.errors import BackendError, ConfigError, LaunchError, PoisonedContextError
 from ptxgen.parse import parse
 from ptxgen.runtime import cuda as module
-from ptxgen.runtime.backend import BACKENDS, Backend, check_backend
+from ptxgen.runtime.backend import Backend, check_backend
 from ptxgen.runtime.cuda import CudaBackend, check_shared, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, param_slots
+from ptxgen.runtime.settings import BACKENDS
 from ptxgen.target import TARGETS
 
 SAXPY = """\
@@ -328,12 +329,12 @@ def test_no_driver_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = CudaBackend(driver)
     assert not backend.available()
     assert backend.why_unavailable() == (
-        "cannot open the GPU: cuInit failed: libcuda cannot be found.; "
+        "cannot open the GPU: cuInit failed: libcuda cannot be found; "
         "install or update the NVIDIA driver"
     )
     assert message_of(lambda: backend.device_count) == (
         "backend 'cuda' cannot be used: cannot open the GPU: cuInit failed: libcuda cannot be "
-        "found.; install or update the NVIDIA driver. Without a GPU, use backend='cpu'"
+        "found; install or update the NVIDIA driver. Without a GPU, use backend='cpu'"
     )
     assert len(driver.calls) == 1
 

@@ -300,7 +300,14 @@ def elf(sections: dict[str, bytes]) -> bytes:
 
 
 def test_code_is_what_lies_in_text_sections() -> None:
-    cubin = elf({".text.first": bytes(48), ".nv.info": bytes(7), ".text.second": bytes(16)})
+    cubin = elf(
+        {
+            ".text.first": bytes(48),
+            ".nv.info": bytes(7),
+            ".text.second": bytes(16),
+            ".tdata": bytes(32),
+        }
+    )
     assert bench_build.code_bytes(cubin) == 64
 
 
@@ -371,13 +378,24 @@ def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPat
     assert re.fullmatch(message, told)
 
 
-def test_the_interpreter_is_measured_in_instructions_of_threads() -> None:
+def test_the_interpreter_is_measured_in_instructions_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sanitized: list[bool] = []
+    run = interpreter.run
+
+    def recorded(*arguments: Any, **how: Any) -> Any:
+        sanitized.append(how["sanitize"])
+        return run(*arguments, **how)
+
+    monkeypatch.setattr(bench_cpu.interpreter, "run", recorded)
     found = by_name(bench_cpu.interpret(8, 1, 1, 16, False, 1))
     assert list(found) == ["interpreter", "speed", "sanitized", "sanitized / plain"]
     ms, rate = found["interpreter"].median, found["speed"].median
     instructions = rate * ms * 1e3
     assert instructions == pytest.approx(round(instructions))
     assert instructions > 1000
+    assert sanitized == [False, True, False, True]  # first calls do not count
     ratio = found["sanitized"].median / ms
     assert found["sanitized / plain"].median == pytest.approx(ratio)
 
@@ -846,12 +864,13 @@ def test_a_failed_part_does_not_end_the_others(
         raise AssemblerError("refused")
 
     sections["emit"].insert(0, Job("bad part", fail))
+    sections["emit"].append(Job("same", lambda: ["of emit"]))  # a remark is made once
     assert bench.main(["--only", "emit"]) == 1
     found = json.loads((tmp_path / "results" / "emit-cpu.json").read_text())["sections"]["emit"]
     assert found["failed"] == 1
     assert found["remarks"] == ["FAILED: bad part: refused", "of emit"]
     assert len(found["measurements"]) == 1
-    assert capsys.readouterr().err.startswith("[1/2] emit: bad part\n[2/2] emit: the emit\n")
+    assert capsys.readouterr().err.startswith("[1/3] emit: bad part\n[2/3] emit: the emit\n")
 
 
 @pytest.mark.usefixtures("sections")
