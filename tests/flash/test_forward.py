@@ -281,6 +281,28 @@ def test_wide_shared_loads_have_no_bank_conflicts(
             assert len(np.unique(distinct // 16 % 8)) == len(distinct), distinct
 
 
+@pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_wide_shared_loads_of_the_default_tiles_take_two_requests(
+    head_dim: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four requests, of eight lanes each, become two where lanes n and n ^ 1, or n and n ^ 2, of the
+    # whole warp want the same address; then sixteen lanes must not conflict (flash/tiling.py).
+    traffic = Traffic(monkeypatch)
+    config = AttentionConfig(head_dim, return_lse=True, target=name)
+    tiling = config.kernel().tiling
+    run_forward(config, Problem(tiling.block_q, tiling.tile, head_dim, head_dim).arrays())
+    lane = np.arange(32)
+    assert traffic.shared_loads
+    for address, active in traffic.shared_loads:
+        assert active.all()
+        for warp in address.reshape(-1, 32):
+            assert any((warp == warp[lane ^ other]).all() for other in (1, 2)), warp
+            for half in warp.reshape(2, 16):
+                distinct = np.unique(half)
+                assert len(np.unique(distinct // 16 % 8)) == len(distinct), distinct
+
+
 # ------------------------------------------------------------------------------------------ text
 
 
