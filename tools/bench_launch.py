@@ -15,7 +15,6 @@ import numpy as np
 
 from flash.arrays import view
 from flash.config import AttentionConfig
-from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
@@ -65,9 +64,8 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     driver = fake.FakeDriver(version=_OLD_DRIVER)
     backend = CudaBackend(driver)
     config = AttentionConfig(SHAPE[-1])
-    kernel = AttentionKernel(config, cuda=backend)
     # Nothing of this belongs into a user's cache.
-    kernel._gpu = GpuLauncher(config, backend, ModuleCache(None))
+    kernel = AttentionKernel(config, cuda=backend, cache=ModuleCache(None))
     content = np.zeros(SHAPE, np.float32)
     q, k, v, out = (_KINDS[kind](driver.place(content), SHAPE) for _ in range(4))
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -27,8 +27,10 @@ from ptxgen.errors import (
     UnsupportedTargetError,
     VerifyError,
 )
-from ptxgen.runtime.assembler import Assembly, find_assembler
 from ptxgen.target import KIB, TARGETS, Target, target, target_for_device
+
+if TYPE_CHECKING:
+    from ptxgen.runtime.assembler import Assembly
 
 OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
 
@@ -218,6 +220,9 @@ def _target(name: str) -> Target:
 
 def _assembled(made: Build) -> Assembly:
     try:
+        # Here, because text alone is emitted without what running an assembler needs.
+        from ptxgen.runtime.assembler import find_assembler
+
         assembler = find_assembler(target=made.module.target)
     except ConfigError as error:  # of the environment, not of the kernel
         raise _StopError(USAGE, str(error)) from error

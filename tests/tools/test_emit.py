@@ -53,7 +53,7 @@ def assembling(monkeypatch: pytest.MonkeyPatch) -> Callable[[Assembly], None]:
 
     def use(assembly: Assembly) -> None:
         found = SimpleNamespace(assemble=lambda *_: assembly)
-        monkeypatch.setattr(tool, "find_assembler", lambda **_: found)
+        monkeypatch.setattr(assembler_module, "find_assembler", lambda **_: found)
 
     return use
 
@@ -496,7 +496,7 @@ def test_no_assembler_is_1(
     def none(*, target: str) -> Assembler:
         raise BackendError(f"no assembler that knows {target}")
 
-    monkeypatch.setattr(tool, "find_assembler", none)
+    monkeypatch.setattr(assembler_module, "find_assembler", none)
     assert tool.main([*SMALL, "--assemble"]) == 1
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == (
