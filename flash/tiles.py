@@ -56,7 +56,7 @@ class TileLoader:
     """
 
     def __init__(
-        self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value
+        self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value | None = None
     ) -> None:
         self.k = k
         self.matrix = matrix
@@ -71,7 +71,7 @@ class TileLoader:
         # The first row of the tile that this thread copies.
         self.row = k.signed(thread // self.lanes)
         self.lane = thread % self.lanes
-        row_in_matrix = first_row + self.row
+        row_in_matrix = self.row if first_row is None else first_row + self.row
         column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
         # Where this thread reads next, and how many rows are left from there; both move down with
         # `advance`.

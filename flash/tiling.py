@@ -13,10 +13,10 @@ row groups of `lanes` lanes; lane `x` of a row group is split number `x // key_l
 Rows and keys are dealt like cards, not in blocks, so that the eight lanes of a quarter-warp, which
 a 16-byte shared load serves at once, read eight different groups of banks or the same address.
 
-The lanes of two row groups alternate. So every load finds the same address in lanes n and n ^ 1 (K
-and V) or in lanes n and n ^ 2 (Q and P), and takes two requests instead of four (G. Smith of NVIDIA,
-on compute capability 7.x, at forums.developer.nvidia.com/t/77228; CUTLASS arranges the lanes of
-its f32 kernels so on all GPUs).
+The lanes of two row groups alternate. So every load finds the same address in lanes n and n ^ 1
+(K and V) or in lanes n and n ^ 2 (Q and P), and takes two requests instead of four (G. Smith of
+NVIDIA, on compute capability 7.x, at forums.developer.nvidia.com/t/77228; CUTLASS arranges the
+lanes of its f32 kernels so on all GPUs).
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ def _conflict_free(chunks: int, neighbours: int) -> int:
     return neighbours * (multiple + 1 - multiple % 2)
 
 
+def _distances(first: int, lanes: int) -> list[int]:
+    """The lane distances of the butterfly that joins `lanes` lanes, `first` apart."""
+    return [first << n for n in range(lanes.bit_length() - 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Tiles and micro-tiles of one kernel; all sizes in elements unless they say bytes."""
@@ -80,6 +85,16 @@ class Tiling:
     def lanes(self) -> int:
         """Threads of a row group."""
         return self.key_lanes * self.splits
+
+    @property
+    def key_distances(self) -> list[int]:
+        """Distances of the butterfly that joins the lanes which share a row, each with its keys."""
+        return _distances(self.interleave, self.key_lanes)
+
+    @property
+    def split_distances(self) -> list[int]:
+        """Distances of the butterfly that adds up what the splits of a score have summed."""
+        return _distances(self.interleave * self.key_lanes, self.splits)
 
     @property
     def groups(self) -> int:

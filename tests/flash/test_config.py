@@ -164,6 +164,5 @@ def test_micro_tiles_are_four_by_four_at_least() -> None:
 
 def test_the_name_says_the_configuration() -> None:
     config = AttentionConfig(64, 32, causal=True, return_lse=True, tile=32, block_q=64, alignment=8)
-    assert config.kernel().name == (
-        "attention_forward_f32_d64v32_m64_n32_bottom_right_lse_align8"
-    )
+    name = config.kernel().name
+    assert name == "attention_forward_f32_d64v32_m64_n32_bottom_right_lse_align8"

@@ -24,9 +24,7 @@ ARCHITECTURES = ("sm_75", "sm_80")  # copies through registers, and asynchronous
 
 
 def small(name: str = "sm_80", head_dim: int = 8, **how: Any) -> AttentionConfig:
-    return AttentionConfig(
-        head_dim, tile=16, block_q=16, return_lse=True, target=name, **how
-    )
+    return AttentionConfig(head_dim, tile=16, block_q=16, return_lse=True, target=name, **how)
 
 
 class Placed:
@@ -39,9 +37,9 @@ class Placed:
         self.kept: list[Array] = []
 
     def matrix(self, rows: Array, strides: tuple[int, int, int], first_row: int = 0) -> int:
-        """Put the rows of [batch, heads, rows, columns] where element strides say; the address of element 0.
+        """Put the rows of [batch, heads, rows, columns] where the element strides say.
 
-        Row 0 of the array is row `first_row` of the matrix.
+        Returns the address of element 0. Row 0 of the array is row `first_row` of the matrix.
         """
         self.next += FAR * 256
         for b, h, r in np.ndindex(rows.shape[:3]):
@@ -104,7 +102,12 @@ def with_block_id(module: ir.Module, number: int) -> ir.Module:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_rows_and_heads_may_lie_2_to_the_31_elements_apart(name: str) -> None:
     far = (1 << 31) + 4  # elements; cut to 32 bits, rows would lie 4 elements apart
-    strides = [(-far * 64, far * 16, far), (far * 64, far * 32, -far), (far * 40, far * 20, far), (far * 77, far * 9, far)]
+    strides = [
+        (-far * 64, far * 16, far),
+        (far * 64, far * 32, -far),
+        (far * 40, far * 20, far),
+        (far * 77, far * 9, far),
+    ]
     q, k, v = Problem(3, 5, 8, 8, batch=2, heads=2, kv_heads=1).arrays()
     wanted_out, wanted_lse = attention_reference(q, k, v)
     placed = Placed(small(name))
@@ -152,7 +155,10 @@ def test_the_last_rows_of_the_longest_sequence_are_right(causal: str) -> None:
     seen: Any = causal if causal == "bottom_right" else False
     wanted_out, wanted_lse = attention_reference(q, k, v, causal=seen)
     placed = Placed(small(causal=causal))
-    pointers = [placed.matrix(q, strides, MAX_SEQ - rows), *(placed.matrix(a, strides) for a in (k, v))]
+    pointers = [
+        placed.matrix(q, strides, MAX_SEQ - rows),
+        *(placed.matrix(a, strides) for a in (k, v)),
+    ]
     first_out = len(placed.kept)
     pointers.append(placed.matrix(np.full_like(q, np.nan), strides, MAX_SEQ - rows))
     lse = np.full(rows, np.nan, np.float32)
@@ -325,5 +331,5 @@ def test_a_later_tile_with_a_larger_maximum_rescales_the_earlier_ones(name: str)
     q, k, v = Problem(3, 16 * 6, 8, 8).arrays()
     q[...], q[..., 0] = 0, 1
     k[0, 0, :, 0] = np.repeat([0.0, 300.0, -300.0, 300.0, 310.0, 0.0], 16)
-    out, lse = like_dense_numpy(small(name, softmax_scale=1.0), (q, k, v))
+    _, lse = like_dense_numpy(small(name, softmax_scale=1.0), (q, k, v))
     np.testing.assert_allclose(lse, 310 + np.log(16 + 32 * np.exp(-10.0)), rtol=1e-6)
