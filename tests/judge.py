@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.reference import Causal, attention_reference
+from flash.reference import Causal, attention_reference, causal_offset
 
 Array = NDArray[Any]
+Peer = Callable[..., tuple[Array, Array]]
 
 
 def assert_attention_is_accurate(
@@ -22,18 +24,54 @@ def assert_attention_is_accurate(
     *,
     softmax_scale: float | None = None,
     causal: Causal = False,
+    peer: Peer | None = None,
 ) -> None:
-    """`out` and `lse` err at most twice as much as dense numpy of the same precision does.
+    """`out` and `lse` err at most twice as much as numpy of the same precision does.
 
-    Dense numpy computes in f32 and rounds to the type of `out`, which is f32 or narrower. NaN, and
-    an infinity that the float64 reference does not have, always fail.
+    That is dense numpy, unless `peer` is another honest computation. It computes in f32 and rounds
+    to the type of `out`, which is f32 or narrower. NaN, and an infinity that the float64 reference
+    does not have, always fail.
     """
     how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
     wanted_out, wanted_lse = attention_reference(q, k, v, **how)
-    peer_out, peer_lse = attention_reference(q, k, v, dtype=np.float32, **how)
+    peer_out, peer_lse = (peer or dense_f32)(q, k, v, **how)
     assert_close("out", out, wanted_out, peer_out.astype(out.dtype))
     if lse is not None:
         assert_close("lse", lse, wanted_lse, peer_lse.astype(lse.dtype), rtol=1e-5)
+
+
+def dense_f32(q: Array, k: Array, v: Array, **how: Any) -> tuple[Array, Array]:
+    """Attention in f32 by matrix products of the BLAS library, which adds up in its own order."""
+    return attention_reference(q, k, v, dtype=np.float32, **how)
+
+
+def in_order_f32(
+    q: Array, k: Array, v: Array, *, softmax_scale: float, causal: Causal
+) -> tuple[Array, Array]:
+    """Attention in f32 that adds up one term after another, as a thread of a kernel does.
+
+    In problems of few elements the largest error of `dense_f32` is a matter of luck; this one errs
+    where a kernel does.
+    """
+    offset = causal_offset(causal, q.shape[2], k.shape[2])
+    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + offset
+    scores = _product_in_order(q, k.swapaxes(2, 3)) * np.float32(softmax_scale)
+    scores[..., hidden] = -np.inf
+    largest = scores.max(axis=3, keepdims=True, initial=np.finfo(np.float32).min)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=3, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (largest + np.log(total))[..., 0]
+    return _product_in_order(weights, v) / np.where(total == 0, 1, total), lse
+
+
+def _product_in_order(a: Array, b: Array) -> Array:
+    """a @ b with each product and sum fused and rounded to f32, in order."""
+    total = np.zeros((*a.shape[:3], b.shape[3]), np.float32)
+    for n in range(a.shape[3]):
+        step = a[..., n, None].astype(np.float64) * b[:, :, None, n]
+        total = (total + step).astype(np.float32)
+    return total
 
 
 def assert_close(what: str, got: Array, wanted: Array, peer: Array, *, rtol: float = 0) -> None:

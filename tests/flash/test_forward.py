@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from judge import Peer, assert_attention_is_accurate, in_order_f32
 from kernel_runs import Problem, run_forward
 
 from flash.config import AttentionConfig, offered_tiles
@@ -26,10 +26,10 @@ Arrays = tuple[np.ndarray[Any, Any], ...]
 HEAD_DIMS = (1, 3, 16, 40, 64, 72, 80, 96, 111, 128, 160, 192, 256)
 
 
-def check(config: AttentionConfig, arrays: Arrays) -> None:
+def check(config: AttentionConfig, arrays: Arrays, peer: Peer | None = None) -> None:
     out, lse, _ = run_forward(config, arrays, sanitize=True)
     q, k, v = arrays
-    how: Any = {"softmax_scale": config.scale, "causal": config.causal}
+    how: Any = {"softmax_scale": config.scale, "causal": config.causal, "peer": peer}
     assert_attention_is_accurate(out, lse, q, k, v, **how)
 
 
@@ -113,7 +113,8 @@ def test_every_tile_offered_is_right(head_dim: int, name: str) -> None:
                 return_lse=True,
                 alignment=alignment,
             )
-            check(config, Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim).arrays())
+            arrays = Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim).arrays()
+            check(config, arrays, peer=in_order_f32)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
