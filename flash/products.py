@@ -35,11 +35,13 @@ class Products:
         self.Q_tile = k.shared("Q_tile", (t.block_q, t.qk_pitch))
         self.K_tile = k.shared("K_tile", (t.tile, t.qk_pitch))
         self.V_tile = k.shared("V_tile", (t.tile, t.v_pitch))
-        self.P_tile = k.shared("P_tile", (t.block_q, t.p_pitch))
+        self.P_tile = k.shared("P_tile", (t.block_q // t.interleave, t.p_pitch))
         self._q_rows = self.Q_tile.pointer(me.group, me.split * CHUNK)
         self._k_rows = self.K_tile.pointer(me.key_lane, me.split * CHUNK)
-        self._p_rows = self.P_tile.pointer(me.group)
-        self._p_mine = self.P_tile.pointer(me.group, me.key_lane * CHUNK)
+        # Rows of two row groups share a row of the P tile, chunk by chunk in turn.
+        p_row, p_column = me.group // t.interleave, me.group % t.interleave * CHUNK
+        self._p_rows = self.P_tile.pointer(p_row, p_column)
+        self._p_mine = self.P_tile.pointer(p_row, me.key_lane * (t.interleave * CHUNK) + p_column)
         self._v_chunks = _value_chunks(k, t, self.V_tile, me)
         for tile in (self.Q_tile, self.K_tile):
             clear_padding(k, tile, used=t.head_dim, read=t.dim_chunks * t.splits * CHUNK)
@@ -80,8 +82,13 @@ class Products:
         for writer in range(t.splits):
             with k.only_if(self.me.split == writer) if t.splits > 1 else nullcontext():
                 for i, c in product(range(writer, t.rows, t.splits), range(t.keys // CHUNK)):
-                    to = self._p_mine.step(t.groups * i, c * t.key_lanes * CHUNK)
+                    to = self._p_step(self._p_mine, i, c * t.key_lanes)
                     k.store(to, P.row(i)[c * CHUNK : (c + 1) * CHUNK])
+
+    def _p_step(self, at: TilePointer, i: int, chunks: int) -> TilePointer:
+        """The place of this thread's i-th row in the P tile, so many chunks further on."""
+        t = self.t
+        return at.step(t.groups // t.interleave * i, t.interleave * CHUNK * chunks)
 
     def outputs(self, O: Fragment, add: AddRow) -> None:
         """O += P V for this thread's rows and chunks of head_dim_v.
@@ -102,8 +109,7 @@ class Products:
             """The keys of key lane n."""
             for c in range(t.keys // CHUNK):
                 p_parts = [
-                    k.load(p.step(t.groups * i, (c * t.key_lanes + n) * CHUNK), CHUNK)
-                    for i in range(t.rows)
+                    k.load(self._p_step(p, i, c * t.key_lanes + n), CHUNK) for i in range(t.rows)
                 ]
                 for j in range(CHUNK):
                     key = n + t.key_lanes * (c * CHUNK + j)
@@ -112,7 +118,7 @@ class Products:
                         add(k, O.row(i), p_parts[i][j], v_row)
 
         def advance(lanes: int) -> None:
-            p.advance(columns=CHUNK * lanes)
+            p.advance(columns=t.interleave * CHUNK * lanes)
             for cursor in v:
                 cursor.advance(rows=lanes)
 

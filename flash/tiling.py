@@ -143,11 +143,13 @@ class Tiling:
 
     @property
     def p_pitch(self) -> int:
-        """Elements between rows of the P tile: eight lanes, of `interleave` row groups or more,
-        write a chunk for each key lane.
+        """Elements between rows of the P tile, each of which holds `interleave` rows of P, chunk by
+        chunk in turn: so eight lanes write adjacent chunks, of one row of the tile or of two.
         """
-        written = min(self.key_lanes, BANK_GROUPS // self.interleave)
-        return CHUNK * _conflict_free(self.tile // CHUNK, written)
+        written = min(self.interleave * self.key_lanes, BANK_GROUPS)
+        if self.lanes < BANK_GROUPS:
+            written = BANK_GROUPS // 2  # and the other four lanes read and write the next row
+        return CHUNK * _conflict_free(self.interleave * self.tile // CHUNK, written)
 
     @property
     def shared_bytes(self) -> int:
@@ -155,7 +157,7 @@ class Tiling:
         elements = (
             (self.block_q + self.tile) * self.qk_pitch
             + self.tile * self.v_pitch
-            + self.block_q * self.p_pitch
+            + self.block_q // self.interleave * self.p_pitch
         )
         return elements * F32_BYTES
 
