@@ -16,7 +16,7 @@ READY := $(VENV)/.installed
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## generate, check, assemble and run one attention kernel
+demo: $(READY) ## generate, check, assemble and run two attention kernels
 	$(PY) tools/demo.py
 
 test: $(READY) ## the tests; those that need a GPU skip themselves where there is none

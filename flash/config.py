@@ -19,6 +19,8 @@ from ptxgen.target import target as find_target
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
 DTYPES: Final = ("f32",)
 ALIGNMENTS: Final = (16, 8, 4)  # bytes
+# The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
+MAX_SCALE: Final = 2.0**127
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
 
 # The default tile and block_q, by the target's shared memory per block (at least so many bytes)
@@ -278,11 +280,16 @@ def _require_one_of(
         raise ConfigError(f"AttentionConfig: {name} must be one of {words}, got {value!r}{hint()}")
 
 
+def is_scale(value: object) -> bool:
+    """Whether a kernel can multiply by it: a finite number, also in f32 and in units of log2."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= MAX_SCALE
+
+
 def _require_scale(value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if value is not None and not is_scale(value):
         raise ConfigError(
-            "AttentionConfig: softmax_scale must be a finite number or None for 1/sqrt(head_dim), "
-            f"got {value!r}"
+            f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
+            f"or None for 1/sqrt(head_dim), got {value!r}"
         )

@@ -134,6 +134,7 @@ def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
         "the last dimension of Q, K, V and O is dense (stride 1)",
         f"seq_q and seq_k are at most {MAX_SEQ}",
         "heads is a multiple of kv_heads",
+        "block and grid are exactly as given: the batch is known from the number of CTAs",
         f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch",
         "O and LSE share no memory with Q, K, V or each other, and no two indices of O name one "
         "element",

@@ -12,7 +12,13 @@ from typing import Final
 
 from flash import overlap
 from flash.arrays import UNKNOWN_DEVICE, ArrayView
-from flash.config import ALIGNMENTS, AttentionConfig, natural_alignment
+from flash.config import (
+    ALIGNMENTS,
+    MAX_SCALE,
+    AttentionConfig,
+    is_scale,
+    natural_alignment,
+)
 from flash.dlpack import dense_strides
 from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
 from flash.tiling import BLOCKS_Q, F32_BYTES, TILES
@@ -151,19 +157,15 @@ def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> in
 
 
 def scale(config: AttentionConfig, softmax_scale: object) -> float:
-    """The scale of a call: its own, else the config's. Raises `LaunchError` unless finite."""
+    """The scale of a call: its own, else the config's. Raises `LaunchError` for no scale."""
     if softmax_scale is None:
         return config.scale
-    if (
-        isinstance(softmax_scale, bool)
-        or not isinstance(softmax_scale, (int, float))
-        or not math.isfinite(softmax_scale)
-    ):
+    if not is_scale(softmax_scale):
         raise LaunchError(
-            "launch: softmax_scale must be a finite number, or None for the config's "
-            f"{config.scale:g}, got {softmax_scale!r}"
+            f"launch: softmax_scale must be a number of at most {MAX_SCALE:g} either way, or None "
+            f"for the config's {config.scale:g}, got {softmax_scale!r}"
         )
-    return float(softmax_scale)
+    return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has said that it is a number
 
 
 def raise_problems(problems: list[str]) -> None:

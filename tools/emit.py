@@ -120,8 +120,20 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--head-dim", type=_number, metavar="D", help="elements of a row of Q and K, 1 to 256")
     add("--head-dim-v", type=_number, metavar="D", help="of a row of V and O (default: --head-dim)")
-    add("--tile", type=_number_or_auto, default="auto", metavar="N", help="keys per tile")
-    add("--block-q", type=_number_or_auto, default="auto", metavar="N", help="query rows per CTA")
+    add(
+        "--tile",
+        type=_number_or_auto,
+        default="auto",
+        metavar="N",
+        help="keys per tile (default: auto; see --list-tiles)",
+    )
+    add(
+        "--block-q",
+        type=_number_or_auto,
+        default="auto",
+        metavar="N",
+        help="query rows per CTA (default: auto)",
+    )
     add("--dtype", default="f32", help="element type of Q, K, V and O (default: f32)")
     add(
         "--causal",
@@ -150,7 +162,7 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
     add("--assemble", action="store_true", help="assemble it, and report registers and spills")
-    add("--cubin", metavar="FILE", help="also write what the assembler made of it")
+    add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
     add("-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output")
     lists = group.add_mutually_exclusive_group()
     lists.add_argument("--list-targets", action="store_true", help="the targets and their limits")
@@ -222,7 +234,13 @@ def _assembled(made: Build) -> Assembly:
     try:
         # Here, because text alone is emitted without what running an assembler needs.
         from ptxgen.runtime.assembler import find_assembler
-
+    except ModuleNotFoundError as error:
+        raise _StopError(
+            FAILED,
+            f"--assemble and --cubin need the whole package: {error}; run pip install . in the "
+            "checkout",
+        ) from error
+    try:
         assembler = find_assembler(target=made.module.target)
     except ConfigError as error:  # of the environment, not of the kernel
         raise _StopError(USAGE, str(error)) from error

@@ -6,7 +6,7 @@
 | `PTXGEN_CACHE_SIZE` | largest size of that directory: bytes, or `512MB`, `2GiB` | 512 MiB |
 | `PTXGEN_CACHE` | `on`, or `off` for memory only | `on` |
 | `PTXGEN_PTXAS` | the ptxas to assemble with | found by search |
-| `PTXGEN_BACKEND` | the backend of a launch that names none | `auto` |
+| `PTXGEN_BACKEND` | what `backend="auto"` means | `auto` |
 
 An empty variable counts as unset.
 """

@@ -83,11 +83,18 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         ({"return_lse": 1}, "return_lse must be True or False, got 1"),
         (
             {"softmax_scale": float("inf")},
-            "softmax_scale must be a finite number or None for 1/sqrt(head_dim), got inf",
+            "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
+            "1/sqrt(head_dim), got inf",
         ),
         (
             {"softmax_scale": "1"},
-            "softmax_scale must be a finite number or None for 1/sqrt(head_dim), got '1'",
+            "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
+            "1/sqrt(head_dim), got '1'",
+        ),
+        (
+            {"softmax_scale": -1e39},
+            "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
+            "1/sqrt(head_dim), got -1e+39",
         ),
     ],
 )

@@ -390,6 +390,7 @@ def test_a_scale_that_is_no_finite_number_is_refused(bad: object) -> None:
     with pytest.raises(LaunchError) as caught:
         launch.scale(CONFIG, bad)
     assert str(caught.value) == (
-        "launch: softmax_scale must be a finite number, or None for the config's 0.353553, "
+        "launch: softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
+        "the config's 0.353553, "
         f"got {bad!r}"
     )
