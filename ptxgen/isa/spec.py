@@ -450,9 +450,7 @@ def op_of(instr: Instr) -> Op:
 
 
 def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
-    """Whether the operands have the number and the shapes (vector, pair, address) that the op
-    wants.
-    """
+    """Whether the operands have the number and the shapes (vector, pair, address) it wants."""
     if not op.required <= len(operands) <= len(op.flat):
         return False
     for i, (want, got) in enumerate(zip(op.flat, operands, strict=False)):
@@ -463,11 +461,6 @@ def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
         if want.count != (len(got.items) if isinstance(got, ir.Vector) else 0):
             return False
     return True
-
-
-def heads() -> Iterable[str]:
-    """The first pieces of all opcodes (`ld`, `fma`, …)."""
-    return _HEADS
 
 
 def _match(row: Inst, words: list[str]) -> Op | None:
