@@ -126,7 +126,7 @@ def _view_numpy(array: Any, name: str) -> ArrayView:
             f"{name}.filled(...)"
         )
     dtype = array.dtype
-    size = dtype.itemsize
+    size = dtype.itemsize or 1  # numpy has types of no bytes, which are refused later
     strides = array.strides
     if any(stride % size for stride in strides):
         raise LaunchError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -259,10 +260,11 @@ def _most_generous() -> Target:
 
 def _dimension(name: str, value: Any) -> int:
     """`value` as an int, if it is an integer of any kind (numpy's too) in range."""
-    if hasattr(value, "__index__") and not isinstance(value, bool):
-        size = operator.index(value)
-        if 1 <= size <= MAX_HEAD_DIM:
-            return size
+    if not isinstance(value, bool):
+        with suppress(TypeError):  # not an integer of any kind
+            size = operator.index(value)
+            if 1 <= size <= MAX_HEAD_DIM:
+                return size
     target = _most_generous()
     tile = _largest_tile(MAX_HEAD_DIM, MAX_HEAD_DIM, target)
     raise ConfigError(
@@ -275,7 +277,7 @@ def _dimension(name: str, value: Any) -> int:
 def _require_one_of(
     name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
 ) -> None:
-    if not any(value == choice and type(value) is type(choice) for choice in legal):
+    if not any(type(value) is type(choice) and value == choice for choice in legal):
         words = ", ".join(map(repr, legal))
         raise ConfigError(f"AttentionConfig: {name} must be one of {words}, got {value!r}{hint()}")
 

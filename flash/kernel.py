@@ -16,7 +16,7 @@ from flash.launch import Geometry, alignment, check, check_addresses, raise_prob
 from flash.launch import scale as scale_of
 from flash.resources import KernelResources
 from ptxgen import ir
-from ptxgen.errors import LaunchError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
@@ -40,6 +40,11 @@ class AttentionKernel:
         cuda: CudaBackend | None = None,
         cache: ModuleCache | None = None,
     ) -> None:
+        if not isinstance(config, AttentionConfig):
+            raise ConfigError(
+                f"AttentionKernel: config must be an AttentionConfig, got {config!r}; "
+                "make one with flash.AttentionConfig(head_dim=64)"
+            )
         self.config = config
         self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
         self._geometries: dict[tuple[object, ...], Geometry] = {}
@@ -186,7 +191,10 @@ class AttentionKernel:
         """The checked geometry of a call, kept for the next call like it."""
         # All that a check looks at: shape, strides, dtype, device, read_only.
         key = (layout, *[array[1:6] for array in arrays])
-        found = self._geometries.get(key)
+        try:
+            found = self._geometries.get(key)
+        except TypeError:  # no key, so no layout either: the check says so
+            found = None
         if found is None:
             q, k, v, *given = arrays
             found = check(self.config, q, k, v, given[0] if given else None, layout=layout)
@@ -246,7 +254,11 @@ def attention(
     what is raised. head_dim and head_dim_v are the last dimensions of q and v.
     """
     head_dim, head_dim_v = (_last_dimension(array, name) for array, name in ((q, "q"), (v, "v")))
-    return _kernel(head_dim, head_dim_v, causal).launch(
+    try:
+        kernel = _kernel(head_dim, head_dim_v, causal)
+    except TypeError:  # what cannot be a key is no choice of the config's, which says so
+        kernel = AttentionKernel(AttentionConfig(head_dim, head_dim_v, causal=causal))
+    return kernel.launch(
         q,
         k,
         v,

@@ -23,7 +23,8 @@ def static_shared_bytes(kernel: Kernel) -> int:
     """Bytes of the static variables in the order declared, with the gaps that alignment needs."""
     end = 0
     for shared in kernel.shared:
-        end = -(-end // shared.align) * shared.align + shared.nbytes
+        align = max(shared.align, 1)  # a wrong one has been reported
+        end = -(-end // align) * align + shared.nbytes
     return end
 
 

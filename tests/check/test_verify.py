@@ -713,3 +713,11 @@ def test_the_assembler_accepts_what_is_verified(assembler: Assembler, module: Mo
     whole = replace(module, version=(8, 6), kernels=(initialised,))
     assert verify(whole) == ()
     assembler.assemble(render(whole), whole.target, opt_level=0)
+
+
+def test_a_static_variable_without_an_alignment_is_reported() -> None:
+    good = module("ret;\n")
+    (kernel,) = good.kernels
+    bad = replace(kernel, shared=(Shared("scratch", 64, 0),))
+    problems = verify(replace(good, kernels=(bad,)))
+    assert [p.message for p in problems] == ["scratch: the alignment must be a power of two, got 0"]

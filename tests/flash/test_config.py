@@ -31,7 +31,9 @@ def refused(message: str, **how: Any) -> None:
         AttentionConfig(**{"head_dim": 64, **how})
 
 
-@pytest.mark.parametrize("value", [0, -8, 3.5, 10**9, 257, True, "64", None, float("nan")])
+@pytest.mark.parametrize(
+    "value", [0, -8, 3.5, 10**9, 257, True, "64", None, float("nan"), np.arange(2)]
+)
 def test_a_head_dim_that_no_kernel_has_is_refused(value: Any) -> None:
     refused(TOO_LARGE.format(repr(value)), head_dim=value)
 
@@ -79,6 +81,10 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
             "causal must be one of False, True, 'bottom_right', 'top_left', got 'diagonal'",
         ),
         ({"causal": 1}, "causal must be one of False, True, 'bottom_right', 'top_left', got 1"),
+        (
+            {"causal": np.arange(2)},
+            "causal must be one of False, True, 'bottom_right', 'top_left', got array([0, 1])",
+        ),
         ({"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto', got 2"),
         ({"return_lse": 1}, "return_lse must be True or False, got 1"),
         (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -596,3 +597,20 @@ def test_the_public_names_are_these_and_no_others() -> None:
         "module 'flash' has no attribute 'Attention'; "
         "it has AttentionConfig, AttentionKernel, attention"
     )
+
+
+def test_a_kernel_is_made_of_a_config_only() -> None:
+    message = (
+        "AttentionKernel: config must be an AttentionConfig, got None; make one with "
+        "flash.AttentionConfig(head_dim=64)"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        AttentionKernel(None)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_hashed_is_refused_like_any_other_wrong_word() -> None:
+    q = np.zeros((1, 1, 4, 8), np.float32)
+    with pytest.raises(LaunchError, match=r"layout must be one of bhsd, bshd, got \['bhsd'\]"):
+        flash.attention(q, q, q, layout=["bhsd"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"causal must be one of .* got \[\]"):
+        flash.attention(q, q, q, causal=[])  # type: ignore[arg-type]
