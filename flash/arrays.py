@@ -158,10 +158,17 @@ def _view_torch(array: Any, name: str) -> ArrayView:
         cure = f"{name}.to_dense()" if not array.is_neg() else f"{name}.resolve_neg()"
         raise LaunchError(f"{name} must be a plain strided tensor, got one with {what}; use {cure}")
     dtype = array.dtype
+    try:
+        pointer, shape, strides = array.data_ptr(), array.shape, array.stride()
+    except RuntimeError as error:  # inside torch.func transforms, and of nested tensors
+        raise LaunchError(
+            f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
+            "memory torch does not give; call outside torch.func transforms, on plain tensors"
+        ) from error
     return ArrayView(
-        array.data_ptr(),
-        array.shape,
-        array.stride(),
+        pointer,
+        shape,
+        strides,
         _TORCH_DTYPES.get(dtype)
         or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
         HOST if kind == "cpu" else (kind, device.index),

@@ -30,7 +30,10 @@ class AttentionKernel:
 
     Making one costs nothing: kernels are generated, verified, assembled and loaded by the first
     call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled kernels
-    are kept, by default those of the process. Any thread may use it.
+    are kept, by default those of the process. Any thread may use it. A copy is the kernel itself; a
+    pickled one is made anew from its config, with the backend and cache of the process it is in.
+
+    Raises `ConfigError` if `config` is no `AttentionConfig`.
     """
 
     def __init__(
@@ -51,6 +54,15 @@ class AttentionKernel:
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
+
+    def __copy__(self) -> AttentionKernel:
+        return self
+
+    def __deepcopy__(self, memo: object) -> AttentionKernel:
+        return self
+
+    def __reduce__(self) -> tuple[type[AttentionKernel], tuple[AttentionConfig]]:
+        return AttentionKernel, (self.config,)
 
     @property
     def ptx(self) -> str:

@@ -45,35 +45,79 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The name of a label, a parameter or a variable."""
+    """The name of a label, a function, a parameter or a variable; `name+offset` is so many bytes
+    further.
+    """
 
     name: str
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`[base + offset]`; the offset is in bytes."""
+    """`[base + offset]`; the offset is in bytes. Without a base, it is the address."""
+
+    base: Reg | Symbol | None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAddress:
+    """`[base + offset, {c0, …}]`: a tensor map's address and coordinates, innermost first."""
 
     base: Reg | Symbol
-    offset: int = 0
+    offset: int
+    coordinates: tuple[Reg | IntImm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`_`: a result that nobody wants, or an element of a vector that is not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """`!p`: a predicate read as its opposite."""
+
+    register: Reg
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
     """`{a, b, …}`: several registers or literals moved as one."""
 
-    items: tuple[Reg | IntImm | FloatImm, ...]
+    items: tuple[Reg | IntImm | FloatImm | Sink, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """`d|p`: two results of one instruction."""
 
-    first: Reg
-    second: Reg
+    first: Reg | Sink
+    second: Reg | Sink
 
 
-Operand = Reg | IntImm | FloatImm | Special | Symbol | Address | Vector | Pair
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """`(a, b, …)`: what a call gives or gets: registers, literals, names of `.param` variables."""
+
+    items: tuple[Reg | IntImm | FloatImm | Symbol | Sink, ...]
+
+
+Operand = (
+    Reg
+    | IntImm
+    | FloatImm
+    | Special
+    | Symbol
+    | Address
+    | TensorAddress
+    | Vector
+    | Pair
+    | Not
+    | Sink
+    | Arguments
+)
 
 
 class Guard(NamedTuple):
@@ -143,15 +187,48 @@ class Note:
     text: str
 
 
-Statement = Instr | Label | Note
+@dataclass(frozen=True, slots=True)
+class Pragma:
+    """`.pragma "text";` among the instructions, other than one that heads a loop."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """`name: .branchtargets a, b, …;` or `.calltargets`: where an indirect jump may go."""
+
+    name: str
+    kind: str  # "branchtargets" or "calltargets"
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prototype:
+    """`name: .callprototype (results) _ (params);`: the signature of an indirect call."""
+
+    name: str
+    results: tuple[Param, ...]
+    params: tuple[Param, ...]
+    noreturn: bool = False
+
+
+Statement = Instr | Label | Note | Pragma | Targets | Prototype
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A kernel parameter: its name and scalar type (`u64`, `f32`, …)."""
+    """A parameter or a result: its name and scalar type (`u64`, `f32`, …).
+
+    With a `count`, it is an array of so many elements, as structures are passed; `align` is in
+    bytes, 0 the type's own. One of a function may be a `register` instead of memory.
+    """
 
     name: str
     type: str
+    count: int = 0
+    align: int = 0
+    register: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +238,38 @@ class Shared:
     name: str
     nbytes: int
     align: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address in a variable's initial value: `nbytes` bytes at `offset` become the address of
+    `symbol` plus `addend`, shifted right by `shift` bits; `generic` as a generic address.
+    """
+
+    offset: int
+    symbol: str
+    addend: int = 0
+    generic: bool = False
+    nbytes: int = 8
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable in `space`: global, const, shared, local, or param (what calls give and get).
+
+    `nbytes` is 0 for an `.extern` array without a size. `data` is the beginning of its initial
+    value, the rest being zero; `pointers` are the addresses in it. `linkage` is `""`, `visible`,
+    `extern`, `weak` or `common`.
+    """
+
+    space: str
+    name: str
+    nbytes: int
+    align: int
+    data: bytes = b""
+    pointers: tuple[Pointer, ...] = ()
+    linkage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +298,9 @@ class Kernel:
     `threads` is the block size promised by `.maxntid` (0: no promise); `min_ctas` is
     `.minnctapersm` (0: not printed). `dynamic_shared` names the `.extern .shared` array, or is
     empty; `regions` says what the generator keeps where inside it (printed as comments, so that
-    text alone tells them too).
+    text alone tells them too). `variables` are those of the body in local and param memory;
+    `reqntid` and `cluster` the extents of `.reqntid` and `.reqnctapercluster`, empty if absent;
+    `directives` are other ones of the entry as text (`.maxnreg 128`).
     """
 
     name: str
@@ -201,6 +312,11 @@ class Kernel:
     min_ctas: int = 0
     dynamic_shared: str = ""
     regions: tuple[Region, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    reqntid: tuple[int, ...] = ()
+    cluster: tuple[int, ...] = ()
+    directives: tuple[str, ...] = ()
+    linkage: str = "visible"
 
     @property
     def dynamic_shared_bytes(self) -> int:
@@ -211,10 +327,31 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """One `.func`. Without a body (None) it is declared only, as `vprintf` is."""
+
+    name: str
+    results: tuple[Param, ...] = ()
+    params: tuple[Param, ...] = ()
+    registers: tuple[RegisterRange, ...] = ()
+    body: tuple[Statement, ...] | None = None
+    shared: tuple[Shared, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    linkage: str = ""
+    noreturn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
-    """A PTX module: `.version`, `.target`, and its kernels."""
+    """A PTX module: `.version`, `.target`, its kernels, functions, and variables of its own.
+
+    Functions are printed before kernels, each declared before any is defined. `.extern .shared`
+    arrays that no kernel names as its `dynamic_shared` are among the variables.
+    """
 
     version: tuple[int, int]
     target: str
     kernels: tuple[Kernel, ...]
     header: tuple[str, ...] = field(default=())
+    functions: tuple[Function, ...] = ()
+    variables: tuple[Variable, ...] = ()

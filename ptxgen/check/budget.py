@@ -1,18 +1,22 @@
-"""What a kernel declares: registers, shared memory and threads, against what its target offers."""
+"""What a kernel declares of shared memory and threads, against what its target offers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Final
 
 from ptxgen.check.problems import Problem
 from ptxgen.ir import Kernel, Region, Shared
 from ptxgen.target import KIB, Target
 
+_LARGEST_ALIGN: Final = 2**31  # the assembler reads alignments as 32 bits
+
 
 def declaration_problems(kernel: Kernel, limits: Target | None) -> Iterator[Problem]:
-    """Everything wrong with a kernel's declarations; limits are not checked if `limits` is None."""
-    yield from _duplicates(kernel)
+    """Everything wrong with a kernel's shared memory and threads; limits are not checked if
+    `limits` is None.
+    """
     yield from _regions(kernel)
     if limits is not None:
         yield from _threads(kernel, limits)
@@ -26,20 +30,6 @@ def static_shared_bytes(kernel: Kernel) -> int:
         align = max(shared.align, 1)  # a wrong one has been reported
         end = -(-end // align) * align + shared.nbytes
     return end
-
-
-def _duplicates(kernel: Kernel) -> Iterator[Problem]:
-    groups = (
-        ("register", "registers", [r.prefix for r in kernel.registers]),
-        ("symbol", "parameters", [p.name for p in kernel.params]),
-        ("symbol", "shared variables", [*(s.name for s in kernel.shared), kernel.dynamic_shared]),
-        ("shared", "regions", [r.name for r in kernel.regions]),
-    )
-    for kind, what, names in groups:
-        for name in dict.fromkeys(names):
-            if names.count(name) > 1:
-                message = f"{names.count(name)} {what} are called {name!r}; rename all but one"
-                yield Problem(kind, message, kernel.name)
 
 
 def _regions(kernel: Kernel) -> Iterator[Problem]:
@@ -60,6 +50,7 @@ def _regions(kernel: Kernel) -> Iterator[Problem]:
                 f"alignment {item.align}; begin at {-(-item.offset // item.align) * item.align}"
             )
             yield Problem("shared", message, name)
+        yield from _extent(item, name)
     ordered = sorted(kernel.regions, key=lambda region: region.offset)
     for first, second in pairwise(ordered):
         end = first.offset + first.nbytes
@@ -71,11 +62,31 @@ def _regions(kernel: Kernel) -> Iterator[Problem]:
             yield Problem("shared", message, name)
 
 
+def _extent(item: Shared | Region, kernel: str) -> Iterator[Problem]:
+    if item.align > _LARGEST_ALIGN:
+        message = f"{item.name}: the alignment must be at most {_LARGEST_ALIGN}, got {item.align}"
+        yield Problem("shared", message, kernel)
+    # An empty region keeps an alignment, but there are no empty variables.
+    least = 1 if isinstance(item, Shared) else 0
+    if item.nbytes < least:
+        message = f"{item.name} must have {least} or more bytes, got {item.nbytes}"
+        yield Problem("shared", message, kernel)
+    if isinstance(item, Region) and item.offset < 0:
+        message = f"region {item.name} must begin at byte 0 or later, got {item.offset}"
+        yield Problem("shared", message, kernel)
+
+
 def _threads(kernel: Kernel, limits: Target) -> Iterator[Problem]:
     if not 0 <= kernel.threads <= limits.threads_per_block:
         message = (
             f".maxntid is {kernel.threads}, but a block has 1 to {limits.threads_per_block} "
             f"threads on {limits.name}; use fewer threads"
+        )
+        yield Problem("threads", message, kernel.name)
+    if not 0 <= kernel.min_ctas <= limits.blocks_per_sm:
+        message = (
+            f".minnctapersm is {kernel.min_ctas}, but an SM has 1 to {limits.blocks_per_sm} CTAs "
+            f"on {limits.name}; ask for fewer"
         )
         yield Problem("threads", message, kernel.name)
 

@@ -10,6 +10,7 @@ from ptxgen.check.alignment import Definition, misalignment, residues, variable_
 from ptxgen.check.budget import declaration_problems
 from ptxgen.check.definitions import Uses, undefined
 from ptxgen.check.flow import Block, blocks, reverse_post_order
+from ptxgen.check.names import name_problems
 from ptxgen.check.problems import Problem, problem_in
 from ptxgen.check.shapes import ADDRESS_CLASSES, Shape, kinds, registers_of, shape_of
 from ptxgen.errors import UnsupportedTargetError, VerifyError, did_you_mean
@@ -21,6 +22,7 @@ from ptxgen.ir import (
     Label,
     Module,
     Note,
+    Operand,
     Reg,
     Symbol,
 )
@@ -30,17 +32,21 @@ from ptxgen.target import Target
 from ptxgen.target import target as target_named
 from ptxgen.types import TYPES
 
+# PTX ISA, "Release Notes": how many versions 6.x, 7.x and 8.x there are; of later ones, who knows.
+_MINORS: Final = {6: 6, 7: 9, 8: 9}
+_ANY_MINOR: Final = 10
 _SHOWN: Final = 20  # problems that an error lists
+_COPY_OPERANDS: Final = 3  # of cp.async without src_size
 _NAMED: Final = 10_000  # registers of a range that are looked up by name; more take longer
 
 
 def verify(module: Module) -> tuple[Problem, ...]:
     """Everything that is wrong with a module, in the order of its text; empty if nothing is.
 
-    Checked are: opcodes, operands and their types, ranges of literals, declarations of registers
-    and symbols, labels, definition before use on every path, what each instruction needs of the
-    target and the PTX version, barriers, alignment where it is certainly wrong, regions of shared
-    memory and its budget, block sizes, and that control does not run off a kernel's end.
+    Checked are: names, opcodes, operands and their types, ranges of literals, declarations of
+    registers and symbols, labels, definition before use on every path, what each instruction needs
+    of the target and the PTX version, barriers, alignment where it is certainly wrong, regions of
+    shared memory and its budget, block sizes, and that control does not run off a kernel's end.
     """
     found: list[Problem] = []
     limits: Target | None = None
@@ -59,11 +65,15 @@ def verify(module: Module) -> tuple[Problem, ...]:
         for line in module.header
         if not _fits_a_line(line)
     ]
+    if module.version[1] not in range(_MINORS.get(module.version[0], _ANY_MINOR)):
+        message = f"there is no PTX {_dotted(module.version)}; take the version before or after it"
+        found.append(Problem("target", message))
     names = [kernel.name for kernel in module.kernels]
     for kernel in module.kernels:
         if names.count(kernel.name) > 1:
             message = f"{names.count(kernel.name)} kernels have this name; rename all but one"
             found.append(Problem("symbol", message, kernel.name))
+        found += name_problems(kernel)
         found += declaration_problems(kernel, limits)
         found += _KernelCheck(module, kernel, limits).problems()
     return tuple(dict.fromkeys(found))
@@ -214,6 +224,8 @@ class _KernelCheck:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
         if shape.op is not None and shape.op.effect is Effect.BARRIER:
             self._barrier(instr)
+        if shape.size_place is not None:
+            self._copied(operands, _literal(instr, shape.size_place), instr)
         for place, kind in shape.symbols:
             self._symbol(operands[place].name, kind, instr)  # type: ignore[union-attr]  # a Symbol
 
@@ -236,6 +248,13 @@ class _KernelCheck:
         if isinstance(count, IntImm) and count.value > threads:
             message = f"waits for {count.value} threads, but the block has {threads}"
             self._report("barrier", f"{message}; they would never arrive", instr)
+
+    def _copied(self, operands: tuple[Operand, ...], nbytes: int, instr: Instr) -> None:
+        """The bytes that a copy reads, its last operand, are no more than it writes."""
+        read = operands[-1] if len(operands) > _COPY_OPERANDS else None
+        if isinstance(read, IntImm) and not 0 <= read.value <= nbytes:
+            message = f"reads {read.value} bytes to write {nbytes}; read 0 to {nbytes}"
+            self._report("operand", message, instr)
 
     def _symbol(self, name: str, kind: str, instr: Instr) -> None:
         if kind == "label":

@@ -72,6 +72,12 @@ class Machine(Protocol):
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
         """Between generic addresses and those of a space."""
 
+    def carry(self) -> Lanes:
+        """The carry flag of each thread, bool."""
+
+    def set_carry(self, flag: Lanes) -> None:
+        """Write the carry flag of each active thread, bool."""
+
     def fence(self, scope: str) -> None:
         """Order this thread's memory accesses for the scope."""
 

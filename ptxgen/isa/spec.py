@@ -44,6 +44,7 @@ class Effect(enum.Enum):
     BARRIER = "waits for other threads"
     FENCE = "orders memory accesses"
     ADDRESS = "asks where a state space lies"
+    CARRY = "reads or writes the carry flag"
     WARP = "exchanges values between the lanes of a warp"
     CONTROL = "changes the flow of control"
 

@@ -16,9 +16,11 @@ from ptxgen.ir import (
     Instr,
     IntImm,
     Kernel,
+    Label,
     Module,
     Note,
     Origin,
+    Param,
     Reg,
     Region,
     RegisterRange,
@@ -651,6 +653,142 @@ def test_names_are_declared_once():
     )
     twice = replace(module("ret;"), kernels=(sound, sound))
     assert only(verify(twice)) == ("symbol", "2 kernels have this name; rename all but one")
+
+
+@pytest.mark.parametrize("name", ["1st", "a b", "_", "$", "a.b", "é", "WARP_SZ", "%tid", "%laneid"])
+def test_a_name_must_be_one_that_ptx_can_have(name):
+    wanted = "use letters, digits, _ and $, begin with a letter, and avoid PTX's own names"
+    sound = module("ret;").kernels[0]
+    assert with_kernel(name=name) == (
+        Problem("symbol", f"a kernel cannot be called {name!r}; {wanted}", name),
+    )
+    assert only(with_kernel(params=(*sound.params, Param(name, "u32")))) == (
+        "symbol",
+        f"a parameter cannot be called {name!r}; {wanted}",
+    )
+    assert only(with_kernel(shared=(*sound.shared, Shared(name, 4, 4)))) == (
+        "symbol",
+        f"a shared variable cannot be called {name!r}; {wanted}",
+    )
+    assert only(with_kernel(body=(Label(name), *sound.body))) == (
+        "symbol",
+        f"a label cannot be called {name!r}; {wanted}",
+    )
+    assert only(with_kernel(registers=(*sound.registers, RegisterRange(name, "b32", 0)))) == (
+        "register",
+        f"a register cannot be called {name!r}; {wanted}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"name": "smem"}, "'smem' is a shared variable and a kernel; rename one"),
+        ({"shared": (Shared("n", 4, 4),)}, "'n' is a parameter and a shared variable; rename one"),
+        ({"body": (Label("n"), Instr("ret"))}, "'n' is a parameter and a label; rename one"),
+        (
+            {"shared": (Shared("%r8", 4, 4),)},
+            "'%r8' is a shared variable and a register; rename one",
+        ),
+    ],
+)
+def test_a_name_means_one_thing(how, message):
+    found = with_kernel(**{"dynamic_shared": "smem", **how})
+    assert [(p.kind, p.message) for p in found] == [("symbol", message)]
+
+
+def test_no_name_is_no_name():
+    wanted = "use letters, digits, _ and $, begin with a letter, and avoid PTX's own names"
+    assert only(with_kernel(name="")) == ("symbol", f"a kernel cannot be called ''; {wanted}")
+
+
+def test_a_variable_may_be_called_as_the_kernel_is():
+    assert with_kernel(shared=(Shared("k", 4, 4),)) == ()
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        (
+            RegisterRange("%rd1", "b32", 0),
+            "'%rd1' is declared by '%rd1' and by '%rd'; rename one",
+        ),
+        (
+            RegisterRange("%q", "u32", 1),
+            "registers '%q' must be one of pred, b16, b32, b64, f32, f64, got 'u32'",
+        ),
+        (
+            RegisterRange("%q", "b32", -1),
+            "registers '%q' must have a count of 1 or more, or 0 for one without a number, got -1",
+        ),
+    ],
+)
+def test_registers_that_cannot_be_are_reported(added, message):
+    sound = module("ret;").kernels[0]
+    assert only(with_kernel(registers=(*sound.registers, added))) == ("register", message)
+
+
+def test_ranges_of_registers_may_begin_alike():
+    sound = module("ret;").kernels[0]
+    apart = RegisterRange("%r1", "b32", 3)  # %r10 to %r12, where %r ends at %r8
+    assert with_kernel(registers=(*sound.registers, apart)) == ()
+
+
+@pytest.mark.parametrize("type", ["pred", "bf16", "f16x2", "bf16x2", "int"])
+def test_a_parameter_has_a_type_that_memory_can_hold(type):
+    assert only(with_kernel(params=(Param("a", type),))) == (
+        "symbol",
+        f"parameter 'a' cannot be of type {type!r}; use u32 or u64",
+    )
+    assert with_kernel(params=(Param("a", "f16"),)) == ()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"shared": (Shared("a", 0, 4),)}, "a must have 1 or more bytes, got 0"),
+        (
+            {"shared": (Shared("a", 4, 2**32),)},
+            "a: the alignment must be at most 2147483648, got 4294967296",
+        ),
+        ({"regions": (Region("K", 0, -1, 16),)}, "K must have 0 or more bytes, got -1"),
+        (
+            {"regions": (Region("K", -16, 16, 16),)},
+            "region K must begin at byte 0 or later, got -16",
+        ),
+    ],
+)
+def test_shared_memory_that_cannot_be_is_reported(how, message):
+    found = with_kernel(**{"dynamic_shared": "smem", **how})
+    assert ("shared", message) == only(found)
+
+
+def test_an_sm_has_so_many_ctas():
+    assert only(with_kernel(min_ctas=33)) == (
+        "threads",
+        ".minnctapersm is 33, but an SM has 1 to 32 CTAs on sm_80; ask for fewer",
+    )
+    assert len(with_kernel(min_ctas=-1)) == 1
+    assert with_kernel(min_ctas=32) == ()
+
+
+@pytest.mark.parametrize("version", [(7, 9), (8, 9), (9, -1)])
+def test_a_version_that_never_was_is_reported(version):
+    said = f"{version[0]}.{version[1]}"
+    assert only(verify(replace(module("ret;"), version=version))) == (
+        "target",
+        f"there is no PTX {said}; take the version before or after it",
+    )
+
+
+@pytest.mark.parametrize("read", [-1, 5])
+def test_a_copy_reads_no_more_than_it_writes(read):
+    copy = "cp.async.ca.shared.global [scratch], [%rd1], 4, {};"
+    assert complaint(copy.format(read)) == (
+        "operand",
+        f"reads {read} bytes to write 4; read 0 to 4",
+    )
+    assert problems(copy.format(4)) == ()
 
 
 # ------------------------------------------------------------------------------------ ends and text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -107,6 +108,15 @@ def test_tensors_that_are_not_plain_memory_are_refused(torch: ModuleType) -> Non
     assert refused(torch.zeros(2, dtype=torch.complex64).conj().imag) == (
         "q must be a plain strided tensor, got one with a pending negation; use q.resolve_neg()"
     )
+
+
+def test_a_tensor_inside_a_transform_is_refused(torch: ModuleType) -> None:
+    message = (
+        "q must be a tensor with memory of its own, got a Tensor whose memory torch does not give; "
+        "call outside torch.func transforms, on plain tensors"
+    )
+    with pytest.raises(LaunchError, match=f"^{re.escape(message)}$"):
+        torch.vmap(lambda tensor: view(tensor, "q"))(torch.zeros(2, 3))
 
 
 def test_host_memory_of_any_library_becomes_a_numpy_array_on_it(torch: ModuleType) -> None:

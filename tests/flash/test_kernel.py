@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import re
 import subprocess
 import sys
@@ -614,3 +616,14 @@ def test_what_cannot_be_hashed_is_refused_like_any_other_wrong_word() -> None:
         flash.attention(q, q, q, layout=["bhsd"])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"causal must be one of .* got \[\]"):
         flash.attention(q, q, q, causal=[])  # type: ignore[arg-type]
+
+
+def test_a_copy_of_a_kernel_is_the_kernel_and_a_pickled_one_does_the_same() -> None:
+    kernel = AttentionKernel(CONFIG)
+    assert copy.copy(kernel) is kernel
+    assert copy.deepcopy({"layer": kernel})["layer"] is kernel
+    q, k, v = problem()
+    wanted = kernel.launch(q, k, v, backend="cpu")
+    again = pickle.loads(pickle.dumps(kernel))
+    assert again.config == CONFIG
+    np.testing.assert_array_equal(again.launch(q, k, v, backend="cpu"), wanted)

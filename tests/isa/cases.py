@@ -16,6 +16,16 @@ from fractions import Fraction
 from types import SimpleNamespace as M
 from typing import Any
 
+from isa import (
+    cases_control,
+    cases_convert,
+    cases_floats,
+    cases_hopper,
+    cases_integer,
+    cases_matrix,
+    cases_memory,
+)
+
 # ---------------------------------------- rounding
 
 FORMATS = {  # type: significant bits, smallest exponent of a normal number, largest one
@@ -527,3 +537,18 @@ IMMEDIATES: dict[str, tuple[int, ...]] = {
     "lut": (0xE8, 0x96, 0x00, 0xFF, 0x1B),
     "n": (0, 1, 7),
 }
+
+for _part in (
+    cases_control,
+    cases_convert,
+    cases_floats,
+    cases_hopper,
+    cases_integer,
+    cases_matrix,
+    cases_memory,
+):
+    MEANING.update(_part.MEANING)
+    MEMORY.update(_part.MEMORY)
+    WARP.update(_part.WARP)
+    CALLS.update(_part.CALLS)
+    IMMEDIATES.update(_part.IMMEDIATES)

@@ -1,0 +1,1 @@
+"""Atomic operations, reductions in memory, fences (PTX ISA, "Parallel Synchronization")."""

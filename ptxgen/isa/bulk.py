@@ -1,0 +1,1 @@
+"""Bulk and tensor copies (PTX ISA, "Data Movement: Bulk Asynchronous Copy")."""

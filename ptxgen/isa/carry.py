@@ -1,0 +1,1 @@
+"""Extended-precision integer arithmetic (PTX ISA, section of that name)."""

@@ -1,0 +1,1 @@
+"""Clusters of CTAs (PTX ISA, "barrier.cluster", "mapa", "getctarank")."""

@@ -1,0 +1,1 @@
+"""`ldmatrix`, `stmatrix` and `movmatrix` (PTX ISA, "Warp Level Matrix Instructions")."""

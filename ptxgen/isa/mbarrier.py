@@ -1,0 +1,1 @@
+"""`mbarrier` objects in shared memory (PTX ISA, "Parallel Synchronization: mbarrier")."""

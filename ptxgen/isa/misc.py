@@ -1,0 +1,1 @@
+"""What changes no value or stops the kernel (PTX ISA, "Miscellaneous Instructions")."""

@@ -1,0 +1,3 @@
+"""Asynchronous warpgroup matrix multiplication (PTX ISA, "Asynchronous Warpgroup Level Matrix
+Instructions").
+"""
