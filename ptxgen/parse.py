@@ -44,8 +44,8 @@ from ptxgen.ir import (
     Symbol,
     Vector,
 )
-from ptxgen.isa.spec import op_of, recognise
 from ptxgen.isa.special import special
+from ptxgen.isa.table import op_of, recognise
 from ptxgen.tokens import DECIMAL_FLOAT, Tokens, comment
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from ptxgen import ir
-from ptxgen.isa.spec import BoundOperand, Inst, Op, rows
+from ptxgen.isa.spec import BoundOperand, Inst, Op
+from ptxgen.isa.table import rows
 from ptxgen.types import REGISTER_PREFIX, ScalarType
 
 REGISTERS = 4  # of each class

@@ -14,7 +14,8 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
 
 import ptxgen.isa  # noqa: F401  # declares the rows
 from ptxgen.frames import load_template
-from ptxgen.isa.spec import Inst, Modifier, Operand, rows
+from ptxgen.isa.spec import Inst, Modifier, Operand
+from ptxgen.isa.table import rows
 from ptxgen.types import ScalarType, pred
 
 OK, STALE = 0, 1

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from ptxgen.check.alignment import rule_of
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.ir import Address, FloatImm, Instr, IntImm, Operand, Pair, Reg, Special, Symbol, Vector
-from ptxgen.isa.spec import BoundOperand, Effect, Gate, Op, op_of
+from ptxgen.isa.spec import BoundOperand, Effect, Gate, Op
 from ptxgen.isa.special import SPECIALS, special
+from ptxgen.isa.table import op_of
 from ptxgen.text import render_operand
 from ptxgen.types import TYPES, ScalarType, pred
 

@@ -16,7 +16,8 @@ from typing import Any, Final
 from ptxgen import ir
 from ptxgen.dsl.values import Pointer, Value, Var
 from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean
-from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op, rows, rows_named
+from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
+from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
 from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, f32, pred
 

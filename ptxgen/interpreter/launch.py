@@ -25,7 +25,7 @@ from ptxgen.interpreter.race import RaceDetector
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.schedule import Lockstep
 from ptxgen.ir import Kernel, Module, Param
-from ptxgen.isa.spec import op_of
+from ptxgen.isa.table import op_of
 from ptxgen.parse import parse
 from ptxgen.types import TYPES
 

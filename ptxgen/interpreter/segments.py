@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ptxgen.check import flow
 from ptxgen.ir import Instr, Kernel, Pair, Reg, Vector
-from ptxgen.isa.spec import Effect, Op, op_of
+from ptxgen.isa.spec import Effect, Op
+from ptxgen.isa.table import op_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,11 @@ from ptxgen.isa.spec import (
     Gate,
     Inst,
     Op,
-    fits,
     inst,
-    op_of,
-    recognise,
-    rows,
-    rows_named,
 )
 from ptxgen.isa.special import SPECIALS, SpecialRegister
 from ptxgen.isa.special import special as special_register
+from ptxgen.isa.table import fits, op_of, recognise, rows, rows_named
 
 __all__ = [
     "ANY",

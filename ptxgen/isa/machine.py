@@ -17,7 +17,9 @@ class Machine(Protocol):
     """What an instruction that touches more than registers may ask of the interpreter.
 
     Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active
-    mask itself. A value for an inactive lane may be anything.
+    mask itself. A value for an inactive lane may be anything. Spaces are `generic`, `global`,
+    `shared`, `local`, `param` and `const`; an address in shared memory may be one of another CTA of
+    the cluster (`map_shared`).
     """
 
     def load(self, space: str, address: Lanes, type: ScalarType, count: int) -> tuple[Lanes, ...]:
@@ -54,8 +56,35 @@ class Machine(Protocol):
     def copy_async_wait(self, pending: int | None) -> None:
         """Wait until at most `pending` groups are incomplete; None: for all copies."""
 
-    def barrier(self, barrier: Lanes, threads: Lanes | None, *, wait: bool) -> None:
-        """Arrive at a CTA barrier, and wait there unless told otherwise."""
+    def barrier(
+        self, barrier: Lanes, threads: Lanes | None, *, wait: bool, vote: Lanes | None = None
+    ) -> None:
+        """Arrive at a CTA barrier, and wait there unless told otherwise; `vote` is what
+        `barrier_outcome` combines, bool.
+        """
+
+    def barrier_outcome(self, op: str) -> Lanes:
+        """What the votes at the barrier that each thread last waited at came to: `and` or `or`
+        (bool), or `popc`, how many were true (uint32).
+        """
+
+    def cluster_arrive(self) -> None:
+        """Arrive at the barrier of the cluster."""
+
+    def cluster_wait(self) -> None:
+        """Wait until all threads of the cluster have arrived."""
+
+    def wait_until(
+        self, address: Lanes, type: ScalarType, ready: Callable[[Lanes], Lanes], what: str
+    ) -> None:
+        """Wait until `ready` (bool, of values) holds for the value of `type` in shared memory at
+        each address; `what` says in messages what is waited for, such as `phase 1`.
+        """
+
+    def defer(self, action: Callable[[], None], address: Lanes) -> None:
+        """Have `action` done by an asynchronous agent: once some thread asks for the mbarrier at
+        `address` (one active lane's), or when nothing else can run.
+        """
 
     def warp_sync(self, membermask: Lanes) -> None:
         """Wait for the lanes of `membermask`."""
@@ -66,11 +95,30 @@ class Machine(Protocol):
     def lane_id(self) -> Lanes:
         """The lane number of each thread, 0..31, uint32."""
 
+    def warp_id(self) -> Lanes:
+        """The number of each thread's warp in its CTA, uint32."""
+
+    def clock(self) -> int:
+        """A count that grows with what has been executed, below 2**64."""
+
     def active(self) -> Lanes:
         """Which threads execute this instruction, bool."""
 
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
         """Between generic addresses and those of a space."""
+
+    def in_space(self, space: str, address: Lanes) -> Lanes:
+        """Whether generic addresses point into a space, bool; `cluster` for shared memory of any
+        CTA of the cluster.
+        """
+
+    def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
+        """The address that the CTA of this rank in the cluster has for the same place of its own
+        shared memory; of shared memory, as wide as `address`.
+        """
+
+    def shared_rank(self, address: Lanes) -> Lanes:
+        """The rank in the cluster of the CTA whose shared memory an address is in, uint32."""
 
     def carry(self) -> Lanes:
         """The carry flag of each thread, bool."""

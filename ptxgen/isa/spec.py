@@ -9,13 +9,17 @@ numpy function below (`docs/adding-an-instruction.md`). The small syntax languag
   stand.
 * operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is
   read; `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results;
-  `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says, `*2` one of
-  fixed width. The type is a slot's name, a type's name, `wide` (twice as wide as the slot `type`),
-  `imm` (an integer literal only) or `label`; when it is left out it is the slot `type`, or else the
-  opcode's last piece.
+  `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says (`v4`, `2d`) or
+  as the function `vec` among `counts` does, `*2` one of fixed width; `[name*2]` is a tensor map's
+  address with so many coordinates. The type is a slot's name, a type's name, `wide` (twice as wide
+  as the slot `type`), `imm` (an integer literal only), `label` or `args` (the parenthesised ones of
+  a call); when it is left out it is the slot `type`, or else the opcode's last piece.
 
 The function takes each operand read and each modifier by name, and returns what is written: one
-value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several.
+value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. An
+instruction that waits for other threads may return its results only when it goes on: then the
+function returns nothing, and `resume`, called with the same arguments, what is written. An address
+with coordinates comes as a pair: the address and the tuple of coordinates.
 """
 
 from __future__ import annotations
@@ -27,9 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ptxgen import ir
-from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
-from ptxgen.ir import Instr
+from ptxgen.errors import ModifierError, did_you_mean
 from ptxgen.types import ScalarType, scalar_type
 
 
@@ -86,11 +88,11 @@ class Operand:
     """One operand of a row, as declared."""
 
     name: str
-    type: str  # a slot, a type's name, "wide", "imm" or "label"; "" for a literal
+    type: str  # a slot, a type's name, "wide", "imm", "label" or "args"; "" for a literal
     written: bool = False
     address: bool = False
     optional: bool = False
-    count: str = ""  # "", a number, or the name of the slot that says the vector's width
+    count: str = ""  # "", a number, or the name of what says the vector's width
     literal: int | None = None
     second: bool = False  # the `p` of `d|p`: shares its position with the operand before it
 
@@ -109,7 +111,9 @@ Modifier = str | ScalarType | bool | None
 
 @dataclass(frozen=True, slots=True)
 class BoundOperand:
-    """An operand once the modifiers are chosen. `type` is None for a literal integer or a label."""
+    """An operand once the modifiers are chosen. `type` is None for a literal integer, a label and
+    arguments.
+    """
 
     name: str
     type: ScalarType | None
@@ -118,7 +122,7 @@ class BoundOperand:
     optional: bool
     count: int  # 0: a single value; otherwise a vector of so many
     literal: int | None
-    kind: str  # "value", "imm", "label"
+    kind: str  # "value", "imm", "label", "args"
     second: bool
 
 
@@ -176,6 +180,8 @@ class Inst:
     accuracy: str  # the manual's words for it
     semantics: Callable[..., Any]
     section: str  # where the PTX manual describes it
+    counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
+    resume: Callable[..., Any] | None  # gives the results once the threads go on
     _ops: dict[tuple[Modifier, ...], Op]
 
     @property
@@ -225,7 +231,7 @@ class Inst:
             printed.append(piece.name if value is True else str(value))
         for slot, value in chosen.items():
             gate = gate.join(self.choices[slot][value])
-        operands = tuple(_bound(o, chosen, printed[-1]) for o in self.operands)
+        operands = tuple(_bound(o, chosen, printed[-1], self.counts) for o in self.operands)
         return Op(self, ".".join(printed), chosen, operands, gate)
 
     def all_ops(self) -> Iterable[Op]:
@@ -249,33 +255,40 @@ def _choice(choices: Mapping[Modifier, Gate], value: Modifier) -> Modifier:
 _WIDE: Final = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
-def _bound(operand: Operand, chosen: Mapping[str, Modifier], last: str) -> BoundOperand:
+def _bound(
+    operand: Operand,
+    chosen: Mapping[str, Modifier],
+    last: str,
+    counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]],
+) -> BoundOperand:
     kind, bound = "value", None
     if operand.literal is not None or operand.type == "imm":
         kind = "imm"
-    elif operand.type == "label":
-        kind = "label"
+    elif operand.type in ("label", "args"):
+        kind = operand.type
     elif operand.type == "wide":
         bound = scalar_type(_WIDE[str(chosen["type"])])
     elif operand.type in chosen:
         bound = scalar_type(str(chosen[operand.type]))
     else:
         bound = scalar_type(operand.type or str(chosen.get("type", last)))
-    width = chosen.get(operand.count, operand.count)
-    count = int(str(width).removeprefix("v")) if width else 0
+    if operand.count in counts:
+        count = counts[operand.count](chosen)
+    else:
+        width = chosen.get(operand.count, operand.count)
+        count = int(_NOT_DIGITS.sub("", str(width))) if width else 0
     return BoundOperand(
         operand.name, bound, operand.written, operand.address, operand.optional, count,
         operand.literal, kind, operand.second,
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
-# the table
+# What `ptxgen.isa.table` looks things up in.
+ROWS: dict[str, list[Inst]] = {}  # by DSL name
+HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
+RECOGNISED: dict[str, tuple[Op, ...]] = {}  # by opcode, as far as asked for
 
-_ROWS: dict[str, list[Inst]] = {}  # by DSL name
-_HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
-_RECOGNISED: dict[str, tuple[Op, ...]] = {}
-
+_NOT_DIGITS: Final = re.compile(r"\D")
 _PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
 _OPERAND: Final = re.compile(
     r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?\]?"
@@ -294,16 +307,19 @@ def inst(
     max_ulp: float = 0.0,
     accuracy: str = "",
     section: str = "",
+    counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]] | None = None,
+    resume: Callable[..., Any] | None = None,
     **choices: Iterable[Modifier] | Mapping[Any, Gate | None],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare an instruction; see the module's docstring for `syntax`.
 
     `choices` gives the legal values of each slot, the first being the default: a sequence, or a
     mapping from value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own
-    gate. `section` names the manual's section. Raises `ValueError` at import for a slot without
-    choices, a missing docstring, a syntax declared twice, and a function whose parameters are not
-    exactly the operands read and the modifiers declared (slots that are the type
-    of an operand may be left out: the lanes carry their dtype).
+    gate. `section` names the manual's section; `counts` and `resume` are described at the module's
+    head. Raises `ValueError` at import for a slot without choices, a missing docstring, a syntax
+    declared twice, and a function whose parameters are not exactly the operands read and the
+    modifiers declared (slots that are the type of an operand may be left out: the lanes carry their
+    dtype).
 
     Several rows may share a `name`, as the manual gives several lines to one instruction: the
     first whose slots admit the operands' types is meant. `tests/isa` proves that no two rows print
@@ -325,12 +341,13 @@ def inst(
             name or pieces[0].name,
             syntax, pieces, operands,
             {s: legal[s] for s in (*(p.name for p in pieces if p.slot),)},
-            Gate(ptx, sm, frozenset(only)), effect, max_ulp, accuracy, semantics, section, {},
+            Gate(ptx, sm, frozenset(only)), effect, max_ulp, accuracy, semantics, section,
+            counts or {}, resume, {},
         )  # fmt: skip
         _check(row, choices, in_opcode)
-        _ROWS.setdefault(row.name, []).append(row)
-        _HEADS.setdefault(pieces[0].name, []).append(row)
-        _RECOGNISED.clear()
+        ROWS.setdefault(row.name, []).append(row)
+        HEADS.setdefault(pieces[0].name, []).append(row)
+        RECOGNISED.clear()
         return semantics
 
     return declare
@@ -380,7 +397,7 @@ def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> Non
         raise ValueError(f"{where}: a slot without choices")
     if any(
         row.syntax == other.syntax and row.choices == other.choices
-        for other in _ROWS.get(row.name, ())
+        for other in ROWS.get(row.name, ())
     ):
         raise ValueError(f"{where}: declared twice")
     want = {o.name for o in row.operands if not o.written and o.literal is None}
@@ -398,102 +415,3 @@ def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> Non
         raise ValueError(
             f"{where}: an effect other than NONE and the parameter 'machine' go together"
         )
-
-
-def rows() -> Mapping[str, list[Inst]]:
-    """All rows by name, in declared order."""
-    return _ROWS
-
-
-def rows_named(name: str) -> list[Inst]:
-    """The rows called `name`; raises `ModifierError` with the nearest name otherwise."""
-    try:
-        return _ROWS[name]
-    except KeyError:
-        raise ModifierError(f"no instruction {name!r}{did_you_mean(name, _ROWS)}") from None
-
-
-def recognise(opcode: str) -> tuple[Op, ...]:
-    """The ops whose opcode is exactly this text: none, or one per operand form; cached."""
-    found = _RECOGNISED.get(opcode)
-    if found is None:
-        words = opcode.split(".")
-        candidates = (_match(row, words) for row in _HEADS.get(words[0], ()))
-        found = _RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
-    return found
-
-
-def op_of(instr: Instr) -> Op:
-    """The op of an instruction: the one of its opcode that its operands fit.
-
-    Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that
-    fit none.
-    """
-    found = recognise(instr.opcode)
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        head = instr.opcode.split(".")[0]
-        known = _HEADS.get(head)
-        hint = (
-            f"; {head} is declared as: " + " | ".join(r.syntax for r in known)
-            if known
-            else did_you_mean(head, _HEADS)
-        )
-        raise ModifierError(f"no instruction prints the opcode {instr.opcode!r}{hint}")
-    for op in found:
-        if fits(op, instr.operands):
-            return op
-    wanted = " | ".join(op.row.syntax for op in found)
-    raise TypeMismatchError(
-        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {wanted}"
-    )
-
-
-def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
-    """Whether the operands have the number and the shapes (vector, pair, address) it wants."""
-    if not op.required <= len(operands) <= len(op.flat):
-        return False
-    for i, (want, got) in enumerate(zip(op.flat, operands, strict=False)):
-        if want.address != isinstance(got, ir.Address):
-            return False
-        if (i in op.pairs) != isinstance(got, ir.Pair):
-            return False
-        if want.count != (len(got.items) if isinstance(got, ir.Vector) else 0):
-            return False
-    return True
-
-
-def _match(row: Inst, words: list[str]) -> Op | None:
-    def walk(
-        pieces: tuple[Piece, ...], rest: list[str], chosen: dict[str, Modifier]
-    ) -> dict[str, Modifier] | None:
-        if not pieces:
-            return None if rest else chosen
-        piece, tail = pieces[0], pieces[1:]
-        if rest:
-            value = _value(row, piece, rest[0])
-            if value is not None:
-                done = walk(tail, rest[1:], {**chosen, piece.name: value} if piece.slot else chosen)
-                if done is not None:
-                    return done
-        return walk(tail, rest, chosen) if piece.optional else None
-
-    chosen = walk(row.pieces, words, {})
-    if chosen is None:
-        return None
-    absent = {
-        p.name: None if None in row.choices[p.name] else False for p in row.pieces if p.optional
-    }
-    return row.resolve({**absent, **chosen})
-
-
-def _value(row: Inst, piece: Piece, word: str) -> Modifier:
-    if not piece.slot:
-        return word if word == piece.name else None
-    for value in row.choices[piece.name]:
-        if (value is True and word == piece.name) or (
-            value is not None and not isinstance(value, bool) and str(value) == word
-        ):
-            return value
-    return None

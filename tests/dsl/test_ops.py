@@ -7,7 +7,7 @@ from dsl.kernels import builder, computed, instructions, lanes, refused
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder
 from ptxgen.errors import ModifierError, TypeMismatchError
-from ptxgen.isa.spec import rows
+from ptxgen.isa.table import rows
 from ptxgen.types import b32, bf16x2, f32, f64, s32, u32, u64
 from tools import gen_ops_stub
 

@@ -17,7 +17,8 @@ from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import blocks, run
 from ptxgen.interpreter.blocks import compile_kernel
 from ptxgen.interpreter.fast import FAST
-from ptxgen.isa.spec import BoundOperand, Effect, Op, recognise, rows
+from ptxgen.isa.spec import BoundOperand, Effect, Op
+from ptxgen.isa.table import recognise, rows
 from ptxgen.parse import parse
 from ptxgen.types import REGISTER_PREFIX, TYPES
 

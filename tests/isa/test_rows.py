@@ -18,13 +18,13 @@ from isa import cases
 
 from ptxgen import ir
 from ptxgen.errors import AssemblerError, ModifierError
-from ptxgen.isa import SPECIALS, spec
+from ptxgen.isa import SPECIALS, table
 from ptxgen.isa.spec import Effect, Inst, Op
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, Target
 from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType
 
-ROWS = [row for rows in spec.rows().values() for row in rows]
+ROWS = [row for rows in table.rows().values() for row in rows]
 OPS_PER_ROW = 200  # of a row with more, a sample is tested
 MEANINGS_PER_ROW = 40
 LANES = 64  # two warps
@@ -127,8 +127,8 @@ def module_of(ops: list[Op], target: Target, ptx: tuple[int, int]) -> str:
 @every_row
 def test_every_op_is_recognised_from_what_it_prints(row: Inst) -> None:
     for op in ops_of(row):
-        assert op in spec.recognise(op.opcode)
-        assert spec.op_of(ir.Instr(op.opcode, operands_of(op))) is op
+        assert op in table.recognise(op.opcode)
+        assert table.op_of(ir.Instr(op.opcode, operands_of(op))) is op
 
 
 def test_no_two_rows_print_one_opcode_for_the_same_shape_of_operands() -> None:
@@ -738,12 +738,12 @@ def argument(names: dict[str, Any], x: Any) -> Any:
 
 def test_an_operand_left_out_reaches_the_machine_as_none() -> None:
     machine = Recorder()
-    call(spec.recognise("bar.sync")[0], machine, {"a": 1})
-    call(spec.recognise("cp.async.cg.shared.global")[0], machine, {"dst": 2, "src": 3})
+    call(table.recognise("bar.sync")[0], machine, {"a": 1})
+    call(table.recognise("cp.async.cg.shared.global")[0], machine, {"dst": 2, "src": 3})
     assert machine.calls == [("barrier", 1, None, {"wait": True}), ("copy_async", 2, 3, 16, None)]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ModifierError) as refused:
-        spec.rows_named("fmaa")
+        table.rows_named("fmaa")
     assert str(refused.value) == "no instruction 'fmaa'; did you mean 'fma'?"

@@ -15,13 +15,15 @@ from ptxgen.types import b32, b64, f32, pred, s32, u16, u32
 
 
 @pytest.fixture(autouse=True)
-def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _table() -> Iterator[None]:
     """Rows that a test declares vanish with it."""
-    monkeypatch.setattr(spec, "_ROWS", {k: list(v) for k, v in spec._ROWS.items()})
-    monkeypatch.setattr(spec, "_HEADS", {k: list(v) for k, v in spec._HEADS.items()})
-    spec._RECOGNISED.clear()
+    before = [(d, {k: list(v) for k, v in d.items()}) for d in (spec.ROWS, spec.HEADS)]
+    spec.RECOGNISED.clear()
     yield
-    spec._RECOGNISED.clear()
+    for declared, held in before:
+        declared.clear()
+        declared.update(held)
+    spec.RECOGNISED.clear()
 
 
 def meaning(a: Any) -> Any:

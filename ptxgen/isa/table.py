@@ -1,0 +1,117 @@
+"""The table of all rows: which rows an opcode's text prints, and which of them operands fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ptxgen import ir
+from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
+from ptxgen.ir import Instr
+from ptxgen.isa.spec import HEADS, RECOGNISED, ROWS, BoundOperand, Inst, Modifier, Op, Piece
+
+
+def rows() -> Mapping[str, list[Inst]]:
+    """All rows by name, in declared order."""
+    return ROWS
+
+
+def rows_named(name: str) -> list[Inst]:
+    """The rows called `name`; raises `ModifierError` with the nearest name otherwise."""
+    try:
+        return ROWS[name]
+    except KeyError:
+        raise ModifierError(f"no instruction {name!r}{did_you_mean(name, ROWS)}") from None
+
+
+def recognise(opcode: str) -> tuple[Op, ...]:
+    """The ops whose opcode is exactly this text: none, or one per operand form; cached."""
+    found = RECOGNISED.get(opcode)
+    if found is None:
+        words = opcode.split(".")
+        candidates = (_match(row, words) for row in HEADS.get(words[0], ()))
+        found = RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
+    return found
+
+
+def op_of(instr: Instr) -> Op:
+    """The op of an instruction: the one of its opcode that its operands fit.
+
+    Raises `ModifierError` for an opcode that no row prints, `TypeMismatchError` for operands that
+    fit none.
+    """
+    found = recognise(instr.opcode)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        head = instr.opcode.split(".")[0]
+        known = HEADS.get(head)
+        hint = (
+            f"; {head} is declared as: " + " | ".join(r.syntax for r in known)
+            if known
+            else did_you_mean(head, HEADS)
+        )
+        raise ModifierError(f"no instruction prints the opcode {instr.opcode!r}{hint}")
+    for op in found:
+        if fits(op, instr.operands):
+            return op
+    wanted = " | ".join(op.row.syntax for op in found)
+    raise TypeMismatchError(
+        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {wanted}"
+    )
+
+
+def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:
+    """Whether the operands have the number and the shapes (vector, pair, address) it wants."""
+    if not op.required <= len(operands) <= len(op.flat):
+        return False
+    return all(
+        (i in op.pairs) == isinstance(got, ir.Pair) and _fits(want, got)
+        for i, (want, got) in enumerate(zip(op.flat, operands, strict=False))
+    )
+
+
+def _fits(want: BoundOperand, got: ir.Operand) -> bool:
+    if isinstance(got, ir.Address):
+        return want.address and not want.count
+    if isinstance(got, ir.TensorAddress):
+        return want.address and want.count == len(got.coordinates)
+    if isinstance(got, ir.Vector):
+        return want.count == len(got.items) and not want.address
+    if isinstance(got, ir.Arguments):
+        return want.kind == "args"
+    return not want.address and not want.count and want.kind != "args"
+
+
+def _match(row: Inst, words: list[str]) -> Op | None:
+    def walk(
+        pieces: tuple[Piece, ...], rest: list[str], chosen: dict[str, Modifier]
+    ) -> dict[str, Modifier] | None:
+        if not pieces:
+            return None if rest else chosen
+        piece, tail = pieces[0], pieces[1:]
+        if rest:
+            value = _value(row, piece, rest[0])
+            if value is not None:
+                done = walk(tail, rest[1:], {**chosen, piece.name: value} if piece.slot else chosen)
+                if done is not None:
+                    return done
+        return walk(tail, rest, chosen) if piece.optional else None
+
+    chosen = walk(row.pieces, words, {})
+    if chosen is None:
+        return None
+    absent = {
+        p.name: None if None in row.choices[p.name] else False for p in row.pieces if p.optional
+    }
+    return row.resolve({**absent, **chosen})
+
+
+def _value(row: Inst, piece: Piece, word: str) -> Modifier:
+    if not piece.slot:
+        return word if word == piece.name else None
+    for value in row.choices[piece.name]:
+        if (value is True and word == piece.name) or (
+            value is not None and not isinstance(value, bool) and str(value) == word
+        ):
+            return value
+    return None
