@@ -260,7 +260,8 @@ class Variable:
 
     `nbytes` is 0 for an `.extern` array without a size. `data` is the beginning of its initial
     value, the rest being zero; `pointers` are the addresses in it. `linkage` is `""`, `visible`,
-    `extern`, `weak` or `common`.
+    `extern`, `weak` or `common`. `scalar` is the type of one in param that is no array: a call
+    tells `.b32 x` from `.b8 x[4]`.
     """
 
     space: str
@@ -270,6 +271,7 @@ class Variable:
     data: bytes = b""
     pointers: tuple[Pointer, ...] = ()
     linkage: str = ""
+    scalar: str = ""
 
 
 @dataclass(frozen=True, slots=True)

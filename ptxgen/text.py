@@ -12,27 +12,39 @@ from typing import Any, Final, NamedTuple
 from ptxgen.frames import load_template
 from ptxgen.ir import (
     Address,
+    Arguments,
     FloatImm,
+    Function,
     Instr,
     IntImm,
     Kernel,
     Label,
     Module,
+    Not,
     Note,
     Operand,
     Pair,
     Param,
+    Pointer,
+    Pragma,
+    Prototype,
     Reg,
     Region,
     RegisterRange,
     Shared,
+    Sink,
     Special,
     Symbol,
+    Targets,
+    TensorAddress,
+    Variable,
     Vector,
 )
 
 # Dynamic shared memory is aligned to at least this, so that 16-byte accesses may be used.
 _DYNAMIC_ALIGN: Final = 16
+_BYTE: Final = 0xFF
+_WORDS: Final = (8, 4, 2)  # bytes of the elements that can hold addresses, the largest first
 
 
 class _Array(NamedTuple):
@@ -43,9 +55,9 @@ class _Array(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """A kernel in ready lines, as the template wants it."""
+    """A kernel or a function in ready lines, as the template wants it."""
 
-    name: str
+    head: str
     params: str
     directives: list[str]
     lines: str
@@ -58,7 +70,11 @@ def render(module: Module) -> str:
         version="{}.{}".format(*module.version),
         target=module.target,
         dynamic=_dynamic_arrays(module.kernels),
-        kernels=[_frame(kernel) for kernel in module.kernels],
+        declarations=[*map(_declaration, module.functions), *map(_variable, module.variables)],
+        bodies=[
+            *(_function(f) for f in module.functions if f.body is not None),
+            *map(_kernel, module.kernels),
+        ],
     )
 
 
@@ -77,9 +93,28 @@ def render_operand(operand: Operand) -> str:
 
 
 def _address(operand: Address) -> str:
+    if operand.base is None:
+        return f"[{operand.offset}]"
     if operand.offset:
         return f"[{operand.base.name}+{operand.offset}]"  # nvcc prints [%r1+-4], too
     return f"[{operand.base.name}]"
+
+
+def _tensor_address(operand: TensorAddress) -> str:
+    where = f"{operand.base.name}+{operand.offset}" if operand.offset else operand.base.name
+    return f"[{where}, {{{_several(operand.coordinates)}}}]"
+
+
+def _symbol(operand: Symbol) -> str:
+    return f"{operand.name}+{operand.offset}" if operand.offset else operand.name
+
+
+def _pair(operand: Pair) -> str:
+    return f"{render_operand(operand.first)}|{render_operand(operand.second)}"
+
+
+def _several(items: Iterable[Operand]) -> str:
+    return ", ".join([_OPERANDS[item.__class__](item) for item in items])
 
 
 def _float(operand: FloatImm) -> str:
@@ -92,10 +127,14 @@ _OPERANDS: Final[dict[type, Callable[[Any], str]]] = {
     IntImm: lambda o: str(o.value),
     FloatImm: _float,
     Special: lambda o: o.name,
-    Symbol: lambda o: o.name,
+    Symbol: _symbol,
     Address: _address,
-    Vector: lambda o: f"{{{', '.join([_OPERANDS[i.__class__](i) for i in o.items])}}}",
-    Pair: lambda o: f"{o.first.name}|{o.second.name}",
+    TensorAddress: _tensor_address,
+    Vector: lambda o: f"{{{_several(o.items)}}}",
+    Arguments: lambda o: f"({_several(o.items)})",
+    Pair: _pair,
+    Not: lambda o: f"!{o.register.name}",
+    Sink: lambda _: "_",
 }
 
 
@@ -110,36 +149,139 @@ def _instr_line(instr: Instr) -> str:
     return f"\t{instr.opcode} {text};" if operands else f"\t{instr.opcode};"
 
 
-_LINES: Final[dict[type, Callable[[Any], str]]] = {
-    Instr: _instr_line,
-    Label: lambda s: f'{s.name}:\n\t.pragma "{s.pragma}";' if s.pragma else f"{s.name}:",
-    Note: lambda s: f"\n\t// {s.text}",
-}
-
-
-def _frame(kernel: Kernel) -> _Frame:
+def _kernel(kernel: Kernel) -> _Frame:
     directives = []
     if kernel.threads:
         directives.append(f".maxntid {kernel.threads}, 1, 1")
     if kernel.min_ctas:
         directives.append(f".minnctapersm {kernel.min_ctas}")
-    declarations = [
-        *map(_registers, kernel.registers),
-        *map(_shared, kernel.shared),
-        *map(_region, kernel.regions),
-    ]
-    body = "\n".join([_LINES[s.__class__](s) for s in kernel.body]).removeprefix("\n")
-    params = ",".join(map(_param, kernel.params))
+    if kernel.reqntid:
+        directives.append(f".reqntid {', '.join(map(str, kernel.reqntid))}")
+    if kernel.cluster:
+        directives.append(f".reqnctapercluster {', '.join(map(str, kernel.cluster))}")
+    directives += kernel.directives
+    head = f"{_linkage(kernel.linkage)}.entry {kernel.name}"
+    lines = _lines(kernel, map(_region, kernel.regions))
+    return _Frame(head, _params(kernel.params), directives, lines)
+
+
+def _function(function: Function) -> _Frame:
+    directives = [".noreturn"] if function.noreturn else []
     return _Frame(
-        kernel.name,
-        f"{params}\n" if params else "",
-        directives,
-        "\n".join([*declarations, "", body] if declarations and body else [*declarations, body]),
+        _function_head(function), _params(function.params), directives, _lines(function, ())
     )
 
 
+def _lines(body: Kernel | Function, comments: Iterable[str]) -> str:
+    """What is in the braces."""
+    declarations = [
+        *map(_registers, body.registers),
+        *map(_shared, body.shared),
+        *(f"\t{_variable(variable)}" for variable in body.variables),
+        *comments,
+    ]
+    text = "\n".join([_LINES[s.__class__](s) for s in body.body or ()]).removeprefix("\n")
+    return "\n".join([*declarations, "", text] if declarations and text else [*declarations, text])
+
+
+def _linkage(linkage: str) -> str:
+    return f".{linkage} " if linkage else ""
+
+
+def _function_head(function: Function) -> str:
+    results = f"({', '.join(map(_param, function.results))}) " if function.results else ""
+    return f"{_linkage(function.linkage)}.func {results}{function.name}"
+
+
+def _declaration(function: Function) -> str:
+    noreturn = " .noreturn" if function.noreturn else ""
+    params = ", ".join(map(_param, function.params))
+    return f"{_function_head(function)}({params}){noreturn};"
+
+
+def _params(params: Iterable[Param]) -> str:
+    text = ",".join([f"\n\t{_param(param)}" for param in params])
+    return f"{text}\n" if text else ""
+
+
+def _variable(variable: Variable) -> str:
+    """The declaration of a variable, an array of bytes unless there are addresses in it."""
+    if variable.scalar:
+        return f".{variable.space} .align {variable.align} .{variable.scalar} {variable.name};"
+    count, element = variable.nbytes, 1
+    if variable.pointers:
+        element = _element(variable)
+        count //= element
+    type = f"u{8 * element}" if variable.pointers else "b8"
+    size = count or ""
+    head = f"{_linkage(variable.linkage)}.{variable.space} .align {variable.align}"
+    values = _values(variable, element)
+    value = f" = {{{', '.join(values)}}}" if values else ""
+    return f"{head} .{type} {variable.name}[{size}]{value};"
+
+
+def _element(variable: Variable) -> int:
+    """The bytes of the elements by which all of a variable's addresses can be said."""
+    for nbytes in _WORDS:
+        words = {p.offset for p in variable.pointers if p.nbytes == nbytes}
+        single = [p.offset for p in variable.pointers if p.nbytes == 1]
+        whole = len(words) + len(single) == len(variable.pointers)
+        aligned = not any(p.offset % nbytes for p in variable.pointers)
+        # The other bytes of an element that holds one byte of an address are zero.
+        alone = not any(any(variable.data[at : at + nbytes]) for at in single)
+        if words and whole and aligned and alone and not variable.nbytes % nbytes:
+            return nbytes
+    return 1
+
+
+def _values(variable: Variable, element: int) -> list[str]:
+    data = variable.data.rstrip(b"\0")
+    end = max([len(data), *(p.offset + p.nbytes for p in variable.pointers)])
+    values = [
+        str(int.from_bytes(data[at : at + element], "little")) for at in range(0, end, element)
+    ]
+    for pointer in variable.pointers:
+        if element > 1 and pointer.nbytes == element:
+            values[pointer.offset // element] = _pointer(pointer)
+            continue
+        for byte in range(pointer.nbytes):
+            mask = _BYTE << (pointer.shift + 8 * byte)
+            text = f"0x{mask:X}({_pointer(pointer)})"
+            values[(pointer.offset + byte) // element] = text
+    return values
+
+
+def _pointer(pointer: Pointer) -> str:
+    text = f"generic({pointer.symbol})" if pointer.generic else pointer.symbol
+    return f"{text}+{pointer.addend}" if pointer.addend else text
+
+
+def _targets(targets: Targets) -> str:
+    return f"{targets.name}: .{targets.kind} {', '.join(targets.targets)};"
+
+
+def _prototype(prototype: Prototype) -> str:
+    results = f"({', '.join(map(_param, prototype.results))}) " if prototype.results else ""
+    params = ", ".join(map(_param, prototype.params))
+    noreturn = " .noreturn" if prototype.noreturn else ""
+    return f"{prototype.name}: .callprototype {results}_ ({params}){noreturn};"
+
+
 def _param(param: Param) -> str:
-    return f"\n\t.param .{param.type} {param.name}"
+    space = "reg" if param.register else "param"
+    align = f".align {param.align} " if param.align else ""
+    count = f"[{param.count}]" if param.count else ""
+    return f".{space} {align}.{param.type} {param.name}{count}"
+
+
+_LINES: Final[dict[type, Callable[[Any], str]]] = {
+    Instr: _instr_line,
+    Label: lambda s: f'{s.name}:\n\t.pragma "{s.pragma}";' if s.pragma else f"{s.name}:",
+    Note: lambda s: f"\n\t// {s.text}",
+    Pragma: lambda s: f'\t.pragma "{s.text}";',
+    Targets: _targets,
+    Prototype: _prototype,
+}
 
 
 def _registers(registers: RegisterRange) -> str:

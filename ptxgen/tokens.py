@@ -11,18 +11,21 @@ from ptxgen.types import TYPES, ScalarType
 
 _SKIPPED: Final = r"(?:\s+|/\*.*?\*/)*"
 _WORD: Final = r"[.%$_A-Za-z][\w$]*(?:(?:\.|::)\w[\w$]*)*"
-_STRING: Final = r'"[^"\n]*"'
+_STRING: Final = r'"(?:[^"\\\n]|\\[^\n])*"'
+_DECIMAL: Final = r"\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+"
 _NUMBER: Final = (
     r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?"
-    r"|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?"
+    rf"|{_DECIMAL}|\d+U?"
 )
+_SIGN: Final = r"<<|>>|<=|>=|==|!=|&&|\|\||[][(){}<>,;:|@!+*&^~?=-]|/(?!\*)"
 _TOKEN: Final = re.compile(
-    rf"{_SKIPPED}(//[^\n]*|{_STRING}|{_WORD}|{_NUMBER}|[][(){{}}<>,;:|@!+-]|)", re.DOTALL
+    rf"{_SKIPPED}(//[^\n]*|{_STRING}|{_NUMBER}|{_WORD}|{_SIGN}|)", re.DOTALL | re.ASCII
 )
-DECIMAL_FLOAT: Final = re.compile(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+")
+DECIMAL_FLOAT: Final = re.compile(_DECIMAL, re.ASCII)
 # A comment after one of these has a line to itself between statements, not inside one.
 _BETWEEN_STATEMENTS: Final = frozenset(";:{}")
 _END: Final = ""
+_LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz%$_")
 
 
 class Tokens:
@@ -118,10 +121,15 @@ class Tokens:
         """A token for an error message."""
         return repr(word) if word else "the end of the text"
 
+    @staticmethod
+    def is_name(word: str) -> bool:
+        """Whether a token is a name or a word that begins like one."""
+        return word[:1] in _LETTERS
+
     def name(self, what: str) -> str:
         """The name or dotted word that must be next; `what` says for what."""
         word = self.peek()
-        if not word or not (word[0].isalpha() or word[0] in "%$_"):
+        if word[:1] not in _LETTERS:
             self.fail(f"wanted {what}, got {self.shown(word)}")
         self.at += 1
         return word
@@ -129,10 +137,25 @@ class Tokens:
     def count(self, what: str) -> int:
         """A literal of a declaration, which is never negative."""
         word = self.peek()
-        if not word[:1].isdigit() or DECIMAL_FLOAT.fullmatch(word) or word[:2] in ("0f", "0d"):
+        if not word[:1].isdigit() or DECIMAL_FLOAT.fullmatch(word) or self.float_bits(word):
             self.fail(f"wanted {what}, got {self.shown(word)}")
         self.at += 1
         return self.integer(word, self.at - 1)
+
+    def counts(self, what: str) -> tuple[int, ...]:
+        """Several of them, with commas between."""
+        found = [self.count(what)]
+        while self.skip(","):
+            found.append(self.count(what))
+        return tuple(found)
+
+    def string(self, such_as: str) -> str:
+        """What is between the quotes of the string that must be next."""
+        text = self.peek()
+        if text[:1] != '"':
+            self.fail(f'wanted a string such as "{such_as}", got {self.shown(text)}')
+        self.at += 1
+        return text[1:-1]
 
     def type(self) -> ScalarType:
         """A type after a dot, as in `.u32`."""
@@ -152,10 +175,21 @@ class Tokens:
         elif digits[1:2] in ("b", "B"):
             base = 2
         try:
-            return int(digits, base)
+            value = int(digits, base)
         except ValueError:  # Python's own limit for decimals is thousands of digits
             octal = "; it begins with 0, so it is octal" if base == 8 else ""
             self.fail(f"{word[:20]} is not an integer literal{octal}", token)
+        if value >> 64:
+            self.fail(f"{word[:40]} does not fit 64 bits", token)
+        return value
+
+    @staticmethod
+    def float_bits(word: str) -> int:
+        """How many bits a floating-point literal in hexadecimal has, 32 or 64; 0 for other words.
+
+        PTX ISA, section "Floating-Point Constants".
+        """
+        return {"0f": 32, "0d": 64}.get(word[:2].lower(), 0)
 
 
 def comment(word: str) -> str:

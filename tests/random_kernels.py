@@ -10,6 +10,10 @@ from ptxgen.isa.table import rows
 from ptxgen.types import REGISTER_PREFIX, ScalarType
 
 REGISTERS = 4  # of each class
+NAMES = {
+    ("brx", "target"): "$table", ("call", "f"): "callee", ("call_indirect", "t"): "$proto",
+}  # fmt: skip
+CALLEE = ir.Function("callee", body=(ir.Instr("ret"),))
 ROWS = [row for group in rows().values() for row in group]
 
 
@@ -35,20 +39,31 @@ def scalar(operand: BoundOperand) -> st.SearchStrategy[ir.Operand]:
 
 
 @st.composite
+def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
+    if str(op.modifiers.get("space", "")).startswith("param"):
+        return ir.Address(ir.Symbol("Q"), 0)
+    assert wanted.type is not None
+    base = draw(register(wanted.type.register))
+    if wanted.count:
+        coordinate = st.one_of(register("b32"), st.integers(0, 15).map(ir.IntImm))
+        return ir.TensorAddress(base, 0, tuple(draw(coordinate) for _ in range(wanted.count)))
+    return ir.Address(base, 16 * draw(st.integers(-4, 4)))
+
+
+@st.composite
 def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
     wanted = op.flat[place]
     if wanted.literal is not None:
         return ir.IntImm(wanted.literal)
     if wanted.address:
-        if op.modifiers.get("space") == "param":
-            return ir.Address(ir.Symbol("Q"), 0)
-        assert wanted.type is not None
-        base = draw(register(wanted.type.register))
-        return ir.Address(base, 16 * draw(st.integers(-4, 4)))
+        return draw(address(op, wanted))
     if wanted.kind == "label":
-        return ir.Symbol("$here")
+        return ir.Symbol(NAMES.get((op.row.name, wanted.name), "$here"))
+    if wanted.kind == "args":
+        return ir.Arguments(())
     if wanted.kind == "imm":
-        return ir.IntImm(draw(st.sampled_from((4, 8))))
+        registers = op.opcode.startswith("setmaxnreg")
+        return ir.IntImm(draw(st.sampled_from((24, 32) if registers else (4, 8))))
     if place in op.pairs:
         second = next(o for o in op.operands if o.second).type
         assert wanted.type is not None
@@ -57,7 +72,7 @@ def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
         return ir.Pair(draw(pair[0]), draw(pair[1]))
     if wanted.count:
         return ir.Vector(tuple(draw(scalar(wanted)) for _ in range(wanted.count)))
-    if op.opcode.startswith("bar.") and place == 1:
+    if (op.opcode.startswith("bar") and wanted.name == "b") or wanted.name == "size":
         return ir.IntImm(32)
     return draw(scalar(wanted))
 
@@ -77,11 +92,15 @@ COMMENT = st.text("abcXYZ 0123=*.,:;/{}%", max_size=20).map(str.strip)
 
 @st.composite
 def kernels(draw: st.DrawFn) -> ir.Kernel:
-    body: list[ir.Statement] = [ir.Label("$here")]
+    body: list[ir.Statement] = [
+        ir.Targets("$table", "branchtargets", ("$here",)),
+        ir.Prototype("$proto", (), ()),
+        ir.Label("$here"),
+    ]
     body += draw(st.lists(st.one_of(instruction(), COMMENT.map(ir.Note)), max_size=20))
     return ir.Kernel(
         "random",
-        params=(ir.Param("Q", "b64"),),
+        params=(ir.Param("Q", "b8", 64, 16),),
         registers=tuple(ir.RegisterRange(p, c, REGISTERS) for c, p in REGISTER_PREFIX.items()),
         body=(*body, ir.Instr("ret")),
         shared=(ir.Shared("scratch", 64, 16),) if draw(st.booleans()) else (),
@@ -91,7 +110,7 @@ def kernels(draw: st.DrawFn) -> ir.Kernel:
 
 
 MODULES = st.builds(
-    lambda kernel, header: ir.Module((8, 0), "sm_90a", (kernel,), header),
+    lambda kernel, header: ir.Module((8, 0), "sm_90a", (kernel,), header, (CALLEE,)),
     kernels(),
     st.lists(COMMENT, max_size=3).map(tuple),
 )

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from random_kernels import MODULES
@@ -112,8 +110,9 @@ def test_everything_that_is_printed_is_read_back():
 @given(MODULES)
 def test_random_kernels_are_read_back_and_have_well_typed_operands(module):
     assert parse(render(module)) == module
-    # Nothing initialises the registers, and the target lacks a few instructions.
-    assert {problem.kind for problem in verify(module)} <= {"undefined", "gate"}
+    # Nothing initialises the registers, the target lacks a few instructions, and a literal may have
+    # become an address.
+    assert {problem.kind for problem in verify(module)} <= {"undefined", "gate", "alignment"}
 
 
 def test_an_instruction_remembers_its_line():
@@ -150,7 +149,8 @@ def test_only_a_comment_with_a_line_to_itself_is_a_note():
 
 def test_comments_outside_bodies_are_skipped():
     text = f"{HEAD}// one\n.entry k( // two\n// three\n.param .u32 n)\n// four\n{{ ret; }}\n// five"
-    assert parse(text).kernels == (Kernel("k", (Param("n", "u32"),), (), (Instr("ret"),)),)
+    kernel = Kernel("k", (Param("n", "u32"),), (), (Instr("ret"),), linkage="")
+    assert parse(text).kernels == (kernel,)
 
 
 def test_the_comment_at_the_head_is_the_header():
@@ -322,7 +322,7 @@ def test_a_misspelled_special_register_is_refused():
         ("mov.u32 %r1, ;", 14, "wanted an operand, got ';'"),
         ("mov.u32 %r1, 09;", 14, "09 is not an integer literal; it begins with 0, so it is octal"),
         ("mov.u32 %r1, -%r2;", 15, "wanted a number, got '%r2'"),
-        ("ld.shared.f32 %f1, [%r1*4];", 24, "'*' is not part of PTX as read here"),
+        ("ld.shared.f32 %f1, [%r1*4];", 24, "wanted '+', '-' or ']' in an address, got '*'"),
         ("ld.shared.f32 %f1, [%r1;", 24, "wanted '+', '-' or ']' in an address, got ';'"),
         ("ld.shared.f32 %f1, [%r1+%r2];", 25, "wanted an offset in bytes, got '%r2'"),
         ("ld.shared.f32 %f1, [%tid.x];", 21, "an address must be a register or a name"),
@@ -340,11 +340,12 @@ def test_a_misspelled_special_register_is_refused():
         (
             ".regs .b32 %x;",
             1,
-            "in a body, .reg and .shared are read, got '.regs'; did you mean '.reg'?",
+            "in a body, .reg, .shared, .local, .param, .global, .const, .pragma and .loc are read, "
+            "got '.regs'; did you mean '.reg'?",
         ),
         (".reg .b33 %x;", 6, "wanted a type such as .u32, got '.b33'; did you mean '.b32'?"),
         (".reg .b32 %r<5>;", 11, "'%r' is declared twice"),
-        ("{ ret; }", 1, "a block within a body is not read; give its registers names of their own"),
+        ("ret ` ;", 5, "'`' is not part of PTX as read here"),
         ("/* open", 1, "this comment has no end; add */"),
     ],
 )
@@ -373,13 +374,13 @@ def test_what_is_not_understood_is_shown(text, column, message):
             "line 3, column 15: only 64-bit addresses are read; wanted 64",
         ),
         (
-            f"{HEAD}.func f {{ }}",
-            "line 4, column 1: wanted .visible .entry or .extern .shared at module level, "
-            "got '.func'",
+            f"{HEAD}.visible .fun f {{ }}",
+            "line 4, column 10: wanted .entry, .func, .global, .const, .shared, .local at module "
+            "level, got '.fun'; did you mean '.func'?",
         ),
         (
             f"{HEAD}.entry k .maxntids 4 {{ }}",
-            "line 4, column 10: wanted .maxntid, .minnctapersm or {, got '.maxntids'; "
+            "line 4, column 10: wanted a directive such as .maxntid, or {, got '.maxntids'; "
             "did you mean '.maxntid'?",
         ),
         (
@@ -391,16 +392,6 @@ def test_what_is_not_understood_is_shown(text, column, message):
 )
 def test_a_broken_frame_is_refused(text, message):
     assert refusal(text).splitlines()[0] == f"PTX text, {message}"
-
-
-def test_two_dynamic_arrays_in_one_kernel_are_refused():
-    arrays = ".extern .shared .b8 a[];\n.extern .shared .b8 b[];\n"
-    body = ".reg .u32 %r<2>; mov.u32 %r0, a; mov.u32 %r1, b;"
-    message = refusal(f"{HEAD}{arrays}.entry k {{ {body} }}").splitlines()[0]
-    assert re.sub(r"column \d+", "column 0", message) == (
-        "PTX text, line 6, column 0: a kernel uses one dynamic shared array, this one uses a and b "
-        "(all of them begin at the same address)"
-    )
 
 
 def test_a_line_that_ends_in_carriage_return_is_shown_without_it():

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
-from ptxgen.ir import Address, Instr, IntImm, Kernel, Operand, Reg, Symbol
+from ptxgen.ir import Address, Function, Instr, IntImm, Kernel, Module, Operand, Reg, Symbol
 from ptxgen.types import TYPES
 
 # No address needs more; less than 256, so that a conversion to 8 bits changes nothing either.
@@ -126,10 +126,13 @@ class Definition(NamedTuple):
     rule: _Rule | None
 
 
-def residues(definitions: Iterable[Definition], aligns: Mapping[str, int]) -> dict[str, Residue]:
+def residues(
+    definitions: Iterable[Definition], aligns: Mapping[str, int], launched: Set[str]
+) -> dict[str, Residue]:
     """What is known of each register that is written by `definitions`, in the order of the text.
 
-    `aligns` has the alignment of each variable in memory.
+    `aligns` has the alignment of each variable in memory; `launched` are the parameters of 64 bits
+    that a launch gives.
     """
     state: dict[str, Residue] = {}
     pending = []
@@ -137,7 +140,7 @@ def residues(definitions: Iterable[Definition], aligns: Mapping[str, int]) -> di
         name, instr, rule = definition
         if rule is not None:
             pending.append(definition)
-        elif instr.opcode in _LOADS_OF_POINTERS:
+        elif instr.opcode in _LOADS_OF_POINTERS and _loads(instr, launched):
             state[name] = _either(state.get(name, _POINTER), _POINTER)
         else:
             state[name] = UNKNOWN
@@ -159,6 +162,14 @@ def residues(definitions: Iterable[Definition], aligns: Mapping[str, int]) -> di
     return state
 
 
+def _loads(instr: Instr, launched: Set[str]) -> bool:
+    """Whether a whole parameter is loaded that a launch gives."""
+    address = instr.operands[-1]
+    if not isinstance(address, Address) or not isinstance(address.base, Symbol):
+        return False
+    return address.base.name in launched and not address.offset
+
+
 def _value(
     operand: Operand, state: Mapping[str, Residue], ruled: Set[str], aligns: Mapping[str, int]
 ) -> Residue | None:
@@ -169,7 +180,7 @@ def _value(
     if isinstance(operand, IntImm):
         return Residue(0, operand.value)
     if isinstance(operand, Symbol) and operand.name in aligns:
-        return Residue(aligns[operand.name], 0)
+        return _residue(aligns[operand.name], operand.offset)
     return UNKNOWN
 
 
@@ -178,7 +189,9 @@ def misalignment(
 ) -> int:
     """How far an address certainly is past a multiple of `nbytes`, bytes; 0 if maybe not at all."""
     base = address.base
-    if isinstance(base, Reg):
+    if base is None:
+        modulus, residue = 0, 0
+    elif isinstance(base, Reg):
         modulus, residue = state.get(base.name, UNKNOWN)
     else:
         modulus, residue = aligns.get(base.name, 1), 0
@@ -186,13 +199,32 @@ def misalignment(
     return place % (min(modulus, nbytes) if modulus else nbytes)
 
 
-def variable_aligns(kernel: Kernel) -> dict[str, int]:
-    """The alignment of each variable and parameter of a kernel, bytes."""
-    aligns = {shared.name: shared.align for shared in kernel.shared}
-    if kernel.dynamic_shared:
-        regions = (region.align for region in kernel.regions)
-        aligns[kernel.dynamic_shared] = max([_POINTER_ALIGN, *regions])
-    for param in kernel.params:
+def launched_pointers(body: Kernel | Function) -> frozenset[str]:
+    """The parameters of 64 bits that a launch gives: those of a kernel."""
+    params = body.params if isinstance(body, Kernel) else ()
+    return frozenset(param.name for param in params if not param.count)
+
+
+def variable_aligns(module: Module, body: Kernel | Function) -> dict[str, int]:
+    """The alignment of each variable and parameter that a body may name, bytes."""
+    aligns = {variable.name: variable.align for variable in module.variables}
+    aligns.update({shared.name: shared.align for shared in body.shared})
+    aligns.update({variable.name: variable.align for variable in body.variables})
+    for kernel in module.kernels:
+        if kernel.dynamic_shared and kernel.dynamic_shared not in aligns:
+            aligns[kernel.dynamic_shared] = _dynamic_align(kernel)
+    if isinstance(body, Kernel) and body.dynamic_shared:
+        aligns[body.dynamic_shared] = _dynamic_align(body)
+    results = body.results if isinstance(body, Function) else ()
+    for param in (*results, *body.params):
         if param.type in TYPES:
-            aligns[param.name] = TYPES[param.type].nbytes
-    return aligns
+            aligns[param.name] = param.align or TYPES[param.type].nbytes
+    # Of a wrong alignment, which is reported elsewhere, nothing follows.
+    return {
+        name: align if align > 0 and not align & (align - 1) else 1
+        for name, align in aligns.items()
+    }
+
+
+def _dynamic_align(kernel: Kernel) -> int:
+    return max([_POINTER_ALIGN, *(region.align for region in kernel.regions)])

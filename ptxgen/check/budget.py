@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from ptxgen.check.problems import Problem
-from ptxgen.ir import Kernel, Region, Shared
+from ptxgen.ir import Function, Kernel, Module, Region, Shared, Variable
 from ptxgen.target import KIB, Target
 
 _LARGEST_ALIGN: Final = 2**31  # the assembler reads alignments as 32 bits
 
 
-def declaration_problems(kernel: Kernel, limits: Target | None) -> Iterator[Problem]:
-    """Everything wrong with a kernel's shared memory and threads; limits are not checked if
-    `limits` is None.
+def module_problems(module: Module) -> Iterator[Problem]:
+    """Everything wrong with the sizes of a module's variables."""
+    for variable in module.variables:
+        yield from _variable(variable, "")
+
+
+def declaration_problems(kernel: Kernel | Function, limits: Target | None) -> Iterator[Problem]:
+    """Everything wrong with the variables of a kernel or a function, and a kernel's threads; limits
+    are not checked if `limits` is None.
     """
     yield from _regions(kernel)
-    if limits is not None:
+    for variable in kernel.variables:
+        yield from _variable(variable, kernel.name)
+    if limits is not None and isinstance(kernel, Kernel):
         yield from _threads(kernel, limits)
         yield from _shared(kernel, limits)
 
@@ -32,14 +41,29 @@ def static_shared_bytes(kernel: Kernel) -> int:
     return end
 
 
-def _regions(kernel: Kernel) -> Iterator[Problem]:
+def _variable(variable: Variable, kernel: str) -> Iterator[Problem]:
+    align = variable.align
+    if align <= 0 or align & (align - 1) or align > _LARGEST_ALIGN:
+        message = f"{variable.name}: the alignment must be a power of two, got {align}"
+        yield Problem("symbol", message, kernel)
+    if variable.nbytes <= 0 and variable.linkage != "extern":
+        message = f"{variable.name} must have 1 or more bytes, got {variable.nbytes}"
+        yield Problem("symbol", message, kernel)
+    end = max([len(variable.data), *(p.offset + p.nbytes for p in variable.pointers)])
+    if end > variable.nbytes:
+        message = f"{variable.name} has {variable.nbytes} bytes, but an initial value of {end}"
+        yield Problem("symbol", message, kernel)
+
+
+def _regions(kernel: Kernel | Function) -> Iterator[Problem]:
     name = kernel.name
-    if kernel.regions and not kernel.dynamic_shared:
+    regions = kernel.regions if isinstance(kernel, Kernel) else ()
+    if isinstance(kernel, Kernel) and regions and not kernel.dynamic_shared:
         message = (
             "regions are declared, but no dynamic shared array to hold them; set dynamic_shared"
         )
         yield Problem("shared", message, name)
-    items: tuple[Shared | Region, ...] = (*kernel.shared, *kernel.regions)
+    items: tuple[Shared | Region, ...] = (*kernel.shared, *regions)
     for item in items:
         if item.align <= 0 or item.align & (item.align - 1):
             message = f"{item.name}: the alignment must be a power of two, got {item.align}"
@@ -51,7 +75,7 @@ def _regions(kernel: Kernel) -> Iterator[Problem]:
             )
             yield Problem("shared", message, name)
         yield from _extent(item, name)
-    ordered = sorted(kernel.regions, key=lambda region: region.offset)
+    ordered = sorted(regions, key=lambda region: region.offset)
     for first, second in pairwise(ordered):
         end = first.offset + first.nbytes
         if second.offset < end:
@@ -81,6 +105,13 @@ def _threads(kernel: Kernel, limits: Target) -> Iterator[Problem]:
         message = (
             f".maxntid is {kernel.threads}, but a block has 1 to {limits.threads_per_block} "
             f"threads on {limits.name}; use fewer threads"
+        )
+        yield Problem("threads", message, kernel.name)
+    required = math.prod(kernel.reqntid)
+    if not 1 <= required <= limits.threads_per_block:
+        message = (
+            f".reqntid is {required} threads, but a block has 1 to {limits.threads_per_block} on "
+            f"{limits.name}; use fewer"
         )
         yield Problem("threads", message, kernel.name)
     if not 0 <= kernel.min_ctas <= limits.blocks_per_sm:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.ir import Instr, Kernel, Label, Symbol
+from ptxgen.ir import Function, Instr, Kernel, Label, Symbol, Targets
 
-JUMPS: Final = frozenset({"bra"})
+JUMPS: Final = frozenset({"bra", "brx"})
 ENDS: Final = frozenset({"ret", "exit", "trap"})
 
 
@@ -18,7 +18,7 @@ class Block:
 
     `start` is the number of the kernel's instructions before it (labels and notes not counted), so
     instruction `i` of the kernel is `instrs[i - start]`. `successors` are indices of blocks: the
-    next block if `falls_through`, then the target of the branch. A guarded `bra`, `ret`, `exit` or
+    next block if `falls_through`, then the targets of the branch. A guarded `bra`, `ret`, `exit` or
     `trap` ends a block and falls through; if the last block falls through, control runs off the
     kernel's end.
     """
@@ -31,7 +31,7 @@ class Block:
     falls_through: bool
 
 
-def blocks(kernel: Kernel) -> tuple[Block, ...]:
+def blocks(kernel: Kernel | Function) -> tuple[Block, ...]:
     """The basic blocks in the order of the text; the first is the entry. Empty for an empty body.
 
     Nothing is raised for a wrong program (`verify` reports it): a branch to a label that is missing
@@ -42,13 +42,15 @@ def blocks(kernel: Kernel) -> tuple[Block, ...]:
     for index, (labels, _) in enumerate(pieces):
         for name in labels:
             where.setdefault(name, index)
+    tables = {s.name: s.targets for s in kernel.body or () if isinstance(s, Targets)}
     made = []
     start = 0
     for index, (labels, instrs) in enumerate(pieces):
-        falls, target = _exits(instrs)
+        falls, targets = _exits(instrs, tables)
         after = [index + 1] if falls and index + 1 < len(pieces) else []
-        if target in where and where[target] not in after:
-            after.append(where[target])
+        for target in targets:
+            if target in where and where[target] not in after:
+                after.append(where[target])
         made.append(Block(index, tuple(labels), tuple(instrs), start, tuple(after), falls))
         start += len(instrs)
     return tuple(made)
@@ -85,13 +87,13 @@ def predecessors(graph: Sequence[Block]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, before))
 
 
-def _pieces(kernel: Kernel) -> list[tuple[list[str], list[Instr]]]:
+def _pieces(kernel: Kernel | Function) -> list[tuple[list[str], list[Instr]]]:
     """Each block's labels and instructions."""
     pieces: list[tuple[list[str], list[Instr]]] = []
     labels: list[str] = []
     instrs: list[Instr] = []
     leaves: dict[str, bool] = {}  # by opcode: taking it apart for every instruction would be slow
-    for statement in kernel.body:
+    for statement in kernel.body or ():
         if isinstance(statement, Instr):
             instrs.append(statement)
             opcode = statement.opcode
@@ -111,16 +113,19 @@ def _pieces(kernel: Kernel) -> list[tuple[list[str], list[Instr]]]:
     return pieces
 
 
-def _exits(instrs: Sequence[Instr]) -> tuple[bool, str | None]:
-    """Whether control goes on to the next block, and the label it may branch to."""
+def _exits(
+    instrs: Sequence[Instr], tables: Mapping[str, tuple[str, ...]]
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether control goes on to the next block, and the labels it may branch to."""
     if not instrs:
-        return True, None
+        return True, ()
     last = instrs[-1]
     head = _head(last.opcode)
     if head in JUMPS:
         target = last.operands[-1] if last.operands else None
-        return last.guard is not None, target.name if isinstance(target, Symbol) else None
-    return head not in ENDS or last.guard is not None, None
+        name = target.name if isinstance(target, Symbol) else ""
+        return last.guard is not None, tables.get(name, ()) if head == "brx" else (name,)
+    return head not in ENDS or last.guard is not None, ()
 
 
 def _head(opcode: str) -> str:

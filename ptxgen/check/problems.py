@@ -13,10 +13,10 @@ class Problem:
     """One thing that is wrong with a module.
 
     `kind` is one of `target`, `gate`, `opcode`, `operand`, `register`, `symbol`, `label`,
-    `undefined`, `barrier`, `alignment`, `shared`, `threads`, `end` and `text`. `instr` is the
-    instruction as printed and `where` the place it came from, a Python file or a line of PTX text;
-    both are empty if the problem is not one instruction's, and so is `kernel` if it is not one
-    kernel's.
+    `undefined`, `barrier`, `alignment`, `shared`, `threads`, `call`, `end` and `text`. `instr` is
+    the instruction as printed and `where` the place it came from, a Python file or a line of PTX
+    text; both are empty if the problem is not one instruction's, and so is `kernel` if it is not
+    one kernel's or function's; `what` says of which.
     """
 
     kind: str
@@ -24,17 +24,18 @@ class Problem:
     kernel: str = ""
     instr: str = ""
     where: str = ""
+    what: str = "kernel"
 
     def __str__(self) -> str:
-        kernel = f"kernel {self.kernel}: " if self.kernel else ""
+        kernel = f"{self.what} {self.kernel}: " if self.kernel else ""
         instr = f"\n    in {self.instr}" if self.instr else ""
         where = f"\n    from {self.where}" if self.where else ""
         return f"{kernel}{self.message}{instr}{where}"
 
 
-def problem_in(kind: str, message: str, kernel: str, instr: Instr) -> Problem:
+def problem_in(kind: str, message: str, kernel: str, instr: Instr, what: str = "kernel") -> Problem:
     """A problem of one instruction, with the instruction's text and origin."""
-    return Problem(kind, message, kernel, render_instr(instr), where_from(instr.origin))
+    return Problem(kind, message, kernel, render_instr(instr), where_from(instr.origin), what)
 
 
 def where_from(origin: Origin | None) -> str:

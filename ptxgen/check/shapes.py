@@ -6,12 +6,27 @@ and values is found once for each opcode and kinds of operands: the `Shape`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ptxgen.check.alignment import rule_of
 from ptxgen.errors import ModifierError, TypeMismatchError
-from ptxgen.ir import Address, FloatImm, Instr, IntImm, Operand, Pair, Reg, Special, Symbol, Vector
+from ptxgen.ir import (
+    Address,
+    Arguments,
+    FloatImm,
+    Instr,
+    IntImm,
+    Not,
+    Operand,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Symbol,
+    TensorAddress,
+    Vector,
+)
 from ptxgen.isa.spec import BoundOperand, Effect, Gate, Op
 from ptxgen.isa.special import SPECIALS, special
 from ptxgen.isa.table import op_of
@@ -20,12 +35,25 @@ from ptxgen.types import TYPES, ScalarType, pred
 
 ADDRESS_CLASSES: Final = ("b32", "b64")
 _COPY_SIZES: Final = (4, 8, 16)  # bytes; PTX ISA, section "cp.async"
-_SIZE_PLACE: Final = 2  # of the operands of cp.async
 _SHIFTS: Final = frozenset({"shl", "shr"})
 # PTX ISA, section "bar": which barrier, and how many threads, which are whole warps.
 _BARRIER: Final = (range(16), "a barrier from 0 to 15")
 _WARPS: Final = (range(32, 1025, 32), "a number of threads that is a multiple of 32, up to 1024")
-_BARRIERS: Final = dict.fromkeys(("bar.sync", "bar.arrive"), (_BARRIER, _WARPS))
+_BARRIERS: Final = {
+    (head, name): limit
+    for head in ("bar", "barrier")
+    for name, limit in (("a", _BARRIER), ("b", _WARPS))
+}
+# PTX ISA, section "Operand Size Exceeding Instruction-Type Size".
+_RELAXED: Final = frozenset({"ld", "ldu", "st", "cvt"})
+# By the beginning of the opcode, what the assembler lets be `_`: the only result, the first of two.
+_SINK_ALONE: Final = frozenset({"setp", "atom", "mbarrier"})
+_SINK_FIRST: Final = frozenset({"setp", "elect", "match"})
+_CALLS: Final = frozenset({"call", "call_indirect"})
+# What names are that are no labels, by row and operand.
+_NAMED: Final = {("brx", "target"): "list"} | {
+    (row, name): kind for row in _CALLS for name, kind in (("f", "function"), ("t", "prototype"))
+}
 
 
 class Limit(NamedTuple):
@@ -44,13 +72,24 @@ class Shape:
     `names` gives the names of an instruction's registers, those written first, of which there are
     `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
     accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
-    says so; `integers` and `symbols` are places of literals and of names with what is wanted there;
-    `valued` says that there are any of these, or a barrier. `gates` says what needs which target,
+    says so; `integers` and `symbols` are places of literals and of names with what is wanted there
+    (and the bits, if it is a value); `valued` says that there are any of these, a barrier or a
+    call. `gates` says what needs which target,
     `rule` how the result's alignment follows.
     """
 
     __slots__ = (
-        *("accesses", "complaints", "declared", "dests", "gates", "integers", "names", "op"),
+        *(
+            "accesses",
+            "calls",
+            "complaints",
+            "declared",
+            "dests",
+            "gates",
+            "integers",
+            "names",
+            "op",
+        ),
         *("rule", "size_place", "symbols", "valued"),
     )
 
@@ -81,18 +120,23 @@ class Shape:
         source = "".join(f"{path}.name, " for path, _, _ in places)
         self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
         self.accesses = tuple((i, _accessed(op)) for i, (o, _) in enumerate(wanted) if o.address)
-        copies = op.opcode.startswith("cp.async.") and bool(self.accesses)
-        self.size_place = _SIZE_PLACE if copies else None
+        sized = (i for i, (o, got) in enumerate(wanted) if o.name == "cp_size" and _is_int(got))
+        self.size_place = next(sized, None)
         self.integers = tuple(_ranges(op, operands))
         self.symbols = tuple(
-            (i, o.kind) for i, (o, got) in enumerate(wanted) if isinstance(got, Symbol)
+            (i, _NAMED.get((op.row.name, o.name), o.kind), o.type.bits if o.type else 0)
+            for i, (o, got) in enumerate(wanted)
+            if isinstance(got, Symbol)
         )
+        self.calls = op.row.name in _CALLS
         # Packed floating-point numbers live in integer registers, but are no integers.
         whole = all(o.type is None or o.type is pred or o.type.is_integer for o in op.operands)
         single = self.dests == 1 and isinstance(operands[0], Reg)
         self.rule = rule_of(op.opcode) if whole and single else None
         self.valued = (
-            bool(self.integers or self.symbols or self.accesses) or op.effect is Effect.BARRIER
+            bool(self.integers or self.symbols or self.accesses)
+            or op.effect is Effect.BARRIER
+            or self.calls
         )
         named = [special(got.name) for got in operands if isinstance(got, Special)]
         self.gates: tuple[tuple[str, Gate], ...] = (
@@ -142,16 +186,26 @@ def _registers(path: str, operand: Operand) -> Iterator[tuple[str, Reg]]:
     """Each register of an operand, and the Python expression that leads to it."""
     if isinstance(operand, Reg):
         yield path, operand
-    elif isinstance(operand, Address):
+    elif isinstance(operand, (Address, TensorAddress)):
         if isinstance(operand.base, Reg):
             yield f"{path}.base", operand.base
-    elif isinstance(operand, Vector):
-        for i, item in enumerate(operand.items):
-            if isinstance(item, Reg):
-                yield f"{path}.items[{i}]", item
+        if isinstance(operand, TensorAddress):
+            yield from _listed(f"{path}.coordinates", operand.coordinates)
+    elif isinstance(operand, (Vector, Arguments)):
+        yield from _listed(f"{path}.items", operand.items)
     elif isinstance(operand, Pair):
-        yield f"{path}.first", operand.first
-        yield f"{path}.second", operand.second
+        if isinstance(operand.first, Reg):
+            yield f"{path}.first", operand.first
+        if isinstance(operand.second, Reg):
+            yield f"{path}.second", operand.second
+    elif isinstance(operand, Not):
+        yield f"{path}.register", operand.register
+
+
+def _listed(path: str, items: Iterable[Operand]) -> Iterator[tuple[str, Reg]]:
+    for i, item in enumerate(items):
+        if isinstance(item, Reg):
+            yield f"{path}[{i}]", item
 
 
 _KINDS: Final[dict[type, Callable[[Any], object]]] = {
@@ -160,10 +214,18 @@ _KINDS: Final[dict[type, Callable[[Any], object]]] = {
     FloatImm: lambda o: o.width,
     Special: lambda o: o.name,
     Symbol: lambda _: "symbol",
-    Address: lambda o: ("[", o.base.declared if o.base.__class__ is Reg else "symbol"),
+    Address: lambda o: ("[", _based(o.base)),
+    TensorAddress: lambda o: ("[{", _based(o.base), *[kinds(i) for i in o.coordinates]),
     Vector: lambda o: ("{", *[_KINDS[i.__class__](i) for i in o.items]),
-    Pair: lambda o: ("|", o.first.declared, o.second.declared),
+    Arguments: lambda o: ("(", *[_KINDS[i.__class__](i) for i in o.items]),
+    Pair: lambda o: ("|", kinds(o.first), kinds(o.second)),
+    Not: lambda o: ("!", o.register.declared),
+    Sink: lambda _: "_",
 }
+
+
+def _based(base: Reg | Symbol | None) -> object:
+    return base.declared if isinstance(base, Reg) else base.__class__
 
 
 def _complaints(op: Op, operands: tuple[Operand, ...]) -> Iterator[str]:
@@ -183,51 +245,128 @@ def _complaints(op: Op, operands: tuple[Operand, ...]) -> Iterator[str]:
 def _complaint(op: Op, wanted: BoundOperand, got: Operand, second: BoundOperand | None) -> str:
     """What is wrong with an operand, without its name; empty if nothing is."""
     if second is not None:
-        if not isinstance(got, Pair):
-            return f"must be two registers such as %r1|%p1, got {_said(got)}"
-        return _scalar_complaint(op, wanted, got.first) or _scalar_complaint(op, second, got.second)
+        return _pair_complaint(op, wanted, second, got)
     if wanted.address:
         return _address_complaint(op, wanted, got)
+    if wanted.kind == "args":
+        return _arguments_complaint(wanted, got)
     if wanted.kind == "label":
         return "" if isinstance(got, Symbol) else f"must be a label, got {_said(got)}"
     if wanted.kind == "imm":
         return "" if isinstance(got, IntImm) else f"must be an integer literal, got {_said(got)}"
     if wanted.count:
-        if not isinstance(got, Vector) or len(got.items) != wanted.count:
-            return f"must be a vector of {wanted.count}, got {_said(got)}"
-        found = (_scalar_complaint(op, wanted, item) for item in got.items)
-        return next(filter(None, found), "")
+        return _vector_complaint(op, wanted, got)
     return _scalar_complaint(op, wanted, got)
+
+
+def _pair_complaint(op: Op, wanted: BoundOperand, second: BoundOperand, got: Operand) -> str:
+    if not isinstance(got, Pair):
+        return f"must be two registers such as %r1|%p1, got {_said(got)}"
+    sinks = [isinstance(got.first, Sink), isinstance(got.second, Sink)]
+    if all(sinks) or (sinks[0] and _head(op) not in _SINK_FIRST):
+        return f"must be two registers such as %r1|%p1, got {_said(got)}"
+    complaint = "" if sinks[0] else _scalar_complaint(op, wanted, got.first)
+    return complaint or ("" if sinks[1] else _scalar_complaint(op, second, got.second))
+
+
+def _vector_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
+    if not isinstance(got, Vector) or len(got.items) != wanted.count:
+        return f"must be a vector of {wanted.count}, got {_said(got)}"
+    items = [item for item in got.items if not (wanted.written and isinstance(item, Sink))]
+    if not items:
+        return f"must have at least one register, got {_said(got)}"
+    sizes = {TYPES[i.declared].bits for i in items if isinstance(i, Reg) and i.declared in TYPES}
+    if len(sizes) > 1:
+        return f"must have registers of one size, got {_said(got)}"
+    return next(filter(None, (_scalar_complaint(op, wanted, item) for item in items)), "")
+
+
+def _arguments_complaint(wanted: BoundOperand, got: Operand) -> str:
+    if not isinstance(got, Arguments):
+        return f"must be in brackets such as (%r1, param0), got {_said(got)}"
+    for item in got.items:
+        if wanted.written and isinstance(item, (IntImm, FloatImm)):
+            return f"is written, so {_said(item)} cannot be part of it"
+        if not wanted.written and isinstance(item, Sink):
+            return "is read, so _ cannot be part of it"
+    return ""
 
 
 def _scalar_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     type = wanted.type
-    assert type is not None  # only labels and literals have none
+    assert type is not None  # only labels, literals and arguments have none
     if isinstance(got, Reg):
-        fine = got.declared in TYPES and accepts(type, got.declared)
+        fine = got.declared in TYPES and (
+            accepts(type, got.declared) or (_relaxed(op) and _wider(type, got.declared))
+        )
     elif wanted.written:
+        if isinstance(got, Sink) and _head(op) in _SINK_ALONE:
+            return ""
         return f"is written, so it must be a register, got {_said(got)}"
-    elif isinstance(got, IntImm):
-        fine = not type.is_float and type.kind != "x"
-    elif isinstance(got, FloatImm):
-        fine = got.width == type.bits and type.kind in "fb"
     elif isinstance(got, Special):
-        register = SPECIALS.get(got.name)
-        fine = register is not None and register.type.bits == type.bits and type.is_integer
-        if fine and op.row.name != "mov":
-            return f"must be {type}, got {got.name}; only mov reads special registers"
+        return _special_complaint(op, type, got)
     else:
-        fine = isinstance(got, Symbol) and type.is_integer and type.register in ADDRESS_CLASSES
+        fine = _fits_read(type, got)
     return "" if fine else f"must be {type}, got {_said(got)}"
 
 
+def _fits_read(type: ScalarType, got: Operand) -> bool:
+    """Whether an operand that is no register may be read as this type."""
+    if isinstance(got, IntImm):
+        return not type.is_float and type.kind != "x"
+    if isinstance(got, FloatImm):
+        return got.width == type.bits and type.kind in "fb"
+    if isinstance(got, Not):
+        return type is pred and got.register.declared == "pred"
+    return isinstance(got, Symbol) and type.is_integer and type.register in ADDRESS_CLASSES
+
+
+def _special_complaint(op: Op, type: ScalarType, got: Special) -> str:
+    register = SPECIALS.get(got.name)
+    if register is None or register.type.bits != type.bits or not type.is_integer:
+        return f"must be {type}, got {_said(got)}"
+    if op.row.name != "mov":
+        return f"must be {type}, got {got.name}; only mov reads special registers"
+    return ""
+
+
+def _is_int(got: Operand) -> bool:
+    return isinstance(got, IntImm)
+
+
+def _head(op: Op) -> str:
+    return op.opcode.partition(".")[0]
+
+
+def _relaxed(op: Op) -> bool:
+    """Whether its registers may be wider than its types."""
+    return _head(op) in _RELAXED and not op.opcode.startswith(("st.async", "st.bulk"))
+
+
+def _wider(wanted: ScalarType, declared: str) -> bool:
+    got = TYPES[declared]
+    return got.bits > wanted.bits and (got.kind == "b" or wanted.kind == "b")
+
+
 def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
-    if not isinstance(got, Address):
+    if wanted.count:
+        if not isinstance(got, TensorAddress) or len(got.coordinates) != wanted.count:
+            such = f"[%rd1, {{{', '.join(f'%r{i}' for i in range(wanted.count))}}}]"
+            return f"must be a tensor map's address such as {such}, got {_said(got)}"
+        wrong = [c for c in got.coordinates if isinstance(c, Reg) and c.declared != "b32"]
+        if wrong:
+            return f"must have coordinates of class b32, got {_said(wrong[0])}"
+    elif not isinstance(got, Address):
         return f"must be an address such as [%rd1+16], got {_said(got)}"
+    space = str(op.modifiers.get("space", ""))
+    if got.base is None and space != "local":
+        return (
+            f"must have a register or a name; only local memory has such addresses as {_said(got)}"
+        )
     if not isinstance(got.base, Reg):
         return ""
     # Shared memory is small, so its addresses fit 32 bits; those of other spaces have 64.
-    narrow = str(op.modifiers.get("space", "")).startswith("shared")
+    narrow = space.startswith(("shared", "local", "param"))
     narrow = narrow or (wanted.type is not None and wanted.type.bits == 32)
     legal = ADDRESS_CLASSES if narrow else ADDRESS_CLASSES[1:]
     if got.base.declared in legal:
@@ -261,10 +400,14 @@ def _ranges(op: Op, operands: tuple[Operand, ...]) -> Iterator[Limit]:
         type = wanted.type
         if wanted.literal is not None:
             yield Limit(place, (wanted.literal,), str(wanted.literal))
+        elif _head(op) == "setmaxnreg":
+            yield Limit(place, range(24, 257, 8), "a multiple of 8 from 24 to 256")
+        elif ".bulk" in op.opcode and wanted.name == "size":
+            yield Limit(place, range(0, 1 << 32, 16), "a multiple of 16 bytes")
         elif wanted.name == "cp_size":
             yield Limit(place, _COPY_SIZES, "4, 8 or 16 bytes")
-        elif op.opcode in _BARRIERS:
-            yield Limit(place, *_BARRIERS[op.opcode][place], "barrier")
+        elif (_head(op), wanted.name) in _BARRIERS:
+            yield Limit(place, *_BARRIERS[_head(op), wanted.name], "barrier")
         elif type is pred:
             yield Limit(place, (-1, 0, 1), "0 or 1")
         elif type is not None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ptxgen.check.alignment import Definition, misalignment, residues, variable_aligns
-from ptxgen.check.budget import declaration_problems
+from ptxgen.check.alignment import (
+    Definition,
+    launched_pointers,
+    misalignment,
+    residues,
+    variable_aligns,
+)
+from ptxgen.check.budget import declaration_problems, module_problems
 from ptxgen.check.definitions import Uses, undefined
 from ptxgen.check.flow import Block, blocks, reverse_post_order
-from ptxgen.check.names import name_problems
+from ptxgen.check.names import module_name_problems, name_problems
 from ptxgen.check.problems import Problem, problem_in
 from ptxgen.check.shapes import ADDRESS_CLASSES, Shape, kinds, registers_of, shape_of
+from ptxgen.check.symbols import Symbols
 from ptxgen.errors import UnsupportedTargetError, VerifyError, did_you_mean
 from ptxgen.ir import (
     Address,
+    Function,
     Instr,
     IntImm,
     Kernel,
@@ -23,8 +32,10 @@ from ptxgen.ir import (
     Module,
     Note,
     Operand,
+    Pragma,
     Reg,
     Symbol,
+    Targets,
 )
 from ptxgen.isa.spec import Effect, Gate
 from ptxgen.parse import range_of
@@ -68,14 +79,14 @@ def verify(module: Module) -> tuple[Problem, ...]:
     if module.version[1] not in range(_MINORS.get(module.version[0], _ANY_MINOR)):
         message = f"there is no PTX {_dotted(module.version)}; take the version before or after it"
         found.append(Problem("target", message))
-    names = [kernel.name for kernel in module.kernels]
-    for kernel in module.kernels:
-        if names.count(kernel.name) > 1:
-            message = f"{names.count(kernel.name)} kernels have this name; rename all but one"
-            found.append(Problem("symbol", message, kernel.name))
-        found += name_problems(kernel)
-        found += declaration_problems(kernel, limits)
-        found += _KernelCheck(module, kernel, limits).problems()
+    found += module_name_problems(module)
+    found += module_problems(module)
+    bodies: tuple[Kernel | Function, ...] = (*module.functions, *module.kernels)
+    for body in bodies:
+        found += name_problems(body)
+        found += declaration_problems(body, limits)
+        if body.body is not None:
+            found += _BodyCheck(module, body, limits).problems()
     return tuple(dict.fromkeys(found))
 
 
@@ -91,33 +102,34 @@ def require_valid(module: Module) -> None:
     raise VerifyError("\n".join([f"the module has {count}:", *shown]), found)
 
 
-class _KernelCheck:
-    """One walk over the instructions of a kernel, and what it gathers for the checks after it."""
+class _BodyCheck:
+    """One walk over the instructions of a kernel or a function, and what it gathers for the checks
+    after it.
+    """
 
-    def __init__(self, module: Module, kernel: Kernel, limits: Target | None) -> None:
+    def __init__(self, module: Module, body: Kernel | Function, limits: Target | None) -> None:
         self.module = module
-        self.kernel = kernel
+        self.body = body
         self.limits = limits
         self.place = 0  # of the instruction being checked
         self.found: list[tuple[int, Problem]] = []
-        self.ranges = {r.prefix: r for r in kernel.registers}
-        self.known: dict[str, str] = {r.prefix: r.declared for r in kernel.registers if not r.count}
-        for r in kernel.registers:
+        self.ranges = {r.prefix: r for r in body.registers}
+        self.passed = _passed_in_registers(body)
+        self.known: dict[str, str] = {r.prefix: r.declared for r in body.registers if not r.count}
+        self.known.update(self.passed)
+        for r in body.registers:
             self.known.update(
                 dict.fromkeys([f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))], r.declared)
             )
-        self.labels = Counter(s.name for s in kernel.body if s.__class__ is Label)
-        self.params = {param.name: param for param in kernel.params}
-        self.variables = {shared.name: shared.nbytes for shared in kernel.shared}
-        if kernel.dynamic_shared:
-            self.variables[kernel.dynamic_shared] = kernel.dynamic_shared_bytes
+        self.labels = Counter(s.name for s in body.body or () if s.__class__ is Label)
+        self.symbols = Symbols(module, body)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # those met so far
         self.integers: list[Definition] = []
         self.accesses: list[tuple[int, Instr, Shape]] = []
 
     def problems(self) -> Iterator[Problem]:
         """All problems of the body, in its order."""
-        graph = blocks(self.kernel)
+        graph = blocks(self.body)
         uses = [self._block(block) for block in graph]
         self._undefined(graph, uses)
         self._alignment()
@@ -127,8 +139,11 @@ class _KernelCheck:
         return (problem for _, problem in self.found)
 
     def _report(self, kind: str, message: str, instr: Instr | None = None) -> None:
-        name = self.kernel.name
-        problem = problem_in(kind, message, name, instr) if instr else Problem(kind, message, name)
+        name, what = self.body.name, "kernel" if isinstance(self.body, Kernel) else "function"
+        if instr:
+            problem = problem_in(kind, message, name, instr, what)
+        else:
+            problem = Problem(kind, message, name, what=what)
         self.found.append((self.place, problem))
 
     # ---------------------------------------------------------------------------------- the walk
@@ -223,11 +238,14 @@ class _KernelCheck:
             if value not in limit.legal:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
         if shape.op is not None and shape.op.effect is Effect.BARRIER:
-            self._barrier(instr)
+            self._barrier(instr, shape)
         if shape.size_place is not None:
             self._copied(operands, _literal(instr, shape.size_place), instr)
-        for place, kind in shape.symbols:
-            self._symbol(operands[place].name, kind, instr)  # type: ignore[union-attr]  # a Symbol
+        for place, kind, bits in shape.symbols:
+            self._symbol(operands[place].name, kind, bits, instr)  # type: ignore[union-attr]  # one
+        if shape.calls:
+            for message in self.symbols.call(instr):
+                self._report("call", message, instr)
 
     # ---------------------------------------------------------------------------------- one of them
 
@@ -240,14 +258,14 @@ class _KernelCheck:
                 message = f"{what} needs {_needs(gate)}, but the module targets {has}"
                 self._report("gate", message, instr)
 
-    def _barrier(self, instr: Instr) -> None:
-        threads = self.kernel.threads
-        if not instr.opcode.startswith("bar.") or len(instr.operands) < 2 or not threads:
+    def _barrier(self, instr: Instr, shape: Shape) -> None:
+        threads = self.body.threads if isinstance(self.body, Kernel) else 0
+        if not threads or shape.op is None or not instr.opcode.startswith("bar"):
             return
-        count = instr.operands[1]
-        if isinstance(count, IntImm) and count.value > threads:
-            message = f"waits for {count.value} threads, but the block has {threads}"
-            self._report("barrier", f"{message}; they would never arrive", instr)
+        for wanted, count in zip(shape.op.flat, instr.operands, strict=False):
+            if wanted.name == "b" and isinstance(count, IntImm) and count.value > threads:
+                message = f"waits for {count.value} threads, but the block has {threads}"
+                self._report("barrier", f"{message}; they would never arrive", instr)
 
     def _copied(self, operands: tuple[Operand, ...], nbytes: int, instr: Instr) -> None:
         """The bytes that a copy reads, its last operand, are no more than it writes."""
@@ -256,38 +274,31 @@ class _KernelCheck:
             message = f"reads {read.value} bytes to write {nbytes}; read 0 to {nbytes}"
             self._report("operand", message, instr)
 
-    def _symbol(self, name: str, kind: str, instr: Instr) -> None:
+    def _symbol(self, name: str, kind: str, bits: int, instr: Instr) -> None:
         if kind == "label":
-            if name not in self.labels:
-                hint = did_you_mean(name, self.labels)
-                self._report("label", f"no label {name!r} in this kernel{hint}", instr)
-        elif name in self.params:
-            message = f"{name!r} is a parameter; read its value with ld.param"
-            self._report("symbol", message, instr)
-        elif name not in self.variables:
-            hint = did_you_mean(name, self.variables)
-            self._report("symbol", f"no variable {name!r} in shared memory{hint}", instr)
-
-    def _access(self, address: Address, nbytes: int, space: str, instr: Instr) -> None:
-        """An address that is a name: whether the name exists and has so many bytes."""
-        name = address.base.name
-        if space == "param":
-            sizes = {p.name: TYPES[p.type].nbytes for p in self.kernel.params if p.type in TYPES}
-            what = "parameter"
+            self._label(name, instr)
+            return
+        if kind == "value":
+            message = self.symbols.value(name, bits)
         else:
-            sizes, what = self.variables, "variable in shared memory"
-        if name not in sizes:
-            self._report("symbol", f"no {what} {name!r}{did_you_mean(name, sizes)}", instr)
-        elif not 0 <= address.offset <= sizes[name] - nbytes and (sizes[name] or space == "param"):
-            begin, end = address.offset, address.offset + nbytes
-            message = f"bytes {begin} to {end} of {name!r} are accessed, but it has {sizes[name]}"
+            message = self.symbols.named(name, kind)
+        if message:
             self._report("symbol", message, instr)
+
+    def _label(self, name: str, instr: Instr | None = None) -> None:
+        if name not in self.labels:
+            what = "kernel" if isinstance(self.body, Kernel) else "function"
+            message = f"no label {name!r} in this {what}{did_you_mean(name, self.labels)}"
+            self._report("label", message, instr)
 
     # ---------------------------------------------------------------------------------- after it
 
     def _undefined(self, graph: tuple[Block, ...], uses: list[Uses]) -> None:
         if not graph:
             return
+        for name in self.passed:
+            for use in uses:
+                use.exposed.pop(name, None)
         anywhere = set().union(*(u.written for u in uses))
         guarded = {name for u in uses for name in u.maybe}
         places = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
@@ -304,17 +315,18 @@ class _KernelCheck:
             self._report("undefined", f"{message}; write it on every path before", instr)
 
     def _alignment(self) -> None:
-        aligns = variable_aligns(self.kernel)
-        state = residues(self.integers, aligns) if self.accesses else {}
+        aligns = variable_aligns(self.module, self.body)
+        launched = launched_pointers(self.body)
+        state = residues(self.integers, aligns, launched) if self.accesses else {}
         for place, instr, shape in self.accesses:
             self.place = place
             for position, size in shape.accesses:
                 nbytes = size if shape.size_place is None else _literal(instr, shape.size_place)
                 address = instr.operands[position]
-                assert isinstance(address, Address)  # the shape says so
+                if not isinstance(address, Address):  # that of a tensor map
+                    continue
                 if isinstance(address.base, Symbol):
-                    space = str(shape.op.modifiers.get("space", "")) if shape.op else ""
-                    self._access(address, nbytes, space, instr)
+                    self._access(address.base.name, address.offset, nbytes, shape, instr)
                 past = misalignment(address, nbytes, state, aligns) if nbytes else 0
                 if past:
                     message = (
@@ -323,16 +335,28 @@ class _KernelCheck:
                     )
                     self._report("alignment", message, instr)
 
+    def _access(self, name: str, offset: int, nbytes: int, shape: Shape, instr: Instr) -> None:
+        space = shape.op.modifiers.get("space") if shape.op else None
+        message = self.symbols.access(name, offset, nbytes, str(space or ""))
+        if message:
+            self._report("symbol", message, instr)
+
     def _statements(self) -> None:
         self.place = -1
         for name, count in self.labels.items():
             if count > 1:
                 message = f"{count} labels are called {name!r}; rename all but one"
                 self._report("label", message)
-        for statement in self.kernel.body:
-            if statement.__class__ is Note and not _fits_a_line(statement.text):
+        for statement in self.body.body or ():
+            if isinstance(statement, Note) and not _fits_a_line(statement.text):
                 message = f"the note {statement.text!r} does not fit a comment line"
                 self._report("text", message)
+            elif isinstance(statement, Pragma) and not _fits_quotes(statement.text):
+                message = f"the pragma {statement.text!r} does not fit between quotes"
+                self._report("text", message)
+            elif isinstance(statement, Targets) and statement.kind == "branchtargets":
+                for target in statement.targets:
+                    self._label(target)
 
     def _end(self, graph: tuple[Block, ...]) -> None:
         last = graph[-1] if graph else None
@@ -340,8 +364,25 @@ class _KernelCheck:
             last.falls_through and last.index in reverse_post_order(graph)
         ):
             return
+        if last is not None and last.instrs and self._never_returns(last.instrs[-1]):
+            return
         self.place = last.start + len(last.instrs) if last else 0
-        self._report("end", "control runs off the end of the kernel; end it with ret")
+        what = "kernel" if isinstance(self.body, Kernel) else "function"
+        self._report("end", f"control runs off the end of the {what}; end it with ret")
+
+    def _never_returns(self, instr: Instr) -> bool:
+        """Whether this is a call of a function that says so."""
+        if not instr.opcode.startswith("call") or instr.guard is not None:
+            return False
+        known = (self.symbols.functions, self.symbols.prototypes)
+        names = [o.name for o in instr.operands if isinstance(o, Symbol)]
+        return any(name in of and of[name].noreturn for name in names for of in known)
+
+
+def _passed_in_registers(body: Kernel | Function) -> dict[str, str]:
+    """The registers that hold a function's parameters and results, and their classes."""
+    params = (*body.results, *body.params) if isinstance(body, Function) else ()
+    return {p.name: TYPES[p.type].register for p in params if p.register and p.type in TYPES}
 
 
 def _literal(instr: Instr, place: int) -> int:
@@ -353,6 +394,11 @@ def _literal(instr: Instr, place: int) -> int:
 def _fits_a_line(text: str) -> bool:
     """Whether a comment line can hold the text so that it can be read back."""
     return text == text.rstrip() and len(text.splitlines()) <= 1
+
+
+def _fits_quotes(text: str) -> bool:
+    """Whether a string of PTX can hold the text as it is."""
+    return re.fullmatch(r'(?:[^"\\\n]|\\[^\n])*', text) is not None
 
 
 def _needs(gate: Gate) -> str:

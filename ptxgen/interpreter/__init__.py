@@ -2,6 +2,6 @@
 
 from ptxgen.interpreter.arena import DeviceArena
 from ptxgen.interpreter.launch import run
-from ptxgen.interpreter.reports import Counters, Report, Result
+from ptxgen.interpreter.reports import Counters, MemoryTraffic, Report, Result
 
-__all__ = ["Counters", "DeviceArena", "Report", "Result", "run"]
+__all__ = ["Counters", "DeviceArena", "MemoryTraffic", "Report", "Result", "run"]

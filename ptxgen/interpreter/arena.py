@@ -24,9 +24,6 @@ BUFFER_ALIGN: Final = 256  # what cudaMalloc promises
 # here too.
 HOST_ALIGN: Final = 16
 
-# Where shared memory lies among generic addresses; below FIRST_ADDRESS, so it meets no buffer.
-SHARED_WINDOW: Final = 1 << 32
-
 
 class _Raw:
     """Host memory at an address, as numpy's array interface wants it."""
@@ -103,6 +100,8 @@ class DeviceArena:
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
         self._bases: list[int] = []
+        # What `ptxgen.interpreter.variables` keeps of each module, by its id.
+        self.modules: dict[int, Any] = {}
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -166,6 +165,12 @@ class DeviceArena:
         # An empty array may begin where another one does: the one with bytes is meant.
         found = max(met, key=lambda b: b.nbytes)
         return found.base + pointer - found.start
+
+    def remove(self, address: int) -> bool:
+        """Give up the buffer that begins at an address; whether there is one."""
+        gone = [b for b in self._buffers if b.base == address]
+        self._remove(gone)
+        return bool(gone)
 
     def find(self, low: int, high: int) -> Buffer | None:
         """The buffer that holds all addresses from `low` to `high - 1`, or None."""

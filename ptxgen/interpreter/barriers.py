@@ -30,15 +30,18 @@ class Barriers:
         self._race = race
         self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier a lane waits at, or -1
         self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction it waits in
-        self.resume: Lanes = np.zeros(ctas * width, np.int64)  # the segment it goes on with
+        self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier a lane waited at last
+        self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
+        self._true = np.zeros((ctas, BARRIERS), np.int64)  # of the last time it was complete:
+        self._voters = np.zeros((ctas, BARRIERS), np.int64)  # votes that were true, and all
         self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrived without waiting
         self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # 0: all threads
 
     def arrive(
-        self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool
+        self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool, votes: Lanes | None
     ) -> int | None:
-        """Lanes come to a barrier. Returns a lane whose count differs from that of an earlier
-        arrival, if any.
+        """Lanes come to a barrier, perhaps with votes, bool. Returns a lane, if any, whose count
+        differs from that of an earlier arrival.
         """
         cta = ids // self._width
         empty = self._arrived()[cta, barrier] == 0
@@ -48,8 +51,12 @@ class Barriers:
         if differs.any():
             return int(ids[differs][0])
         if wait:
-            self.at[ids] = barrier
+            self.at[ids] = self.last[ids] = barrier
             self.since[ids] = at
+            if votes is not None and self._votes is None:
+                self._votes = np.zeros(len(self.at), np.bool_)
+            if self._votes is not None:
+                self._votes[ids] = False if votes is None else votes
             return None
         np.add.at(self._passed, (cta, barrier), 1)
         if self._race is not None:
@@ -76,11 +83,43 @@ class Barriers:
         cta = np.arange(len(waiting)) // self._width
         free: Lanes = waiting & done[cta, self.at]
         ids = np.flatnonzero(free)
+        if self._votes is not None:
+            self._count_votes(ids, done)
         if self._race is not None and len(ids):
             self._race.join(ids, self.at[ids])
         self._passed[done] = 0
         self.at[ids] = -1
         return free
+
+    def outcome(self, ids: Lanes, op: str) -> Lanes:
+        """What the votes at the barrier that each lane waited at last came to: `and`, `or` (bool)
+        or `popc` (uint32).
+        """
+        where = ids // self._width, self.last[ids]
+        true, voters = self._true[where], self._voters[where]
+        outcomes: dict[str, Lanes] = {
+            "popc": true.astype(np.uint32),
+            "and": np.equal(true, voters),
+            "or": np.greater(true, 0),
+        }
+        return outcomes[op]
+
+    @property
+    def waiting(self) -> Lanes:
+        """Which lanes wait, bool."""
+        return self.at >= 0
+
+    def describe(self, lane: int) -> str:
+        """What a lane waits for."""
+        return f"barrier {self.at[lane]}"
+
+    def _count_votes(self, ids: Lanes, done: Lanes) -> None:
+        assert self._votes is not None
+        keys = ids // self._width * BARRIERS + self.at[ids]
+        size = self._true.size
+        voters = np.bincount(keys, minlength=size).reshape(done.shape)
+        true = np.bincount(keys[self._votes[ids]], minlength=size).reshape(done.shape)
+        self._voters[done], self._true[done] = voters[done], true[done]
 
     def _arrived(self) -> Lanes:
         ids = np.flatnonzero(self.at >= 0)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.isa import floating
+from ptxgen.isa import floating, numeric
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,13 +37,15 @@ _MIN_NORMAL: Final = np.float32(2.0**-126)
 
 
 def sub(a: Lanes, b: Lanes) -> Lanes:
-    """The function of sub.rn.f32; not `np.subtract`, which treats the sign of a NaN otherwise."""
+    """The function of sub.rn.f32 and sub.f32; not `np.subtract`, which treats the sign of a NaN
+    otherwise.
+    """
     difference: Lanes = np.add(a, np.negative(b))
     return difference
 
 
 def fma(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lanes) -> Lanes:
-    """The function of fma.rn.f32.
+    """The function of fma.rn.f32 and mad.rn.f32.
 
     The product is exact in float64. Rounding the float64 sum to float32 goes wrong only where it is
     halfway between two float32, or where the result is subnormal.
@@ -63,9 +65,28 @@ def fma(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lane
     return result
 
 
+def fma_ftz(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lanes) -> Lanes:
+    """The function of fma.rn.ftz.f32 and mad.rn.ftz.f32."""
+    if any(map(_has_subnormal, (a, b, c))):
+        flushed: Lanes = floating.fma_f32(a, b, c, rnd="rn", ftz=True, sat=False)
+        return flushed
+    return numeric.flush(fma(a, b, c, wide_a, wide_b, wide_c), True)
+
+
+def _has_subnormal(x: Lanes) -> bool:
+    small = np.abs(x) < _MIN_NORMAL
+    return bool(small.any() and (small & (x != 0)).any())
+
+
 FAST: Final[dict[str, Fast]] = {
     "add.rn.f32": Fast(np.add),
+    "add.f32": Fast(np.add),
     "sub.rn.f32": Fast(sub),
+    "sub.f32": Fast(sub),
     "mul.rn.f32": Fast(np.multiply),
+    "mul.f32": Fast(np.multiply),
     "fma.rn.f32": Fast(fma, widened=True),
+    "mad.rn.f32": Fast(fma, widened=True),
+    "fma.rn.ftz.f32": Fast(fma_ftz, widened=True),
+    "mad.rn.ftz.f32": Fast(fma_ftz, widened=True),
 }

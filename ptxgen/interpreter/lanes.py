@@ -21,8 +21,9 @@ _WORTH_PICKING: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """CTAs `first` to `first + ctas - 1` of a grid, x fastest; each CTA has `width` lanes, whole
-    warps of 32.
+    """CTAs `first` to `first + ctas - 1` of a grid; each CTA has `width` lanes, whole warps of 32.
+
+    CTAs are numbered cluster after cluster, in both x fastest; a cluster is never parted.
     """
 
     grid: tuple[int, int, int]
@@ -32,6 +33,12 @@ class Batch:
     shared_stride: int
     shared_bytes: int
     dynamic_bytes: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        return math.prod(self.cluster)
 
     @property
     def threads(self) -> int:
@@ -54,52 +61,92 @@ class Batch:
 
     def cta(self, lane: int) -> tuple[int, int, int]:
         """The place in the grid of a lane's CTA."""
-        return _place(self.first + lane // self.width, self.grid)
+        number, rank = divmod(self.first + lane // self.width, self.cluster_size)
+        x, y, z = (
+            c * size + inside
+            for c, size, inside in zip(
+                _place(number, self._clusters()), self.cluster, _place(rank, self.cluster),
+                strict=True,
+            )
+        )  # fmt: skip
+        return x, y, z
 
     def thread(self, lane: int) -> tuple[int, int, int]:
         """The place of a lane in its CTA."""
         return _place(lane % self.width, self.block)
 
     def special(self, name: str) -> Lanes:
-        """The values of a special register, `[lanes]`. Raises `ModifierError` for one that is not
-        modelled.
+        """The values of a special register that never change, `[lanes]`. Raises `ModifierError` for
+        one that is not modelled.
         """
         kind, _, axis = name.partition(".")
         made = self._vector(kind, "xyz".index(axis)) if axis else self._scalar(kind)
         if made is None:
             raise ModifierError(f"the interpreter does not model the special register {name}")
-        return np.ascontiguousarray(np.broadcast_to(made, self.lanes).astype(np.uint32))
+        return np.ascontiguousarray(np.broadcast_to(made, self.lanes).astype(np.uint64))
+
+    def _clusters(self) -> tuple[int, int, int]:
+        """The extents of the grid in clusters."""
+        x, y, z = (-(-g // c) for g, c in zip(self.grid, self.cluster, strict=True))
+        return x, y, z
+
+    def _numbers(self) -> Lanes:
+        """The number of each lane's CTA."""
+        return np.repeat(self.first + np.arange(self.ctas), self.width)
 
     def _vector(self, kind: str, axis: int) -> Lanes | int | None:
-        before = (1, self.grid[0], self.grid[0] * self.grid[1])[axis]
-        if kind == "%ctaid":
-            numbers = np.repeat(self.first + np.arange(self.ctas), self.width)
-            return numbers // before % self.grid[axis]
+        size = self.cluster[axis]
+        known: dict[str, int] = {
+            "%ntid": self.block[axis],
+            "%nctaid": self.grid[axis],
+            "%cluster_nctaid": size,
+            "%nclusterid": self._clusters()[axis],
+        }
+        if kind in known:
+            return known[kind]
         if kind == "%tid":
             inside = (1, self.block[0], self.block[0] * self.block[1])[axis]
             return np.tile(np.arange(self.width) // inside % self.block[axis], self.ctas)
-        return (
-            {"%ntid": self.block, "%nctaid": self.grid}[kind][axis]
-            if kind in ("%ntid", "%nctaid")
-            else None
-        )
+        inside_cluster = _along(self._numbers() % self.cluster_size, self.cluster, axis)
+        cluster = _along(self._numbers() // self.cluster_size, self._clusters(), axis)
+        places = {
+            "%cluster_ctaid": inside_cluster,
+            "%clusterid": cluster,
+            "%ctaid": cluster * size + inside_cluster,
+        }
+        return places.get(kind)
 
     def _scalar(self, kind: str) -> Lanes | int | None:
         thread = np.arange(self.lanes) % self.width
         lane = (thread % WARP).astype(np.uint64)
         one = np.left_shift(np.uint64(1), lane)
+        # As if there were a multiprocessor for each CTA.
         known: dict[str, Lanes | int] = {
             "%laneid": lane,
             "%warpid": thread // WARP,
+            "%nwarpid": 64,
+            "%smid": self._numbers(),
+            "%nsmid": math.prod(self.grid),
+            "%gridid": 1,
             "%lanemask_eq": one,
             "%lanemask_lt": one - 1,
             "%lanemask_le": one * 2 - 1,
             "%lanemask_ge": (1 << WARP) - one,
             "%lanemask_gt": (1 << WARP) - one * 2,
             "%total_smem_size": self.shared_bytes,
+            "%aggr_smem_size": self.shared_bytes,
             "%dynamic_smem_size": self.dynamic_bytes,
+            "%is_explicit_cluster": int(self.cluster_size > 1),
+            "%cluster_ctarank": self._numbers() % self.cluster_size,
+            "%cluster_nctarank": self.cluster_size,
         }
         return known.get(kind)
+
+
+def _along(numbers: Lanes, extents: tuple[int, int, int], axis: int) -> Lanes:
+    before = (1, extents[0], extents[0] * extents[1])[axis]
+    along: Lanes = numbers // before % extents[axis]
+    return along
 
 
 def _place(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:

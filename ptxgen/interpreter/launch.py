@@ -4,57 +4,40 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
 from ptxgen.errors import LaunchError, TrapError, did_you_mean
-from ptxgen.interpreter.arena import DeviceArena, Window, joined_spans
+from ptxgen.interpreter.arena import DeviceArena, Window
+from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
 from ptxgen.interpreter.barriers import Barriers
-from ptxgen.interpreter.blocks import Program, compile_kernel
+from ptxgen.interpreter.blocks import Program, compile_program
 from ptxgen.interpreter.copies import AsyncCopies
 from ptxgen.interpreter.faults import Faults, Reports
 from ptxgen.interpreter.lanes import WARP, Batch
+from ptxgen.interpreter.linking import CONST_START, LOCAL_START, PARAM_START, link
 from ptxgen.interpreter.machine import LaneMachine
-from ptxgen.interpreter.memory import SharedMemory, shared_stride
+from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.race import RaceDetector
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.schedule import Lockstep
-from ptxgen.ir import Kernel, Module, Param
+from ptxgen.interpreter.traffic import Traffic
+from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
+from ptxgen.ir import Kernel, Module
 from ptxgen.isa.table import op_of
 from ptxgen.parse import parse
-from ptxgen.types import TYPES
-
-if TYPE_CHECKING:
-    Lanes = np.ndarray[Any, np.dtype[Any]]
-
-Argument = np.ndarray[Any, np.dtype[Any]] | np.generic | int | float
-Extent = int | Sequence[int]
 
 MAX_INSTRUCTIONS: Final = 20_000_000  # in a row: minutes of an endless loop
 _MAX_LANES: Final = 1 << 18  # of a batch; more gain no speed
 _MAX_SHADOW_BYTES: Final = 1 << 28  # what a batch's race detector may hold
-_MAX_THREADS: Final = 1024
-_MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
-_DYNAMIC_ALIGN: Final = 16
+_MAX_LOCAL_BYTES: Final = 1 << 28  # and its threads' local memory, as far as it is known before
 _SCHEDULES: Final = ("lockstep",)
 _SHOWN_REPORTS: Final = 10  # in the message of a TrapError; Result has all
 _PROGRAMS: Final = 16  # kernels whose functions are kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where a kernel's variables lie in shared memory, and its parameters in their own space."""
-
-    symbols: dict[str, int]
-    regions: tuple[tuple[str, int, int], ...]
-    shared_bytes: int
-    param_offsets: tuple[int, ...]
-    param_bytes: int
 
 
 def run(
@@ -65,9 +48,12 @@ def run(
     block: Extent,
     args: Sequence[Argument],
     dynamic_smem: int = 0,
+    cluster: Extent = 1,
     sanitize: bool = False,
+    profile: bool = False,
     schedule: str = "lockstep",
     max_instructions: int = MAX_INSTRUCTIONS,
+    symbols: Contents | None = None,
     arena: DeviceArena | None = None,
     raise_on_report: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -75,12 +61,15 @@ def run(
     """Run a kernel on the CPU; arrays among `args` are its device memory and hold its results
     afterwards.
 
-    `entry` may be left out if there is one kernel. `grid` and `block` have one to three extents, x
-    first. Each argument goes with one parameter: an array with a `u64` one (it gets the address of
-    the first element), or a number, which may be an address made by `arena.place`. `dynamic_smem`
-    is in bytes. With `sanitize`, races and missing waits in shared memory, reads of memory that was
-    not written and of registers that may not have been written are reported, and if there are any,
-    `TrapError` is raised at the end unless `raise_on_report` is false. `max_instructions` bounds
+    `entry` may be left out if there is one kernel. `grid`, `block` and `cluster` (in CTAs) have one
+    to three extents, x first. Each argument goes with one parameter: an array with a 64-bit one (it
+    gets the address of the first element), a number, which may be an address made by `arena.place`,
+    `bytes` for a structure, or a `TensorMap`. `dynamic_smem` is in bytes. `symbols` are values for
+    the module's variables in global and constant memory; these are kept from launch to launch if
+    the same `arena` is given. With `sanitize`, races and missing waits in shared memory, reads of
+    memory that was not written and of registers that may not have been written are reported, and if
+    there are any, `TrapError` is raised at the end unless `raise_on_report` is false.
+    With `profile`, the traffic of shared and global memory is counted. `max_instructions` bounds
     what one batch of CTAs executes one after another. `progress` is called with the CTAs done and
     their total.
 
@@ -93,33 +82,31 @@ def run(
             f"schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}"
             f"{did_you_mean(str(schedule), _SCHEDULES)}"
         )
-    kernel = _kernel(
-        _parsed(ptx_or_module) if isinstance(ptx_or_module, str) else ptx_or_module, entry
-    )
-    extents = _extents(kernel, grid, block)
-    layout = _layout(kernel, dynamic_smem)
+    module = _parsed(ptx_or_module) if isinstance(ptx_or_module, str) else ptx_or_module
+    kernel = _kernel(module, entry)
+    shape = extents(kernel, grid, block, cluster)
     arena = DeviceArena() if arena is None else arena
-    params = _params(kernel, layout, args, arena)
-    program = _program(kernel, layout, sanitize)
-    counters = Counters()
-    reports: Reports = {}
-    total = math.prod(extents[0])
-    grain = _grain(program) if sanitize else 0
-    size = _batch_size(extents[1], layout.shared_bytes, grain)
+    memory = module_memory(module, arena)
+    program = _program(module, kernel, dynamic_smem, memory, sanitize)
+    fill(memory, symbols or {})
+    params = params_memory(program.linked, args, arena)
+    traffic = Traffic(program.instrs) if profile else None
+    launch = _Launch(program, shape, dynamic_smem, arena, memory, params, max_instructions, traffic)
+    total = math.prod(shape[0])
+    size = launch.batch_size(sanitize)
     with np.errstate(all="ignore"):
         for first in range(0, total, size):
-            batch = Batch(
-                *extents, first, min(size, total - first),
-                shared_stride(layout.shared_bytes), layout.shared_bytes, dynamic_smem,
-            )  # fmt: skip
-            _run_batch(
-                program, batch, layout, arena, params, grain, max_instructions, counters, reports
-            )
+            count = min(size, total - first)
+            launch.run_batch(first, count, sanitize)
             if progress is not None:
-                progress(first + batch.ctas, total)
-    if reports and raise_on_report:
-        raise TrapError(_all_reports(kernel.name, reports))
-    return Result(counters, tuple(reports.values()))
+                progress(first + count, total)
+    if traffic is not None:
+        launch.counters.memory_by_instruction = traffic.by_instruction()
+    if launch.reports and raise_on_report:
+        raise TrapError(_all_reports(kernel.name, launch.reports))
+    return Result(
+        launch.counters, tuple(launch.reports.values()), "".join(launch.printed), memory.variables
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -127,36 +114,77 @@ def _parsed(text: str) -> Module:
     return parse(text)
 
 
-def _run_batch(
-    program: Program,
-    batch: Batch,
-    layout: _Layout,
-    arena: DeviceArena,
-    params: Window,
-    grain: int,
-    max_instructions: int,
-    counters: Counters,
-    reports: Reports,
-) -> None:
-    shared = SharedMemory.poisoned(layout.shared_bytes, batch.ctas)
-    race = RaceDetector(batch.ctas, batch.width, shared.stride // grain) if grain else None
-    words = shared.window.data.view(np.uint32)
-    copies = AsyncCopies(batch.lanes, words, race, 4 // grain if grain else 1)
-    barriers = Barriers(batch.ctas, batch.width, race)
-    faults = Faults(program.kernel.name, program.instrs, batch, layout.regions, reports)
-    machine = LaneMachine(
-        batch, arena, params, shared, copies, barriers, race, grain, faults,
-    )  # fmt: skip
-    schedule = Lockstep(program, machine, max_instructions)
-    try:
-        schedule.run()
-    except TrapError as error:
-        if not reports:
-            raise
-        raise TrapError(
-            f"{error}\nbefore that, {_all_reports(program.kernel.name, reports)}"
-        ) from error
-    schedule.count(counters)
+@dataclass(slots=True)
+class _Launch:
+    """One launch, and what its batches have come to."""
+
+    program: Program
+    shape: tuple[Extents, ...]  # grid, block, cluster
+    dynamic_smem: int
+    arena: DeviceArena
+    memory: ModuleMemory
+    params: np.ndarray[Any, np.dtype[Any]]
+    max_instructions: int
+    traffic: Traffic | None
+    counters: Counters = field(default_factory=Counters)
+    reports: Reports = field(default_factory=dict)
+    printed: list[str] = field(default_factory=list)
+
+    def batch_size(self, sanitize: bool) -> int:
+        """How many CTAs run at once."""
+        _, block, cluster = self.shape
+        linked = self.program.linked
+        width = -(-math.prod(block) // WARP) * WARP
+        size = max(_MAX_LANES // width, 1)
+        if linked.local_bytes:
+            size = min(size, max(_MAX_LOCAL_BYTES // (linked.local_bytes * width), 1))
+        if sanitize and linked.shared_bytes:
+            # The stamps of the last write and of each warp's last read.
+            unit_bytes = 8 + 8 * (width // WARP)
+            units = linked.shared_bytes // _grain(self.program)
+            size = min(size, max(_MAX_SHADOW_BYTES // (units * unit_bytes + 1), 1))
+        ctas = math.prod(cluster)
+        return max(size // ctas, 1) * ctas
+
+    def run_batch(self, first: int, count: int, sanitize: bool) -> None:
+        """Run `count` CTAs from number `first` on. Raises `TrapError`."""
+        program, linked = self.program, self.program.linked
+        grid, block, cluster = self.shape
+        batch = Batch(
+            grid, block, first, count, shared_stride(linked.shared_bytes),
+            linked.shared_bytes, self.dynamic_smem, cluster,
+        )  # fmt: skip
+        shared = SharedMemory.poisoned(linked.shared_bytes, batch.ctas)
+        grain = _grain(program) if sanitize else 0
+        race = RaceDetector(batch.ctas, batch.width, shared.stride // grain) if grain else None
+        words = shared.window.data.view(np.uint32)
+        copies = AsyncCopies(batch.lanes, words, race, 4 // grain if grain else 1)
+        barriers = Barriers(batch.ctas, batch.width, race)
+        faults = Faults(
+            linked.kernel.name, program.instrs, batch, linked.regions, self.reports
+        )  # fmt: skip
+        machine = LaneMachine(
+            batch, self.arena, self._spaces(batch), shared, copies, barriers, race, grain, faults,
+        )  # fmt: skip
+        machine.printed, machine.traffic = self.printed, self.traffic
+        schedule = Lockstep(program, machine, self.max_instructions)
+        try:
+            schedule.run()
+        except TrapError as error:
+            if not self.reports:
+                raise
+            before = _all_reports(linked.kernel.name, self.reports)
+            raise TrapError(f"{error}\nbefore that, {before}") from error
+        schedule.count(self.counters)
+
+    def _spaces(self, batch: Batch) -> dict[str, Space]:
+        params, constant = self.params, self.memory.constant
+        local_bytes = self.program.linked.local_bytes
+        return {
+            "local": Space.local(LOCAL_START, local_bytes, batch.lanes),
+            "param": Space(PARAM_START, len(params), Window(PARAM_START, params)),
+            "const": Space(CONST_START, len(constant), Window(CONST_START, constant)),
+        }
 
 
 def _all_reports(kernel: str, reports: Reports) -> str:
@@ -165,16 +193,6 @@ def _all_reports(kernel: str, reports: Reports) -> str:
         shown.append(f"  and {len(reports) - _SHOWN_REPORTS} more")
     count = f"{len(reports)} problem{'s' * (len(reports) > 1)}"
     return "\n".join([f"kernel {kernel}: the sanitizer reports {count}:", *shown])
-
-
-def _batch_size(block: tuple[int, int, int], shared_bytes: int, grain: int) -> int:
-    width = -(-math.prod(block) // WARP) * WARP
-    size = max(_MAX_LANES // width, 1)
-    if grain and shared_bytes:
-        # The stamps of the last write and of each warp's last read.
-        unit_bytes = 8 + 8 * (width // WARP)
-        size = min(size, max(_MAX_SHADOW_BYTES // (shared_bytes // grain * unit_bytes + 1), 1))
-    return size
 
 
 def _grain(program: Program) -> int:
@@ -192,23 +210,26 @@ def _grain(program: Program) -> int:
     return narrowest
 
 
-# -------------------------------------------------------------------------------- kernel and layout
+_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, bool]
+_programs: OrderedDict[_Key, tuple[Module, Program]] = OrderedDict()
 
-_programs: OrderedDict[tuple[int, tuple[tuple[str, int], ...], bool], Program] = OrderedDict()
 
-
-def _program(kernel: Kernel, layout: _Layout, sanitize: bool) -> Program:
-    """The kernel's functions, kept for the next launch. The kept program holds the kernel, so its
-    id stays its own.
+def _program(
+    module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory, sanitize: bool
+) -> Program:
+    """The kernel's functions, kept for the next launch. What is kept holds the kernel and the
+    functions, so their ids stay their own.
     """
-    key = id(kernel), tuple(layout.symbols.items()), sanitize
+    functions = tuple(id(f) for f in module.functions)
+    key = id(kernel), functions, tuple(memory.addresses.items()), dynamic_smem, sanitize
     found = _programs.get(key)
     if found is None:
-        found = _programs[key] = compile_kernel(kernel, layout.symbols, sanitize=sanitize)
+        linked = link(module, kernel, dynamic_smem, memory.addresses)
+        found = _programs[key] = module, compile_program(linked, sanitize=sanitize)
         while len(_programs) > _PROGRAMS:
             _programs.popitem(last=False)
     _programs.move_to_end(key)
-    return found
+    return found[1]
 
 
 def _kernel(module: Module, entry: str | None) -> Kernel:
@@ -225,129 +246,6 @@ def _kernel(module: Module, entry: str | None) -> Kernel:
             f"(it has {', '.join(names) or 'none'})"
         )
     return module.kernels[names.index(entry)]
-
-
-def _layout(kernel: Kernel, dynamic_smem: int) -> _Layout:
-    needed = kernel.dynamic_shared_bytes
-    if dynamic_smem < needed:
-        raise LaunchError(
-            f"{kernel.name} needs {needed} bytes of dynamic shared memory, "
-            f"got dynamic_smem={dynamic_smem}"
-        )
-    symbols: dict[str, int] = {}
-    regions = []
-    end = 0
-    for variable in kernel.shared:
-        start = -(-end // variable.align) * variable.align
-        symbols[variable.name] = start
-        regions.append((variable.name, start, variable.nbytes))
-        end = start + variable.nbytes
-    if kernel.dynamic_shared:
-        align = max([_DYNAMIC_ALIGN, *(r.align for r in kernel.regions)])
-        end = -(-end // align) * align
-        symbols[kernel.dynamic_shared] = end
-        regions += [(r.name, end + r.offset, r.nbytes) for r in kernel.regions]
-    offsets = []
-    at = 0
-    for param in kernel.params:
-        size = TYPES[param.type].nbytes
-        at = -(-at // size) * size
-        symbols[param.name] = at
-        offsets.append(at)
-        at += size
-    return _Layout(symbols, tuple(regions), end + dynamic_smem, tuple(offsets), at)
-
-
-def _extents(
-    kernel: Kernel, grid: Extent, block: Extent
-) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    grid, block = _extent(kernel, "grid", grid), _extent(kernel, "block", block)
-    threads = math.prod(block)
-    if any(g > most for g, most in zip(grid, _MAX_GRID, strict=True)):
-        raise LaunchError(f"{kernel.name}: grid must be at most {_MAX_GRID}, got {grid}")
-    if threads > _MAX_THREADS:
-        raise LaunchError(
-            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, "
-            f"{threads} threads"
-        )
-    if kernel.threads and threads > kernel.threads:
-        raise LaunchError(
-            f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), "
-            f"got {threads}"
-        )
-    return grid, block
-
-
-def _extent(kernel: Kernel, what: str, given: Extent) -> tuple[int, int, int]:
-    try:
-        sizes = tuple(map(operator.index, (given,) if isinstance(given, int) else given))
-    except TypeError:
-        sizes = ()
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
-        raise LaunchError(
-            f"{kernel.name}: {what} must be one to three numbers from 1, got {given!r}"
-        )
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
-
-
-# ---------------------------------------------------------------------------------------- arguments
-
-
-def _params(
-    kernel: Kernel, layout: _Layout, args: Sequence[Argument], arena: DeviceArena
-) -> Window:
-    if len(args) != len(kernel.params):
-        names = ", ".join(f"{p.name}: {p.type}" for p in kernel.params)
-        raise LaunchError(
-            f"{kernel.name} takes {len(kernel.params)} arguments ({names}), got {len(args)}"
-        )
-    pairs = list(zip(kernel.params, args, strict=True))
-    numbers = {
-        p.name: _number(kernel, n, p, a)
-        for n, (p, a) in enumerate(pairs)
-        if not isinstance(a, np.ndarray)
-    }
-    arrays = [
-        (p, _array(kernel, n, p, a)) for n, (p, a) in enumerate(pairs) if isinstance(a, np.ndarray)
-    ]
-    for low, high, owners, writable, name in joined_spans([(p.name, a) for p, a in arrays]):
-        arena.place_span(low, high, owners, writable, name=name)
-    memory = np.zeros(layout.param_bytes, np.uint8)
-    for param, offset in zip(kernel.params, layout.param_offsets, strict=True):
-        if param.name in numbers:
-            value = numbers[param.name]
-        else:
-            value = np.array(arena.address_of(next(a for p, a in arrays if p is param)), np.uint64)
-        memory[offset : offset + value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
-    return Window(0, memory)
-
-
-def _array(kernel: Kernel, number: int, param: Param, array: Lanes) -> Lanes:
-    who = f"{kernel.name}: argument {number} ({param.name})"
-    if TYPES[param.type].bits != 64 or TYPES[param.type].is_float:
-        raise LaunchError(f"{who} must be a number for its type {param.type}, got an array")
-    if array.dtype.hasobject:
-        raise LaunchError(f"{who} must be an array of numbers, got {array.dtype}")
-    return array
-
-
-def _number(kernel: Kernel, number: int, param: Param, value: Any) -> Lanes:
-    type = TYPES[param.type]
-    who = f"{kernel.name}: argument {number} ({param.name})"
-    if type.is_float:
-        if not isinstance(value, (int, float, np.integer, np.floating)):
-            raise LaunchError(f"{who} must be a number for its type {type}, got {value!r}")
-        return np.asarray(value, type.dtype)
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        raise LaunchError(f"{who} must be an integer for its type {type}, got {value!r}") from None
-    low = 0 if type.kind == "u" else -(1 << (type.bits - 1))
-    high = (1 << (type.bits - (type.kind == "s"))) - 1
-    if not low <= whole <= high:
-        raise LaunchError(f"{who} must be from {low} to {high} for its type {type}, got {whole}")
-    return np.array(whole & ((1 << type.bits) - 1), f"u{type.nbytes}")
 
 
 __all__ = ["Argument", "run"]

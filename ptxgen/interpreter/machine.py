@@ -1,64 +1,62 @@
-"""What instructions may ask of the interpreter: the `Machine` protocol of `ptxgen.isa.spec`, on a
-batch of CTAs.
+"""What instructions may ask of the interpreter: the `Machine` protocol of the table, on a batch of
+CTAs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter.arena import FIRST_ADDRESS, SHARED_WINDOW
+from ptxgen.interpreter.access import as_address
 from ptxgen.interpreter.barriers import BARRIERS
+from ptxgen.interpreter.bulk import BulkMachine
 from ptxgen.interpreter.lanes import WARP, absent_member
-from ptxgen.interpreter.memory import (
-    POISON,
-    Address,
-    Base,
-    Plan,
-    gather,
-    make_plan,
-    scatter,
-    signed_lanes,
-    turns,
-)
-from ptxgen.interpreter.race import Access
+from ptxgen.interpreter.linking import LOCAL_START, SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.memory import POISON, RANK_SHIFT, Address, Base, Space
+from ptxgen.interpreter.waiting import Agents, ClusterBarrier, MemoryWaits
 from ptxgen.types import b8, b32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from ptxgen.interpreter.arena import DeviceArena, Window
+    from ptxgen.interpreter.arena import DeviceArena
     from ptxgen.interpreter.barriers import Barriers
     from ptxgen.interpreter.copies import AsyncCopies
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory
-    from ptxgen.interpreter.race import Conflict, RaceDetector
+    from ptxgen.interpreter.race import RaceDetector
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _FULL_WARP: Final = 0xFFFFFFFF
-_SPACES: Final = ("global", "shared", "param", "generic")
 # The registers of lanes that no instruction has written, by size in bytes.
 _POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
+_MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch; a thread of CUDA has 2**19
+_OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
+# Special registers that count; one executed instruction is one cycle and one nanosecond.
+_CLOCKS: Final = {
+    "%clock": 0, "%clock64": 0, "%globaltimer": 0, "%clock_hi": 32, "%globaltimer_hi": 32,
+    "%globaltimer_lo": 0,
+}  # fmt: skip
 
 
-class LaneMachine:
+class LaneMachine(BulkMachine):
     """The state that a batch of CTAs shares, and the lanes that execute just now.
 
     The scheduler sets `selection` before each block; a block sets `mask` (over the selected lanes,
     None: all) and `at`, the number of the instruction, before each instruction that asks for
-    something.
+    something. `spaces` are local, param and constant memory. `cycles` counts what was executed.
     """
 
     def __init__(
         self,
         batch: Batch,
         arena: DeviceArena,
-        params: Window,
+        spaces: Mapping[str, Space],
         shared: SharedMemory,
         copies: AsyncCopies,
         barriers: Barriers,
@@ -68,18 +66,25 @@ class LaneMachine:
     ) -> None:
         self.batch = batch
         self.arena = arena
-        self.params = params
+        self.spaces = dict(spaces)
         self.shared = shared
         self.copies = copies
         self.barriers = barriers
+        self.cluster = ClusterBarrier(batch.lanes, batch.width * batch.cluster_size)
+        self.waits = MemoryWaits(batch.lanes)
+        self.agents = Agents()
         self.race = race
         self.grain = grain
         self.faults = faults
         self.exited: Lanes = ~batch.real()
+        self.frame: Lanes | None = None  # where each lane's frame begins, if frames move
+        self.cycles = 0
+        self.printed: list[str] = []
         self.selection: Selection
         self.block_mask: Lanes | None = None
         self.mask: Lanes | None = None
         self.at = 0
+        self._carry: Lanes | None = None
         self._symbols: dict[tuple[int, int], Base] = {}
 
     # -------------------------------------------------------------------------- what blocks ask for
@@ -105,6 +110,17 @@ class LaneMachine:
         # Plans hold the mask and the lanes of the selection that they were made for.
         return Base(found.lanes)
 
+    def framed(self, offset: int) -> Base:
+        """The address of a variable in the frame of the routine that runs."""
+        if self.frame is None:
+            return self.symbol(LOCAL_START + offset)
+        return Base(self.selection.pick(self.frame) + np.uint64(LOCAL_START + offset))
+
+    def counter(self, name: str) -> Lanes:
+        """A special register that counts, uint64 lanes."""
+        count = self.clock() >> _CLOCKS[name]
+        return np.full(self.selection.count, count, np.uint64)
+
     def spread(self, value: Lanes) -> Lanes:
         """A value that does not depend on the lane, in every lane."""
         return value if np.ndim(value) else np.full(self.selection.count, value)
@@ -122,74 +138,27 @@ class LaneMachine:
         if wrong.any():
             self.faults.register(at, register, int(self.selection.ids[int(wrong.argmax())]))
 
-    # --------------------------------------------------------------------------------------- memory
+    def need_local(self, nbytes: int) -> None:
+        """Have at least so many bytes of local memory for each lane; what is there stays.
 
-    def load(
-        self, space: str, address: Lanes | Address, type: ScalarType, count: int
-    ) -> tuple[Lanes, ...]:
-        """`count` consecutive values of `type` at `address`."""
-        total = type.nbytes * count
-        address = _as_address(address)
-        plan = self._reach(space, address, total, "read")
-        if plan is None:
-            return self._load_parts(space, address, type, count)
-        if self.race is not None and plan.window is self.shared.window:
-            access = self._access(plan, address.offset, total)
-            self._judge(self.race.read(access, self.at), access)
-        assert plan.window is not None
-        return gather(plan, plan.window, address.offset, type, count)
-
-    def store(
-        self, space: str, address: Lanes | Address, type: ScalarType, values: tuple[Lanes, ...]
-    ) -> None:
-        """Write consecutive values at `address`; where lanes collide, the last one wins."""
-        total = type.nbytes * len(values)
-        address = _as_address(address)
-        plan = self._reach(space, address, total, "write")
-        if plan is None:
-            for part in self._parts(space, address, total):
-                self._with_mask(part, lambda: self.store(space, _fresh(address), type, values))
-            return
-        if self.race is not None and plan.window is self.shared.window:
-            access = self._access(plan, address.offset, total)
-            self._judge(self.race.write(access, self.at), access)
-        assert plan.window is not None
-        scatter(plan, plan.window, address.offset, type, values)
-
-    def atomic(
-        self,
-        space: str,
-        address: Lanes | Address,
-        type: ScalarType,
-        update: Callable[..., Lanes],
-        operands: tuple[Lanes, ...],
-    ) -> Lanes:
-        """Replace each value by `update(value, *operands)`, lane after lane in rising order; return
-        the old values.
+        Raises `TrapError` if that is too much.
         """
-        address = _as_address(address)
-        plan = self._reach(space, address, type.nbytes, "update")
-        old = np.zeros(self.selection.count, type.dtype)
-        if plan is None:
-            for part in self._parts(space, address, type.nbytes):
-                got = self._with_mask(
-                    part, lambda: self.atomic(space, _fresh(address), type, update, operands)
-                )
-                old = np.where(part, got, old)
-            return old
-        if self.race is not None and plan.window is self.shared.window:
-            access = self._access(plan, address.offset, type.nbytes)
-            self._judge(self.race.write(access, self.at, atomic=True), access)
-        assert plan.window is not None
-        cells = plan.window.elements(type.dtype, 1, plan.low + address.offset)
-        index = plan.index(type.nbytes)
-        lanes = np.arange(len(index)) if plan.mask is None else np.flatnonzero(plan.mask)
-        for turn in turns(lanes, index[lanes]):
-            where = index[turn]
-            before = cells[where]
-            old[turn] = before
-            cells[where] = update(before, *(x[turn] if np.ndim(x) else x for x in operands))
-        return old
+        local = self.spaces["local"]
+        if nbytes <= local.nbytes:
+            return
+        most = max(2 * local.nbytes, nbytes)
+        if most * self.batch.lanes > _MOST_LOCAL:
+            raise TrapError(
+                f"kernel {self.faults.kernel}: the calls of a thread need more than "
+                f"{local.nbytes} bytes of local memory for each of {self.batch.lanes} lanes; "
+                "is it an endless recursion?"
+            )
+        grown = Space.local(local.first, most, self.batch.lanes)
+        old = local.window.data.reshape(self.batch.lanes, -1)
+        grown.window.data.reshape(self.batch.lanes, -1)[:, : old.shape[1]] = old
+        self.spaces["local"] = grown
+
+    # --------------------------------------------------------------------------------------- copies
 
     def copy_async(
         self, dst: Lanes | Address, src: Lanes | Address, nbytes: int, src_nbytes: Lanes | None
@@ -197,10 +166,12 @@ class LaneMachine:
         """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes`
         become zero.
         """
-        dst, src = _as_address(dst), _as_address(src)
+        dst, src = as_address(dst), as_address(src)
         plan = self._reach("shared", dst, nbytes, "copy to")
         assert plan is not None  # shared memory is one window
         data = self._copied(src, nbytes, src_nbytes)
+        if self.traffic is not None:
+            self.traffic.copy(self, plan, dst.offset, nbytes, src, src_nbytes)
         ids = self._active_ids(plan.mask)
         word = plan.index(4) + (plan.low + dst.offset) // 4
         if plan.mask is not None:
@@ -218,24 +189,63 @@ class LaneMachine:
         """Wait until at most `pending` groups are under way; None: all copies, grouped or not."""
         self.copies.wait(self._active_ids(self.mask), pending)
 
+    # ------------------------------------------------------------------------------------ addresses
+
     def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
         """Between generic addresses and those of a space."""
-        if space == "global":
-            return address
-        if space != "shared":
-            raise TrapError(f"{self._where()}: the interpreter has no {space} memory")
-        window = np.uint64(SHARED_WINDOW)
+        window = np.uint64(WINDOWS.get(space, 0))
         return np.subtract(address, window) if to_space else np.add(address, window)
+
+    def in_space(self, space: str, address: Lanes) -> Lanes:
+        """Whether generic addresses point into a space, bool."""
+        at = address.view(np.int64)
+        if space == "global":
+            return np.greater_equal(at, SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES)
+        if space in self.spaces:
+            first = WINDOWS[space]
+            return np.logical_and(at >= first, at < first + WINDOW_BYTES)
+        inside: Lanes = (at >= SHARED_WINDOW) & (at < SHARED_WINDOW + WINDOW_BYTES)
+        if space == "cluster":
+            return inside
+        own = self._ranks() + 1
+        rank = (at - SHARED_WINDOW) >> RANK_SHIFT
+        near: Lanes = inside & ((rank == 0) | (rank == own))
+        return near
+
+    def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
+        """The address that the CTA of this rank in the cluster has for the same place of its own
+        shared memory.
+        """
+        offset = np.bitwise_and(address, address.dtype.type(_OFFSET_MASK))
+        high = np.left_shift((rank + np.uint32(1)).astype(address.dtype), RANK_SHIFT)
+        generic = address.dtype.type(SHARED_WINDOW) if address.dtype.itemsize == 8 else 0
+        is_generic = address >= generic if generic else False
+        mapped: Lanes = np.where(is_generic, offset + high + generic, offset + high)
+        return mapped.astype(address.dtype)
+
+    def shared_rank(self, address: Lanes) -> Lanes:
+        """The rank in the cluster of the CTA whose shared memory an address is in, uint32."""
+        rank = np.right_shift(address, address.dtype.type(RANK_SHIFT)).astype(np.int64) & 0xFF
+        return np.where(rank == 0, self._ranks(), rank - 1).astype(np.uint32)
+
+    def _ranks(self) -> Lanes:
+        """The rank in its cluster of each lane's CTA."""
+        ranks: Lanes = self.selection.ids // self.batch.width % self.batch.cluster_size
+        return ranks
 
     def fence(self, scope: str) -> None:
         """Nothing: every access is seen at once by all threads, and only barriers order shared
         memory.
         """
 
-    # --------------------------------------------------------------------------- barriers and warps
+    # --------------------------------------------------------------------------- barriers and waits
 
-    def barrier(self, barrier: Lanes, threads: Lanes | None, *, wait: bool) -> None:
-        """Arrive at a CTA barrier, and wait there unless told otherwise."""
+    def barrier(
+        self, barrier: Lanes, threads: Lanes | None, *, wait: bool, vote: Lanes | None = None
+    ) -> None:
+        """Arrive at a CTA barrier, and wait there unless told otherwise; `vote` is what
+        `barrier_outcome` combines.
+        """
         ids = self._active_ids(self.mask)
         number = self._for_active(barrier)
         count = np.zeros(len(ids), np.int64) if threads is None else self._for_active(threads)
@@ -252,12 +262,71 @@ class LaneMachine:
                     f"{self._where(int(ids[lane]))}: {what}, got barrier {number[lane]}, "
                     f"count {count[lane]}"
                 )
-        differs = self.barriers.arrive(ids, number, count, self.at, wait=wait)
+        votes = None if vote is None else self._for_active(vote).astype(np.bool_)
+        differs = self.barriers.arrive(ids, number, count, self.at, wait=wait, votes=votes)
         if differs is not None:
             raise TrapError(
                 f"{self._where(differs)}: another thread came to the same barrier with another "
                 "count of threads"
             )
+
+    def barrier_outcome(self, op: str) -> Lanes:
+        """What the votes at the barrier that each thread last waited at came to."""
+        return self.barriers.outcome(self.selection.ids, op)
+
+    def cluster_arrive(self) -> None:
+        """Arrive at the barrier of the cluster."""
+        self.cluster.arrive(self._active_ids(self.mask))
+
+    def cluster_wait(self) -> None:
+        """Wait until all threads of the cluster have arrived."""
+        self.cluster.wait(self._active_ids(self.mask), self.at)
+
+    def wait_until(
+        self,
+        address: Lanes | Address,
+        type: ScalarType,
+        ready: Callable[[Lanes], Lanes],
+        what: str,
+    ) -> None:
+        """Wait until `ready` holds for the value of `type` in shared memory at each address."""
+        address = as_address(address)
+        plan = self._reach("shared", address, type.nbytes, "wait for")
+        assert plan is not None  # shared memory is one window
+        self.agents.ask(np.unique(self.positions(address, type.nbytes)).tolist())
+        cells = plan.index(type.nbytes) + (plan.low + address.offset) // type.nbytes
+        view = self.shared.window.elements(type.dtype, 1, 0)
+        where = f"{what} of the mbarrier at {plan.low + address.offset:#x}"
+        self.waits.add(
+            self.at, self.selection.ids, cells, view, ready, self.active(), where
+        )  # fmt: skip
+
+    def defer(self, action: Callable[[], None], address: Lanes | Address) -> None:
+        """Have `action` done by an asynchronous agent: once some thread asks for the mbarrier at
+        `address` (the first active lane's), or when nothing else can run.
+        """
+        self.agents.add(int(self.positions(address, 8)[0]), action)
+
+    def clock(self) -> int:
+        """A count that grows with what has been executed."""
+        return self.cycles & ((1 << 64) - 1)
+
+    def carry(self) -> Lanes:
+        """The carry flag of each thread, bool."""
+        if self._carry is None:
+            self._carry = np.zeros(self.batch.lanes, np.bool_)
+        return self.selection.pick(self._carry)
+
+    def set_carry(self, flag: Lanes) -> None:
+        """Write the carry flag of each active thread, bool."""
+        flag = np.broadcast_to(flag, self.selection.count)
+        if self.mask is not None:
+            flag = np.where(self.mask, flag, self.carry())
+        if self._carry is None:
+            self._carry = np.zeros(self.batch.lanes, np.bool_)
+        self._carry[self.selection.ids] = flag
+
+    # ---------------------------------------------------------------------------------------- warps
 
     def warp_sync(self, membermask: Lanes) -> None:
         """Check that the lanes of `membermask` are here. Raises `TrapError` if one neither is nor
@@ -287,19 +356,15 @@ class LaneMachine:
         """The lane number of each thread, 0..31, uint32."""
         return (np.arange(self.selection.count) % WARP).astype(np.uint32)
 
-    def active(self) -> Lanes:
-        """Which threads execute this instruction, bool."""
-        return np.ones(self.selection.count, np.bool_) if self.mask is None else self.mask
+    def warp_id(self) -> Lanes:
+        """The number of each thread's warp in its CTA, uint32."""
+        return (self.selection.ids % self.batch.width // WARP).astype(np.uint32)
 
     def trap(self, reason: str) -> None:
         """Stop the kernel. Raises `TrapError`."""
         raise TrapError(f"{self._where(int(self._active_ids(self.mask)[0]))}: {reason}")
 
     # ---------------------------------------------------------------------------------- inner parts
-
-    def _active_ids(self, mask: Lanes | None) -> Lanes:
-        ids = self.selection.ids
-        return ids if mask is None else ids[mask]
 
     def _for_active(self, values: Lanes) -> Lanes:
         wide = np.broadcast_to(values, self.selection.count).astype(np.int64)
@@ -311,90 +376,6 @@ class LaneMachine:
         if found is not None:
             lane, what = found
             raise TrapError(f"{self._where(int(self.selection.ids[lane]))}: {what}")
-
-    def _reach(self, space: str, address: Address, total: int, verb: str) -> Plan | None:
-        """The plan for an access of `total` bytes, once it is known to be legal; None if it meets
-        several buffers.
-        """
-        base = address.base
-        plan = base.plans.get(space)
-        if plan is None or plan.mask is not self.mask:
-            if space not in _SPACES:
-                raise TrapError(f"{self._where()}: the interpreter has no {space} memory")
-            plan = base.plans[space] = make_plan(self, space, base.lanes, self.mask)
-        low = plan.low + address.offset
-        if (plan.spread | low) & (total - 1):
-            wrong = (address.signed() + address.offset) % total != 0
-            self._refuse(space, address, total, verb, wrong, f"which is not a multiple of {total}")
-        if (
-            plan.window is None
-            or low < plan.first
-            or plan.high + address.offset + total > plan.last
-        ):
-            return self._other_window(space, address, plan, total, verb)
-        if not plan.writable and verb != "read":
-            self._refuse(space, address, total, verb, self.active(), "in a read-only array")
-        return plan
-
-    def _other_window(
-        self, space: str, address: Address, plan: Plan, total: int, verb: str
-    ) -> Plan | None:
-        low, high = plan.low + address.offset, plan.high + address.offset + total
-        if space in ("shared", "param"):
-            at = address.signed() + address.offset
-            size = plan.last
-            what = f"outside its {size} bytes"
-            self._refuse(space, address, total, verb, (at < 0) | (at + total > size), what)
-        if (
-            space == "generic"
-            and low >= SHARED_WINDOW
-            and high <= SHARED_WINDOW + FIRST_ADDRESS // 2
-        ):
-            inside = Base(signed_lanes(address.base.lanes) - SHARED_WINDOW)
-            return self._reach("shared", inside.at(address.offset), total, verb)
-        found = self.arena.find(low, high)
-        if found is None:
-            self._parts(
-                space, address, total, verb
-            )  # raises, unless each lane is inside some buffer
-            return None
-        plan.window, plan.first, plan.last = found.window, found.base, found.end
-        plan.writable = found.writable
-        return self._reach(space, address, total, verb)
-
-    def _parts(self, space: str, address: Address, total: int, verb: str = "access") -> list[Lanes]:
-        """Masks of active lanes, one for each buffer (or shared memory) that they access."""
-        at = np.broadcast_to(address.signed() + address.offset, self.selection.count)
-        bases = np.array([b.base for b in self.arena.buffers], np.int64)
-        ends = np.array([b.end for b in self.arena.buffers], np.int64)
-        number = np.searchsorted(bases, at, side="right") - 1
-        outside = number < 0
-        if len(ends):
-            outside = outside | (at + total > ends[number])
-        if space == "generic":
-            shared = (at >= SHARED_WINDOW) & (at < FIRST_ADDRESS)
-            number, outside = np.where(shared, -2, number), outside & ~shared
-        active = self.active()
-        if (outside & active).any():
-            lane = int((outside & active).argmax())
-            self._refuse(space, address, total, verb, outside, self.arena.describe(int(at[lane])))
-        return [active & (number == n) for n in np.unique(number[active])]
-
-    def _load_parts(
-        self, space: str, address: Address, type: ScalarType, count: int
-    ) -> tuple[Lanes, ...]:
-        merged = tuple(np.zeros(self.selection.count, type.dtype) for _ in range(count))
-        for part in self._parts(space, address, type.nbytes * count):
-            got = self._with_mask(part, lambda: self.load(space, _fresh(address), type, count))
-            merged = tuple(np.where(part, new, old) for new, old in zip(got, merged, strict=True))
-        return merged
-
-    def _with_mask(self, mask: Lanes | None, action: Callable[[], Any]) -> Any:
-        before, self.mask = self.mask, mask
-        try:
-            return action()
-        finally:
-            self.mask = before
 
     def _copied(self, src: Address, nbytes: int, src_nbytes: Lanes | None) -> Lanes:
         """What an asynchronous copy brings, `[lanes, words]` uint32."""
@@ -442,53 +423,3 @@ class LaneMachine:
             mask, lambda: self.load("global", src, type, count)
         )
         return got
-
-    # -------------------------------------------------------------------------------------- reports
-
-    def _access(self, plan: Plan, offset: int, total: int) -> Access:
-        """What the race detector has to know of an access to shared memory."""
-        if plan.ids is None:
-            plan.ids = self._active_ids(plan.mask)
-            units = plan.index(self.grain)
-            plan.units = units if plan.mask is None else units[plan.mask]
-        assert plan.units is not None
-        low, high = plan.low + offset, plan.high + offset + total
-        return Access(
-            plan.ids,
-            plan.units + low // self.grain,
-            total // self.grain,
-            low // self.grain,
-            high // self.grain,
-        )
-
-    def _judge(self, conflicts: list[Conflict], access: Access) -> None:
-        """Turn what the race detector found into reports."""
-        for c in conflicts:
-            address = c.unit * self.grain % self.shared.stride
-            self.faults.memory(self.at, c, address, int(access.ids[c.position]))
-
-    def _where(self, lane: int | None = None) -> str:
-        return self.faults.where(self.at, lane)
-
-    def _refuse(
-        self, space: str, address: Address, total: int, verb: str, wrong: Lanes, why: str
-    ) -> NoReturn:
-        wrong = np.broadcast_to(wrong, self.selection.count) & self.active()
-        lane = int(wrong.argmax())
-        lanes = np.broadcast_to(address.signed() + address.offset, self.selection.count)
-        at = int(lanes[lane])
-        region = self.faults.region(at) if space == "shared" else ""
-        inside = f" ({region})" if region else ""
-        raise TrapError(
-            f"{self._where(int(self.selection.ids[lane]))} wants to {verb} {total} bytes of "
-            f"{space} memory at {at:#x}{inside}, {why}"
-        )
-
-
-def _as_address(address: Lanes | Address) -> Address:
-    return address if isinstance(address, Address) else Base(np.asarray(address)).at(0)
-
-
-def _fresh(address: Address) -> Address:
-    """The same address without the plans made so far."""
-    return Base(address.base.lanes).at(address.offset)

@@ -15,7 +15,7 @@ import numpy as np
 from ptxgen.interpreter.arena import Window
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.machine import LaneMachine
+    from ptxgen.interpreter.access import MemoryAccess
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -45,11 +45,13 @@ class Plan:
     first: int  # addresses that may be accessed: from `first`
     last: int  # to `last - 1`
     writable: bool = True
+    watched: bool = False  # whether the race detector watches: shared memory of the own CTA
     ids: Lanes | None = (
         None  # the active lanes' numbers in the batch, once the race detector has asked
     )
     units: Lanes | None = None  # and the units of the detector that `relative` of these lanes is
     indices: dict[int, Lanes] = field(default_factory=dict)
+    traffic: dict[Any, tuple[int, int, int]] = field(default_factory=dict)  # what accesses cost
 
     def index(self, width: int) -> Lanes:
         """`relative` in units of `width` bytes, a power of two."""
@@ -62,11 +64,12 @@ class Plan:
 class Base:
     """The lanes of a register that addresses start from, with the plans made for them."""
 
-    __slots__ = ("lanes", "plans")
+    __slots__ = ("inside", "lanes", "plans")
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.plans: dict[str, Plan] = {}
+        self.inside: dict[str, Base] = {}  # generic addresses as those of a space
 
     def at(self, offset: int) -> Address:
         """The address `offset` bytes further."""
@@ -147,28 +150,77 @@ _UNITS: Final[dict[int, np.dtype[Any]]] = {
 }
 
 
-def make_plan(machine: LaneMachine, space: str, lanes: Lanes, mask: Lanes | None) -> Plan:
-    """Plan accesses to `space` ("global", "shared" or "param") from a base for the lanes of `mask`,
-    at least one.
-    """
+# Addresses of another CTA's shared memory: its rank in the cluster, plus one, above these bits.
+RANK_SHIFT: Final = 24
+_OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
+
+
+def make_plan(machine: MemoryAccess, space: str, lanes: Lanes, mask: Lanes | None) -> Plan:
+    """Plan accesses to a space from a base for the lanes of `mask`, at least one."""
+    count = machine.selection.count
     addresses = signed_lanes(lanes)
-    if addresses.ndim == 0 or len(addresses) != machine.selection.count:
-        addresses = np.full(machine.selection.count, addresses, np.int64)
+    if addresses.ndim == 0 or len(addresses) != count:
+        addresses = np.full(count, addresses, np.int64)
     if mask is not None:
         addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
+    ctas = machine.selection.shared_base
+    watched = space == "shared"
+    if watched and int(addresses.max()) >> RANK_SHIFT:
+        addresses, ctas = _of_cluster(machine, addresses)
+        watched = False
     low, high = int(addresses.min()), int(addresses.max())
     relative = addresses - low
     spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
     if space == "shared":
-        if machine.selection.shared_base is not None:
-            relative += machine.selection.shared_base
+        if ctas is not None:
+            relative += ctas
+        shared = machine.shared
         return Plan(
-            low, high, spread, relative, mask, machine.shared.window, 0, machine.shared.nbytes
+            low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=watched
         )
-    if space == "param":
-        window = machine.params
-        return Plan(low, high, spread, relative, mask, window, 0, len(window.data), writable=False)
-    return Plan(low, high, spread, relative, mask, None, 0, 0)
+    known = machine.spaces.get(space)
+    if known is None:
+        return Plan(low, high, spread, relative, mask, None, 0, 0)
+    if known.stride:
+        relative += machine.selection.ids * known.stride
+    last = known.first + known.nbytes
+    return Plan(
+        low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable
+    )
+
+
+def _of_cluster(machine: MemoryAccess, addresses: Lanes) -> tuple[Lanes, Lanes]:
+    """Addresses in the shared memory of CTAs of the cluster: the offset there, and where that CTA's
+    part begins.
+    """
+    batch = machine.batch
+    own = machine.selection.ids // batch.width
+    rank = addresses >> RANK_SHIFT
+    of_other = (rank > 0) & (rank <= batch.cluster_size)
+    other = own - own % batch.cluster_size + rank - 1
+    # A rank that does not exist stays part of the address, which is then out of bounds.
+    offsets = np.where(of_other, addresses & _OFFSET_MASK, addresses)
+    return offsets, np.where(of_other, other, own) * batch.shared_stride
+
+
+@dataclass(slots=True)
+class Space:
+    """A state space that is one row of bytes from address `first`: the same for all threads, or
+    with a `stride`, `nbytes` for each lane.
+    """
+
+    first: int
+    nbytes: int
+    window: Window
+    stride: int = 0
+    writable: bool = False
+
+    @classmethod
+    def local(cls, first: int, nbytes: int, lanes: int) -> Space:
+        """Fresh local memory, `nbytes` for each lane, poisoned."""
+        stride = shared_stride(nbytes)
+        data = np.full(stride * lanes // 4, POISON, np.uint32).view(np.uint8)
+        return cls(first, nbytes, Window(first, data), stride, writable=True)
 
 
 def shared_stride(nbytes: int) -> int:

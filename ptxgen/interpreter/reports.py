@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
 
 from ptxgen.ir import Instr
 from ptxgen.text import render_instr
@@ -35,27 +40,145 @@ class Report:
         return self.message
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryTraffic:
+    """What one instruction asked of shared and global memory in a run, as `ptxgen.interpreter.
+    traffic` counts it. `where` is its text and line; requests are accesses of one warp each.
+
+    `shared_least` and `sectors_least` are what the same requests would cost at best: without bank
+    conflicts, and with the bytes that each touches side by side.
+    """
+
+    where: str
+    shared_requests: int = 0
+    shared_wavefronts: int = 0
+    shared_least: int = 0
+    global_requests: int = 0
+    sectors_read: int = 0
+    sectors_written: int = 0
+    sectors_least: int = 0
+
+    @property
+    def shared_conflicts(self) -> int:
+        """Wavefronts that bank conflicts cost."""
+        return self.shared_wavefronts - self.shared_least
+
+    @property
+    def sectors_excess(self) -> int:
+        """Sectors, of 32 bytes, beyond the least."""
+        return self.sectors_read + self.sectors_written - self.sectors_least
+
+
 @dataclass(slots=True)
 class Counters:
-    """How much was executed; an instruction whose guard is false counts.
+    """How much was executed; an instruction whose guard is false counts, but for its accesses.
 
     `by_opcode` counts warp-instructions: one for each warp with an active thread that comes to the
     instruction. `dispatched` counts what the interpreter did one after another, which is what its
-    time depends on.
+    time depends on. `memory_by_instruction` has the traffic of the instructions that reached shared
+    or global memory, by their number in the kernel and what it calls; it is None, as are its sums,
+    unless the run was asked to `profile`.
     """
 
     by_opcode: Counter[str] = field(default_factory=Counter)
     warp_instructions: int = 0
     thread_instructions: int = 0
     dispatched: int = 0
+    memory_by_instruction: Mapping[int, MemoryTraffic] | None = None
+
+    @property
+    def tensor_flops(self) -> int:
+        """Operations of `mma`, `wmma.mma` and `wgmma`: a multiplication and an addition for each
+        product of two elements. Those on integers and single bits count, too.
+        """
+        return sum(count * _tensor_flops(opcode) for opcode, count in self.by_opcode.items())
+
+    @property
+    def shared_requests(self) -> int | None:
+        """Accesses of warps to shared memory."""
+        return self._sum("shared_requests")
+
+    @property
+    def shared_wavefronts(self) -> int | None:
+        """Turns that shared memory took."""
+        return self._sum("shared_wavefronts")
+
+    @property
+    def shared_conflicts(self) -> int | None:
+        """Wavefronts that bank conflicts cost."""
+        return self._sum("shared_conflicts")
+
+    @property
+    def global_requests(self) -> int | None:
+        """Accesses of warps to global memory."""
+        return self._sum("global_requests")
+
+    @property
+    def global_sectors_read(self) -> int | None:
+        """Sectors of 32 bytes read from global memory, by atomic operations, too."""
+        return self._sum("sectors_read")
+
+    @property
+    def global_sectors_written(self) -> int | None:
+        """Sectors of 32 bytes written to global memory, by atomic operations, too."""
+        return self._sum("sectors_written")
+
+    @property
+    def global_sectors_excess(self) -> int | None:
+        """Sectors beyond those that would hold the bytes of each request side by side."""
+        return self._sum("sectors_excess")
+
+    @property
+    def traffic_not_counted(self) -> tuple[str, ...]:
+        """Opcodes that ran and whose traffic no figure has: bulk copies and `wgmma`."""
+        return tuple(sorted(filter(_UNSEEN.match, self.by_opcode)))
+
+    def worst(self, by: str, most: int = 5) -> list[tuple[int, MemoryTraffic]]:
+        """The instructions, at most so many, with the largest figure `by`, such as
+        `shared_conflicts` or `sectors_excess`; those with 0 are left out.
+        """
+        figures = [(getattr(t, by), n, t) for n, t in (self.memory_by_instruction or {}).items()]
+        ordered = sorted(figures, key=lambda found: (-found[0], found[1]))
+        return [(n, t) for figure, n, t in ordered[:most] if figure]
+
+    def _sum(self, figure: str) -> int | None:
+        if self.memory_by_instruction is None:
+            return None
+        figures: list[int] = [getattr(t, figure) for t in self.memory_by_instruction.values()]
+        return sum(figures)
+
+
+_TENSOR: Final = re.compile(r"(mma|wmma\.mma|wgmma\.mma_async)\..*?\bm(\d+)n(\d+)k(\d+)\b")
+_UNSEEN: Final = re.compile(r"cp(\.reduce)?\.async\.bulk\.(?!commit|wait|prefetch)|wgmma\.mma")
+_WARPGROUP: Final = 4  # warps that execute a wgmma together
+
+
+def _tensor_flops(opcode: str) -> int:
+    """Operations of one warp in a matrix instruction; 0 for another one."""
+    found = _TENSOR.match(opcode)
+    if found is None:
+        return 0
+    m, n, k = (int(size) for size in found.groups()[1:])
+    flops = 2 * m * n * k
+    if found[1].startswith("wgmma"):
+        return flops // _WARPGROUP
+    # Each quarter of a warp multiplies matrices of its own: PTX ISA, "mma.m8n8k4 with .f16".
+    quarters = 4 if (m, n, k) == (8, 8, 4) and ".f16" in opcode else 1
+    return flops * quarters
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run did. The arrays it was given hold what it computed."""
+    """What a run did. The arrays it was given hold what it computed.
+
+    `printed` is what the kernel printed; `variables` are the bytes of the module's variables in
+    global and constant memory by name, `[n]` uint8: views, not copies.
+    """
 
     counters: Counters
     reports: tuple[Report, ...]
+    printed: str = ""
+    variables: Mapping[str, np.ndarray[Any, np.dtype[Any]]] = field(default_factory=dict)
 
 
 def where_from(instr: Instr) -> str:

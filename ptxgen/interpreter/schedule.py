@@ -1,20 +1,26 @@
-"""Which lanes run next: the lockstep schedule, barriers, and what stops a batch of CTAs.
+"""Which lanes run next: the lockstep schedule, waiting, and what stops a batch of CTAs.
 
-Of all segments that lanes have come to, the one that comes first in the kernel's order runs next,
+Of all segments that lanes have come to, the one that comes first in the program's order runs next,
 with all lanes that wait for it; so lanes that parted meet again where their paths do. Lockstep is
 one of the orders that a GPU may take; the race detector, not the schedule, finds what other orders
-would break.
+would break. Lanes that have waited for long come first for a while, so that threads which spin
+until others have done something do not spin for ever.
+
+Where only some lanes of a warp come to an instruction that a warp executes together, they wait for
+the others that its membermask names.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter.lanes import Selection
+from ptxgen.interpreter.calls import Calls
+from ptxgen.interpreter.lanes import WARP, Selection
 from ptxgen.interpreter.reports import Counters, where_from
+from ptxgen.interpreter.segments import together
 from ptxgen.isa.special import SPECIALS
 
 if TYPE_CHECKING:
@@ -23,7 +29,11 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_NAMED_WAITS = 4  # how many of the threads in a deadlock are named
+Place = tuple[int, int]  # a block, and which of its parts
+
+_NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
+_PATIENCE: Final = 20_000  # instructions that lanes wait before they come first
+_FULL_WARP: Final = 0xFFFFFFFF
 
 
 class Lockstep:
@@ -33,81 +43,251 @@ class Lockstep:
         self._program = program
         self._machine = machine
         self._limit = max_instructions
-        self._dispatched = 0
         batch = machine.batch
         self._registers: list[Lanes] = [machine.undefined(dtype) for dtype in program.dtypes]
         for name in program.slots.keys() & SPECIALS.keys():
             slot = program.slots[name]
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
-        # By segment: the lanes that have come to it.
-        self._ready: dict[int, Selection] = {}
+        self._calls = Calls(program, machine, self._registers)
+        # By place: the lanes that have come to it, and when the first of them did.
+        self._ready: dict[Place, Selection] = {}
+        self._since: dict[Place, int] = {}
+        # Lanes that wait for others of their warp.
+        self._parked: dict[Place, Lanes] = {}
+        self._late_until = 0  # until then, the last place comes first
+        self._resume = np.zeros(batch.lanes, np.int64)  # the block with which waiting lanes go on
         self._runs: list[list[int]] = [[0, 0, 0] for _ in program.blocks]  # times, warps, threads
+        self._part_runs: dict[Place, list[int]] = {}
 
     def run(self) -> None:
         """Run until all threads have ended. Raises `TrapError`."""
-        entry = 0 if self._program.blocks else -1
-        self._go(entry, Selection(self._machine.batch, ~self._machine.exited))
+        self._go(self._program.entries[-1], Selection(self._machine.batch, ~self._machine.exited))
         while True:
             while self._ready:
-                number = min(self._ready)
-                self._execute(number, self._ready.pop(number))
-            if not (self._machine.barriers.at >= 0).any():
+                place = self._next()
+                del self._since[place]
+                self._execute(place, self._ready.pop(place))
+                if self._machine.waits.some:
+                    self._wake()
+            self._wake()
+            if self._ready:
+                continue
+            if self._machine.agents.finish():
+                self._wake()
+            elif not self._waiting().any() and not self._parked:
                 return
-            self._release()
-            if not self._ready:
+            if not self._ready and (self._waiting().any() or self._parked):
                 raise TrapError(self._deadlock())
 
     def count(self, counters: Counters) -> None:
         """Add what was executed."""
-        for block, (times, warps, threads) in zip(self._program.blocks, self._runs, strict=True):
-            steps = block.segment.steps
+        runs = [(b, r) for b, r in zip(self._program.blocks, self._runs, strict=True)]
+        for (number, part), run in self._part_runs.items():
+            runs.append((self._program.blocks[number].parts[part], run))
+        for block, (times, warps, threads) in runs:
+            steps = [step for step in block.segment.steps if not step.resumes]
             counters.dispatched += times * len(steps)
             counters.warp_instructions += warps * len(steps)
             counters.thread_instructions += threads * len(steps)
             for step in steps if warps else ():
                 counters.by_opcode[step.instr.opcode] += warps
 
-    def _execute(self, number: int, selection: Selection) -> None:
+    # --------------------------------------------------------------------------------------- choice
+
+    def _next(self) -> Place:
+        if len(self._ready) == 1:
+            return next(iter(self._ready))
+        now = self._machine.cycles
+        if now < self._late_until:
+            return max(self._ready)
+        if now - min(self._since.values()) > _PATIENCE:
+            self._late_until = now + _PATIENCE
+            self._since = dict.fromkeys(self._since, now)
+        return min(self._ready)
+
+    def _go(self, number: int, selection: Selection, part: int = 0) -> None:
+        """These lanes have come to a block, or to the kernel's end."""
+        if number < 0:
+            self._machine.exited |= selection.full_mask()
+            for place in list(self._parked):  # nobody waits for lanes that are gone
+                self._again(place)
+            if self._waiting().any():
+                self._wake()
+            return
+        place = number, part
+        there = self._ready.get(place)
+        mask = self._parked.pop(place, None) if self._parked else None
+        if there is not None:
+            mask = there.full_mask() if mask is None else mask | there.full_mask()
+        if mask is not None:
+            selection = Selection(self._machine.batch, selection.full_mask() | mask)
+        self._ready[place] = selection
+        self._since.setdefault(place, self._machine.cycles)
+
+    def _go_mask(self, number: int, mask: Lanes, part: int = 0) -> None:
+        if mask.any():
+            self._go(number, Selection(self._machine.batch, mask), part)
+
+    def _again(self, place: Place) -> None:
+        number, part = place
+        self._go_mask(number, self._parked.pop(place), part)
+
+    # ------------------------------------------------------------------------------------ execution
+
+    def _execute(self, place: Place, selection: Selection) -> None:
+        number, part = place
         block = self._program.blocks[number]
-        self._charge(block, number, selection)
-        taken = self._call(block, selection) if block.function else None
+        if block.together and (part or not self._warps_are_whole(selection)):
+            self._execute_part(place, block, selection)
+            return
+        self._charge(block, self._runs[number], selection)
+        self._after(number, block, selection, *self._call(block, selection))
+
+    def _execute_part(self, place: Place, block: Block, selection: Selection) -> None:
+        """One part of a block, for lanes whose warps are not all here."""
+        number, part = place
+        if not block.parts:
+            assert block.split is not None
+            block.parts = block.split()
+            self._grow_registers()
+        one = block.parts[part]
+        if one.together:
+            here = self._met(one, selection)
+            left = selection.full_mask() & ~here
+            if left.any():
+                self._parked[place] = left
+            if not here.any():
+                return
+            selection = Selection(self._machine.batch, here)
+        self._charge(one, self._part_runs.setdefault(place, [0, 0, 0]), selection)
+        outcome = self._call(one, selection)
+        if part + 1 < len(block.parts):
+            self._go(number, selection, part + 1)
+        else:
+            self._after(number, one, selection, *outcome)
+
+    def _grow_registers(self) -> None:
+        missing = self._program.dtypes[len(self._registers) :]
+        self._registers += [self._machine.undefined(dtype) for dtype in missing]
+
+    def _warps_are_whole(self, selection: Selection) -> bool:
+        """Whether all lanes of the selected warps that have not ended are selected."""
+        if selection.inner is None:
+            return True
+        return bool((selection.inner | selection.pick(self._machine.exited)).all())
+
+    def _met(self, block: Block, selection: Selection) -> Lanes:
+        """The lanes of a selection whose instruction has all the lanes that its membermask names;
+        the guard's other lanes go along.
+        """
+        mask = selection.full_mask()
+        if not together(block.segment.steps[0]):
+            return mask
+        members: Lanes = np.full(len(mask), block.members, np.uint32)
+        if block.member_slot >= 0:
+            members = self._registers[block.member_slot].view(np.uint32)
+        bits = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
+        fine = (mask | self._machine.exited).reshape(-1, WARP)
+        present = np.where(fine, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+        met: Lanes = mask & ((members & ~np.repeat(present, WARP)) == 0)
+        return met
+
+    def _after(
+        self, number: int, block: Block, selection: Selection, taken: Lanes | None, value: Any
+    ) -> None:
+        """Send the lanes that have executed a block where they go next."""
         segment = block.segment
         leave = segment.leave
         if segment.waits:
-            self._after_barrier(segment.after, selection)
-        elif leave is None:
-            self._go(segment.after, selection)
-        elif leave.instr.guard is None:
-            self._go(segment.target, selection)
-        else:
-            self._part(taken, segment.target, segment.after, selection)
+            self._after_wait(segment.after, selection)
+            return
+        if leave is None:
+            self._fall(segment.routine, segment.after, selection)
+            return
+        if leave.instr.guard is not None:
+            assert taken is not None
+            here = taken if selection.inner is None else taken & selection.inner
+            count = int(np.count_nonzero(here))
+            if count == 0:
+                self._fall(segment.routine, segment.after, selection)
+                return
+            if count < selection.threads:
+                jumping = selection.widen(here)
+                rest = selection.full_mask() & ~jumping
+                self._fall(segment.routine, segment.after, Selection(self._machine.batch, rest))
+                selection = Selection(self._machine.batch, jumping)
+        self._leave(number, block, selection, value)
 
-    def _call(self, block: Block, selection: Selection) -> Lanes | None:
+    def _leave(self, number: int, block: Block, selection: Selection, value: Any) -> None:
+        """Carry out the branch, call or end of a block for the lanes that take it."""
+        segment = block.segment
+        leave = segment.leave
+        assert leave is not None
+        name = leave.op.row.name
+        if name == "bra":
+            self._go(segment.targets[0], selection)
+        elif name == "exit":
+            self._go(-1, selection)
+        elif name == "ret":
+            self._fall(segment.routine, -1, selection)
+        elif name == "brx":
+            self._jump(block, selection, value)
+        else:
+            for to, mask in self._calls.enter(number, block, selection.full_mask(), value):
+                self._fall_mask(segment.routine, to, mask)
+
+    def _fall(self, routine: int, after: int, selection: Selection) -> None:
+        """Go on to a block of the same routine; from its end, back to the caller."""
+        if after >= 0 or routine == len(self._program.entries) - 1:
+            self._go(after, selection)
+            return
+        for to, mask in self._calls.leave(routine, selection.full_mask()):
+            self._go_mask(to, mask)
+
+    def _fall_mask(self, routine: int, after: int, mask: Lanes) -> None:
+        self._fall(routine, after, Selection(self._machine.batch, mask))
+
+    def _jump(self, block: Block, selection: Selection, index: Lanes) -> None:
+        """`brx.idx`: each lane to the target that its index says."""
+        machine, targets = self._machine, block.segment.targets
+        wide = np.zeros(machine.batch.lanes, np.int64)
+        wide[machine.selection.ids] = index
+        mask = selection.full_mask()
+        for chosen in np.unique(wide[mask]):
+            there = mask & (wide == chosen)
+            if chosen >= len(targets):
+                step = block.segment.steps[-1]
+                where = machine.faults.where(step.number, int(np.flatnonzero(there)[0]))
+                raise TrapError(f"{where}: index {chosen} of {len(targets)} targets")
+            self._go_mask(targets[chosen], there)
+
+    def _call(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
         machine, registers = self._machine, self._registers
         machine.select(selection)
-        assert block.function is not None
+        if block.function is None:
+            return None, None
         if selection.rows is None:
-            taken, results = block.function(machine, *[registers[i] for i in block.inputs])
+            taken, value, results = block.function(machine, *[registers[i] for i in block.inputs])
         else:
             pick = selection.pick
-            taken, results = block.function(machine, *[pick(registers[i]) for i in block.inputs])
+            taken, value, results = block.function(
+                machine, *[pick(registers[i]) for i in block.inputs]
+            )
         if selection.mask is None:
-            for slot, value in zip(block.outputs, results, strict=True):
-                registers[slot] = value
+            for slot, new in zip(block.outputs, results, strict=True):
+                registers[slot] = new
         else:
-            for slot, value in zip(block.outputs, results, strict=True):
-                registers[slot] = selection.merge(registers[slot], value)
-        branch: Lanes | None = taken
-        return branch
+            for slot, new in zip(block.outputs, results, strict=True):
+                registers[slot] = selection.merge(registers[slot], new)
+        return taken, value
 
-    def _charge(self, block: Block, number: int, selection: Selection) -> None:
-        runs = self._runs[number]
+    def _charge(self, block: Block, runs: list[int], selection: Selection) -> None:
         runs[0] += 1
         runs[1] += selection.warps
         runs[2] += selection.threads
         # An empty segment in a loop must end it, too.
-        self._dispatched += max(len(block.segment.steps), 1)
-        if self._dispatched > self._limit:
+        self._machine.cycles += max(len(block.segment.steps), 1)
+        if self._machine.cycles > self._limit:
             batch = self._machine.batch
             lane = int(np.flatnonzero(selection.full_mask())[0])
             steps = block.segment.steps
@@ -119,80 +299,73 @@ class Lockstep:
                 "if it is not an endless loop, raise max_instructions"
             )
 
-    def _part(self, taken: Lanes | None, target: int, after: int, selection: Selection) -> None:
-        assert taken is not None
-        here = taken if selection.inner is None else taken & selection.inner
-        count = int(np.count_nonzero(here))
-        if count == selection.threads:
-            self._go(target, selection)
-        elif count == 0:
-            self._go(after, selection)
-        else:
-            jumping = selection.widen(here)
-            self._go(target, Selection(self._machine.batch, jumping))
-            self._go(after, Selection(self._machine.batch, selection.full_mask() & ~jumping))
+    # -------------------------------------------------------------------------------------- waiting
 
-    def _go(self, number: int, selection: Selection) -> None:
-        """These lanes have come to a segment, or to the kernel's end."""
-        if number < 0:
-            self._machine.exited |= selection.full_mask()
-            if (self._machine.barriers.at >= 0).any():
-                self._release()
-            return
-        there = self._ready.get(number)
-        if there is not None:
-            selection = Selection(self._machine.batch, selection.full_mask() | there.full_mask())
-        self._ready[number] = selection
+    def _waiting(self) -> Lanes:
+        machine = self._machine
+        waiting: Lanes = machine.barriers.waiting | machine.waits.waiting | machine.cluster.waiting
+        return waiting
 
-    def _after_barrier(self, after: int, selection: Selection) -> None:
-        """Lanes that arrived without waiting, or that a guard kept away, go on; others when the
-        barrier is complete.
+    def _after_wait(self, after: int, selection: Selection) -> None:
+        """Lanes that do not have to wait, or that a guard kept away, go on; others when what they
+        wait for has happened.
         """
-        barriers = self._machine.barriers
         mask = selection.full_mask()
-        waiting = mask & (barriers.at >= 0)
-        barriers.resume[waiting] = after
+        waiting = mask & self._waiting()
+        self._resume[waiting] = after
         passing = mask & ~waiting
         if passing.any():
             self._go(after, Selection(self._machine.batch, passing))
-        free = barriers.complete(self._machine.exited)
-        if free is not None:
-            self._resume(free, selection)
+        self._wake(selection)
 
-    def _release(self) -> None:
-        free = self._machine.barriers.complete(self._machine.exited)
-        if free is not None:
-            self._resume(free, None)
+    def _wake(self, same: Selection | None = None) -> None:
+        """Let those lanes go on that have waited for what has happened; `same` are likely ones."""
+        machine = self._machine
+        if machine.waits.waiting.any():
+            machine.agents.ask(machine.waits.positions())
+        for kind in (machine.barriers, machine.waits, machine.cluster):
+            free = kind.complete(machine.exited)
+            if free is not None:
+                self._resume_lanes(free, same)
 
-    def _resume(self, free: Lanes, same: Selection | None) -> None:
-        where = self._machine.barriers.resume[free]
+    def _resume_lanes(self, free: Lanes, same: Selection | None) -> None:
+        where = self._resume[free]
         if same is not None and len(where) == same.threads and (free == same.full_mask()).all():
             self._go(int(where[0]), same)
             return
         for number in np.unique(where):
-            mask = free & (self._machine.barriers.resume == number)
+            mask = free & (self._resume == number)
             self._go(int(number), Selection(self._machine.batch, mask))
 
     def _deadlock(self) -> str:
         machine = self._machine
-        batch, barriers = machine.batch, machine.barriers
-        waiting = np.flatnonzero(barriers.at >= 0)
-        first = int(waiting[0]) // batch.width
-        lanes = waiting[waiting // batch.width == first]
+        batch = machine.batch
+        waits: dict[tuple[int, str], list[int]] = {}
+        for kind in (machine.barriers, machine.waits, machine.cluster):
+            for lane in np.flatnonzero(kind.waiting):
+                entry = int(kind.since[lane]), f"wait at {kind.describe(int(lane))}"
+                waits.setdefault(entry, []).append(int(lane))
+        for (number, part), mask in self._parked.items():
+            step = self._program.blocks[number].parts[part].segment.steps[0]
+            entry = step.number, "wait for the other lanes of their warp"
+            waits.setdefault(entry, []).extend(map(int, np.flatnonzero(mask)))
+        ctas = {lane // batch.width for lanes in waits.values() for lane in lanes}
+        first = min(ctas)
         groups: list[str] = []
-        for at, barrier in sorted({(int(barriers.since[n]), int(barriers.at[n])) for n in lanes}):
-            there = [int(n) for n in lanes if barriers.since[n] == at and barriers.at[n] == barrier]
+        for (at, what), all_lanes in sorted(waits.items()):
+            there = [n for n in all_lanes if n // batch.width == first]
+            if not there:
+                continue
             names = ", ".join(str(batch.thread(n)) for n in there[:_NAMED_WAITS])
             more = f" and {len(there) - _NAMED_WAITS} more" if len(there) > _NAMED_WAITS else ""
             groups.append(
-                f"{len(there)} threads ({names}{more}) wait at barrier {barrier} in "
+                f"{len(there)} threads ({names}{more}) {what} in "
                 f"{where_from(machine.faults.instrs[at])}"
             )
         cta = slice(first * batch.width, first * batch.width + batch.threads)
         ended = int(np.count_nonzero(machine.exited[cta]))
-        ctas = len(np.unique(waiting // batch.width))
         return (
             f"kernel {machine.faults.kernel}: deadlock in CTA {batch.cta(first * batch.width)}"
-            f"{f' and {ctas - 1} others' if ctas > 1 else ''}: {'; '.join(groups)}; "
+            f"{f' and {len(ctas) - 1} others' if len(ctas) > 1 else ''}: {'; '.join(groups)}; "
             f"{ended} of {batch.threads} threads have exited"
         )

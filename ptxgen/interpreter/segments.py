@@ -1,106 +1,169 @@
-"""A kernel cut into segments, what runs between two decisions of the scheduler, in the order it
-prefers them.
+"""A routine, a kernel or a function, cut into segments, what runs between two decisions of the
+scheduler, in the order it prefers them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ptxgen.check import flow
-from ptxgen.ir import Instr, Kernel, Pair, Reg, Vector
+from ptxgen.ir import (
+    Arguments,
+    Function,
+    Instr,
+    Kernel,
+    Not,
+    Pair,
+    Reg,
+    Targets,
+    TensorAddress,
+    Vector,
+)
 from ptxgen.isa.spec import Effect, Op
 from ptxgen.isa.table import op_of
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction: its number in the kernel, and its row with the modifiers chosen."""
+    """One instruction: its number in the program, and its row with the modifiers chosen.
+
+    One that waits and has results is two steps: the second, which `resumes`, fetches them.
+    """
 
     number: int
     instr: Instr
     op: Op
+    resumes: bool = False
 
     @property
     def leaves(self) -> bool:
-        """Whether the scheduler carries it out: a branch, or the end of the thread."""
+        """Whether the scheduler carries it out: a branch, a call, or the end of the thread."""
         return self.op.effect is Effect.CONTROL and self.op.row.name in _LEAVING
+
+    @property
+    def calls(self) -> bool:
+        """Whether it calls a function."""
+        return self.op.row.name in CALLS
+
+    @property
+    def waits(self) -> bool:
+        """Whether threads may have to wait in it."""
+        return not self.resumes and (
+            self.op.effect is Effect.BARRIER or self.op.row.resume is not None
+        )
 
 
 @dataclass(slots=True)
 class Segment:
-    """Instructions that run in a row. `after` follows the last one, `target` is where its branch
-    goes; -1: the end.
+    """Instructions that run in a row. `after` follows the last one, `targets` are where its branch
+    may go; -1: the end.
 
-    `waits` if the last instruction is a barrier. Segments are numbered so that, loops aside, each
-    comes after all that lead to it, and a loop comes before what follows it.
+    `waits` if threads may have to wait in the last instruction. Segments are numbered so that,
+    loops aside, each comes after all that lead to it, and a loop comes before what follows it.
     """
 
     steps: tuple[Step, ...]
     after: int = -1
-    target: int = -1
+    targets: tuple[int, ...] = ()
     waits: bool = False
+    routine: int = 0
 
     @property
     def leave(self) -> Step | None:
-        """The branch or `ret` at the end, if there is one."""
+        """The branch, call or `ret` at the end, if there is one."""
         return self.steps[-1] if self.steps and self.steps[-1].leaves else None
 
     @property
-    def successors(self) -> tuple[int, ...]:
-        """The segments that may come next."""
+    def ends_function(self) -> bool:
+        """Whether a thread may leave the routine here."""
         leave = self.leave
-        if leave is None:
+        return (self.after < 0 and not self.targets) or (
+            leave is not None and leave.op.row.name in ("ret", "exit")
+        )
+
+    @property
+    def successors(self) -> tuple[int, ...]:
+        """The segments of the same routine that may come next."""
+        leave = self.leave
+        if leave is None or leave.calls:
             return (self.after,) if self.after >= 0 else ()
         nexts = () if leave.instr.guard is None else (self.after,)
-        return tuple(s for s in (*nexts, self.target) if s >= 0)
+        return tuple(dict.fromkeys(s for s in (*nexts, *self.targets) if s >= 0))
 
 
-_LEAVING = frozenset({"bra", "ret", "exit"})
+CALLS = frozenset({"call", "call_indirect"})
+_JUMPS = frozenset({"bra", "brx"})
+_LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})
 
 
-def segments(kernel: Kernel) -> list[Segment]:
-    """The segments of a kernel; the first is its entry.
+def segments(
+    routine: Kernel | Function, *, number: int = 0, first_segment: int = 0, first_step: int = 0
+) -> list[Segment]:
+    """The segments of a routine; the first is its entry.
 
+    `number` is the routine's, `first_segment` and `first_step` are the numbers to begin with.
     Raises `ModifierError` or `TypeMismatchError` for an instruction that is not in the table.
     """
-    graph = flow.blocks(kernel)
+    graph = flow.blocks(routine)
     cut: dict[int, list[tuple[Step, ...]]] = {}
     first: dict[int, int] = {}
-    total = 0
+    total = first_segment
     for index in _order({b.index: b.successors for b in graph}, 0) if graph else ():
         block = graph[index]
-        cut[index] = _cut(
-            tuple(Step(block.start + i, x, op_of(x)) for i, x in enumerate(block.instrs))
-        )
+        start = first_step + block.start
+        cut[index] = _cut(tuple(Step(start + i, x, op_of(x)) for i, x in enumerate(block.instrs)))
         first[index] = total
         total += len(cut[index])
+    labels = {name: b.index for b in reversed(graph) for name in b.labels}
+    tables = {s.name: s.targets for s in routine.body or () if isinstance(s, Targets)}
     made = []
     for index, parts in cut.items():
         block = graph[index]
         after = first[index + 1] if block.falls_through and index + 1 in first else -1
-        target = first[block.successors[-1]] if block.successors else -1
         for n, steps in enumerate(parts):
             last = n + 1 == len(parts)
-            waits = bool(steps) and steps[-1].op.effect is Effect.BARRIER
-            made.append(Segment(steps, after if last else first[index] + n + 1, target, waits))
-            if made[-1].leave is None or made[-1].steps[-1].op.row.name != "bra":
-                made[-1].target = -1
+            waits = bool(steps) and steps[-1].waits
+            part = Segment(
+                steps, after if last else first[index] + n + 1, (), waits, routine=number
+            )
+            leave = part.leave
+            if leave is not None and leave.op.row.name in _JUMPS:
+                label = leave.instr.operands[-1].name  # type: ignore[union-attr]  # a symbol
+                names = tables[label] if leave.op.row.name == "brx" else (label,)
+                part.targets = tuple(first[labels[name]] for name in names)
+            made.append(part)
     return made
 
 
 def _cut(steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:
-    """A block's steps, cut after each barrier; at least one part."""
-    parts, start = [], 0
-    for n, step in enumerate(steps):
-        if step.op.effect is Effect.BARRIER:
-            parts.append(steps[start : n + 1])
-            start = n + 1
-    if start < len(steps) or not parts:
-        parts.append(steps[start:])
-    elif parts:
-        parts.append(())
+    """A block's steps, cut after each one that may wait and each call; at least one part."""
+    parts: list[tuple[Step, ...]] = []
+    part: list[Step] = []
+    for step in steps:
+        part.append(step)
+        if step.waits or step.calls:
+            parts.append(tuple(part))
+            part = []
+            if step.op.row.resume is not None:
+                part.append(Step(step.number, step.instr, step.op, resumes=True))
+    return [*parts, tuple(part)]
+
+
+def split(segment: Segment) -> list[Segment]:
+    """A segment cut before each instruction that the lanes of a warp execute together."""
+    cuts = [n for n, step in enumerate(segment.steps) if n and together(step)]
+    bounds = [0, *cuts, len(segment.steps)]
+    parts = [Segment(segment.steps[a:b], routine=segment.routine) for a, b in pairwise(bounds)]
+    last = parts[-1]
+    last.after, last.targets, last.waits = segment.after, segment.targets, segment.waits
     return parts
+
+
+def together(step: Step) -> bool:
+    """Whether the lanes of a warp, or those of a membermask, execute the instruction together."""
+    return step.op.effect is Effect.WARP and step.op.row.name != "activemask"
 
 
 def _order(successors: Mapping[int, Sequence[int]], entry: int) -> list[int]:
@@ -181,12 +244,14 @@ def registers_read(step: Step) -> list[Reg]:
     found = [step.instr.guard.register] if step.instr.guard else []
     for want, got in zip(step.op.flat, step.instr.operands, strict=False):
         if not want.written:
-            found += _registers(getattr(got, "base", got))
+            found += _registers(got)
     return found
 
 
 def registers_written(step: Step) -> list[Reg]:
-    """The registers an instruction writes."""
+    """The registers an instruction writes; one that waits, when it resumes."""
+    if step.waits and step.op.row.resume is not None:
+        return []
     pairs = zip(step.op.flat, step.instr.operands, strict=False)
     return [r for want, got in pairs if want.written for r in _registers(got)]
 
@@ -195,20 +260,28 @@ def _registers(operand: object) -> list[Reg]:
     if isinstance(operand, Reg):
         return [operand]
     if isinstance(operand, Pair):
-        return [operand.first, operand.second]
-    if isinstance(operand, Vector):
-        return [r for r in operand.items if isinstance(r, Reg)]
-    return []
+        parts: Iterable[object] = (operand.first, operand.second)
+    elif isinstance(operand, (Vector, Arguments)):
+        parts = operand.items
+    elif isinstance(operand, TensorAddress):
+        parts = (operand.base, *operand.coordinates)
+    elif isinstance(operand, Not):
+        parts = (operand.register,)
+    else:
+        parts = (getattr(operand, "base", None),)
+    return [r for r in parts if isinstance(r, Reg)]
 
 
-def maybe_undefined(parts: Sequence[Segment]) -> frozenset[str]:
-    """Registers that some path may read before it has written them; a guarded write does not count
-    as one.
+def maybe_undefined(
+    parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0
+) -> frozenset[str]:
+    """Registers that some path through a routine may read before it has written them; a guarded
+    write does not count as one. `given` have their values at the entry, segment `first`.
     """
     everything = frozenset(
         r.name for p in parts for s in p.steps for r in (*registers_read(s), *registers_written(s))
     )
-    known = [frozenset[str]() if n == 0 else everything for n in range(len(parts))]
+    known = [frozenset(given) if n == 0 else everything for n in range(len(parts))]
     suspects: set[str] = set()
     changed = True
     while changed:
@@ -219,8 +292,8 @@ def maybe_undefined(parts: Sequence[Segment]) -> frozenset[str]:
                 if step.instr.guard is None:
                     defined.update(r.name for r in registers_written(step))
             for n in part.successors:
-                if not known[n] <= defined:
-                    known[n] = known[n] & defined
+                if not known[n - first] <= defined:
+                    known[n - first] = known[n - first] & defined
                     changed = True
     for part, before in zip(parts, known, strict=True):
         defined = set(before)

@@ -1,1 +1,175 @@
-"""Clusters of CTAs (PTX ISA, "barrier.cluster", "mapa", "getctarank")."""
+"""Clusters of CTAs, fences between proxies, and the order of dependent grids (PTX ISA,
+"barrier.cluster", "mapa", "getctarank", "membar", "griddepcontrol").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ptxgen.isa.control import SYNCHRONIZATION
+from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.types import u32, u64
+
+if TYPE_CHECKING:
+    from ptxgen.isa.machine import Lanes, Machine
+
+MOVES: Final = "Data Movement and Conversion Instructions"
+_SM90: Final[dict[str, Any]] = {"ptx": (7, 8), "sm": 90}
+_PTX80: Final = gate(ptx=(8, 0), sm=90)
+
+# ---------------------------------------- shared memory of other CTAs
+
+
+@inst(
+    "mapa{.space}.type d, a, b:u32", name="mapa", space=("shared::cluster",), type=(u32, u64),
+    effect=Effect.ADDRESS, section=f"{MOVES}: mapa", **_SM90,
+)  # fmt: skip
+def mapa(machine: Machine, a: Lanes, b: Lanes, *, space: str | None) -> Lanes:
+    """d = the address of the place a of shared memory in the CTA of rank b of the cluster; without
+    .shared::cluster, both are generic addresses.
+    """
+    del space  # a generic address says itself that it is one
+    return machine.map_shared(a, b)
+
+
+@inst(
+    "getctarank{.space}.type d:u32, a", name="getctarank", space=("shared::cluster",),
+    type=(u32, u64), effect=Effect.ADDRESS, section=f"{MOVES}: getctarank", **_SM90,
+)  # fmt: skip
+def getctarank(machine: Machine, a: Lanes, *, space: str | None) -> Lanes:
+    """d = the rank in the cluster of the CTA that has the shared memory at a; without
+    .shared::cluster, a is a generic address.
+    """
+    if space is None:
+        a = machine.convert_address("shared", a, to_space=True)
+    return machine.shared_rank(a)
+
+
+# ---------------------------------------- barrier.cluster
+
+
+@inst(
+    "barrier.cluster.arrive{.sem}{.aligned}", name="barrier_cluster_arrive",
+    sem={"release": _PTX80, "relaxed": _PTX80}, effect=Effect.BARRIER,
+    section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
+)  # fmt: skip
+def barrier_cluster_arrive(machine: Machine, *, sem: str | None, aligned: bool) -> tuple[()]:
+    """Arrive at the barrier of the cluster, without waiting."""
+    del sem, aligned
+    machine.cluster_arrive()
+    return ()
+
+
+@inst(
+    "barrier.cluster.wait{.sem}{.aligned}", name="barrier_cluster_wait", sem={"acquire": _PTX80},
+    effect=Effect.BARRIER, section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
+)  # fmt: skip
+def barrier_cluster_wait(machine: Machine, *, sem: str | None, aligned: bool) -> tuple[()]:
+    """Wait until all threads of the cluster have arrived at its barrier."""
+    del sem, aligned
+    machine.cluster_wait()
+    return ()
+
+
+# ---------------------------------------- fences
+
+
+@inst(
+    "fence.proxy.kind", name="fence_proxy",
+    kind={"alias": gate(ptx=(7, 5), sm=70), "async": _PTX80}, ptx=(7, 5), sm=70,
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_proxy(machine: Machine, *, kind: str) -> tuple[()]:
+    """Order accesses through ordinary instructions and those through the proxy."""
+    machine.fence(f"proxy.{kind}")
+    return ()
+
+
+@inst(
+    "fence.proxy.async.space", name="fence_proxy_async",
+    space=("global", "shared::cta", "shared::cluster"), ptx=(8, 0), sm=90,
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_proxy_async(machine: Machine, *, space: str) -> tuple[()]:
+    """Order accesses to the space through ordinary instructions and through asynchronous ones."""
+    del space
+    machine.fence("proxy.async")
+    return ()
+
+
+@inst(
+    "fence.proxy.tensormap::generic.release.scope", name="fence_proxy_tensormap_release",
+    scope=("cta", "cluster", "gpu", "sys"), ptx=(8, 3), sm=90,
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_proxy_tensormap_release(machine: Machine, *, scope: str) -> tuple[()]:
+    """Let the tensor maps that this thread wrote be used in the scope after an acquire there."""
+    machine.fence(scope)
+    return ()
+
+
+@inst(
+    "fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128",
+    name="fence_proxy_tensormap_acquire", scope=("cta", "cluster", "gpu", "sys"),
+    ptx=(8, 3), sm=90, effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) -> tuple[()]:
+    """Use the tensor map at addr as it was written before a release in the scope."""
+    del addr
+    machine.fence(scope)
+    return ()
+
+
+@inst(
+    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
+    name="fence_proxy_async_acquire", ptx=(8, 6), sm=90,
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_proxy_async_acquire(machine: Machine) -> tuple[()]:
+    """As fence.proxy.async, for what mbarriers of the cluster order: the side that waits."""
+    machine.fence("proxy.async")
+    return ()
+
+
+@inst(
+    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster",
+    name="fence_proxy_async_release", ptx=(8, 6), sm=90,
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_proxy_async_release(machine: Machine) -> tuple[()]:
+    """As fence.proxy.async, for what mbarriers of the cluster order: the side that arrives."""
+    machine.fence("proxy.async")
+    return ()
+
+
+@inst(
+    "fence.mbarrier_init.release.cluster", name="fence_mbarrier_init", ptx=(8, 0), sm=90,
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
+)  # fmt: skip
+def fence_mbarrier_init(machine: Machine) -> tuple[()]:
+    """Let the cluster see the mbarriers that this thread made, after its next barrier."""
+    machine.fence("cluster")
+    return ()
+
+
+# ---------------------------------------- dependent grids
+
+
+@inst(
+    "griddepcontrol.wait", name="griddepcontrol_wait", effect=Effect.FENCE,
+    section=f"{SYNCHRONIZATION}: griddepcontrol", **_SM90,
+)  # fmt: skip
+def griddepcontrol_wait(machine: Machine) -> tuple[()]:
+    """Wait until the grids that this one depends on are complete, and see what they wrote."""
+    machine.fence("gpu")
+    return ()
+
+
+@inst(
+    "griddepcontrol.launch_dependents", name="griddepcontrol_launch_dependents",
+    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: griddepcontrol", **_SM90,
+)  # fmt: skip
+def griddepcontrol_launch_dependents(machine: Machine) -> tuple[()]:
+    """Let the grids that depend on this one begin, once all its CTAs say so or are complete."""
+    del machine  # grids run one after another
+    return ()

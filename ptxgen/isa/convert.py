@@ -1,7 +1,8 @@
 """Conversions (PTX ISA, "Data Movement and Conversion Instructions: cvt").
 
 Rows are one per kind of conversion, because the legal roundings differ. `dtype` is the type of the
-result, `atype` that of the operand. Integers of 8 bits live in 16-bit registers.
+result, `atype` that of the operand. Integers of 8 bits live in 16-bit registers. What is narrower
+than 16 bits is in `narrow`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from ptxgen.types import ScalarType
 
 CVT: Final = "Data Movement and Conversion Instructions: cvt"
+PACK: Final = "Data Movement and Conversion Instructions: cvt.pack"
 INTEGERS: Final = (u32, s32, u64, s64, u16, s16, u8, s8)
+BF16_INTEGERS: Final = (u32, s32, u64, s64, u16, s16)  # ptxas 13.0 converts no 8 bits to bf16
 TO_INTEGER: Final = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}  # printed name: rounding
 _HOPPER: Final = gate(ptx=(7, 8), sm=90)
 
@@ -77,162 +80,339 @@ for _dtype in INTEGERS:
     )(_cvt_sat)
 
 
+_BITS_OF_PACKED: Final = {"u8": 8, "s8": 8, "u4": 4, "s4": 4, "u2": 2, "s2": 2}
+
+
+def _packed(a: Lanes, b: Lanes, dtype: str, bits: int) -> Lanes:
+    low = -(1 << (bits - 1)) if dtype.startswith("s") else 0
+    high = low + (1 << bits) - 1
+    mask = np.uint32((1 << bits) - 1)
+    upper, lower = (
+        np.bitwise_and(np.clip(x, np.int32(low), np.int32(high)).view(np.uint32), mask)
+        for x in (a, b)
+    )
+    packed: Lanes = np.bitwise_or(np.left_shift(upper, np.uint32(bits)), lower)
+    return packed
+
+
+@inst(
+    "cvt.pack.sat.dtype.s32 d:b32, a:s32, b:s32", name="cvt_pack",
+    dtype=("u16", "s16"), ptx=(6, 5), sm=72, section=PACK,
+)  # fmt: skip
+def cvt_pack_16(a: Lanes, b: Lanes, *, dtype: str) -> Lanes:
+    """d = a in the upper and b in the lower half, each limited to the range of dtype."""
+    return _packed(a, b, dtype, 16)
+
+
+@inst(
+    "cvt.pack.sat.dtype.s32.b32 d:b32, a:s32, b:s32, c:b32", name="cvt_pack",
+    dtype=tuple(_BITS_OF_PACKED), ptx=(6, 5), sm=75, section=PACK,
+)  # fmt: skip
+def cvt_pack_small(a: Lanes, b: Lanes, c: Lanes, *, dtype: str) -> Lanes:
+    """d = b in the lowest bits and a above it, each limited to the range of dtype, and c shifted
+    left above both.
+    """
+    bits = _BITS_OF_PACKED[dtype]
+    shifted: Lanes = np.left_shift(c, np.uint32(2 * bits))
+    return np.bitwise_or(shifted, _packed(a, b, dtype, bits))
+
+
 # ---------------------------------------- integers and floats
 
 
 @inst(
-    "cvt.rnd.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS,
-    dtype=(f32, f64, f16),
-    atype=INTEGERS,
-    section=CVT,
-)
-def cvt_from_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
+    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
+    rnd=ROUNDINGS, dtype=(f32,), atype=INTEGERS, section=CVT,
+)  # fmt: skip
+def cvt_f32_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
+    """d = a, rounded once; .ftz changes nothing."""
+    del ftz  # no integer is subnormal
+    return numeric.saturate(numeric.from_integer(a, f32, rnd), sat)
+
+
+@inst(
+    "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
+    rnd=ROUNDINGS, dtype=(f64, f16), atype=INTEGERS, section=CVT,
+)  # fmt: skip
+def cvt_from_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a, rounded once."""
-    return numeric.from_integer(a, dtype, rnd)
-
-
-@inst(
-    "cvt.rnd{.ftz}.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER),
-    dtype=INTEGERS,
-    atype=(f32,),
-    section=CVT,
-)
-def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, dtype: ScalarType) -> Lanes:
-    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
-    bit for 64 bits.
-    """
-    return numeric.to_integer(numeric.flush(a, ftz), dtype, TO_INTEGER[rnd])
+    return numeric.saturate(numeric.from_integer(a, dtype, rnd), sat)
 
 
 @inst(
     "cvt.rnd.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER),
-    dtype=INTEGERS,
-    atype=(f64, f16),
-    section=CVT,
-)
-def cvt_wide_to_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
-    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
-    bit for 64 bits or f64.
-    """
-    return numeric.to_integer(a, dtype, TO_INTEGER[rnd])
+    rnd=ROUNDINGS, dtype=(bf16,), atype=BF16_INTEGERS, ptx=(7, 8), sm=90, section=CVT,
+)  # fmt: skip
+def cvt_bf16_integer(a: Lanes, *, rnd: str) -> Lanes:
+    """d = a, rounded once."""
+    return numeric.from_integer(a, bf16, rnd)
 
 
 @inst(
     "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER),
-    dtype=(f32,),
-    atype=(f32,),
-    section=CVT,
-)
+    rnd=tuple(TO_INTEGER), dtype=INTEGERS, atype=(f32,), section=CVT,
+)  # fmt: skip
+def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool, dtype: ScalarType) -> Lanes:
+    """d = a rounded to an integer and limited to the range of dtype, with or without .sat; NaN
+    gives 0, or only the top bit for 64 bits.
+    """
+    del sat
+    return numeric.to_integer(numeric.flush(a, ftz), dtype, TO_INTEGER[rnd])
+
+
+@inst(
+    "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
+    rnd=tuple(TO_INTEGER), dtype=INTEGERS, atype=(f64, f16), section=CVT,
+)  # fmt: skip
+def cvt_wide_to_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lanes:
+    """d = a rounded to an integer and limited to the range of dtype, with or without .sat; NaN
+    gives 0, or only the top bit for 64 bits or f64.
+    """
+    del sat
+    return numeric.to_integer(a, dtype, TO_INTEGER[rnd])
+
+
+@inst(
+    "cvt.rnd.dtype.atype d:dtype, a:atype",
+    rnd=tuple(TO_INTEGER), dtype=BF16_INTEGERS, atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
+)  # fmt: skip
+def cvt_bf16_to_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
+    """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
+    bit for 64 bits.
+    """
+    return numeric.to_integer(a, dtype, TO_INTEGER[rnd])
+
+
+# ---------------------------------------- floats of one type
+
+
+@inst(
+    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
+    rnd=tuple(TO_INTEGER), dtype=(f32,), atype=(f32,), section=CVT,
+)  # fmt: skip
 def cvt_integral_f32(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a rounded to an integral value, still as a floating-point number."""
     return numeric.finish(numeric.integral(numeric.flush(a, ftz), TO_INTEGER[rnd]), ftz, sat)
 
 
+def _integral(a: Lanes, *, rnd: str, sat: bool) -> Lanes:
+    """d = a rounded to an integral value, still as a floating-point number."""
+    return numeric.saturate(numeric.integral(a, TO_INTEGER[rnd]), sat)
+
+
+def _same(a: Lanes, *, sat: bool) -> Lanes:
+    """d = a; with .sat limited to [0, 1]."""
+    return numeric.saturate(a, sat)
+
+
+for _type in (f64, f16):
+    inst(
+        "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
+        rnd=tuple(TO_INTEGER), dtype=(_type,), atype=(_type,), section=CVT,
+    )(_integral)  # fmt: skip
+    inst("cvt{.sat}.dtype.atype d:dtype, a:atype", dtype=(_type,), atype=(_type,), section=CVT)(
+        _same
+    )
+
+
+@inst("cvt{.ftz}{.sat}.dtype.atype d:dtype, a:atype", dtype=(f32,), atype=(f32,), section=CVT)
+def cvt_f32_f32(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
+    """d = a; with .sat limited to [0, 1]."""
+    return numeric.finish(a, ftz, sat)
+
+
 @inst(
     "cvt.rnd.dtype.atype d:dtype, a:atype",
-    rnd=tuple(TO_INTEGER),
-    dtype=(f64,),
-    atype=(f64,),
-    section=CVT,
-)
-def cvt_integral_f64(a: Lanes, *, rnd: str) -> Lanes:
+    rnd=tuple(TO_INTEGER), dtype=(bf16,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
+)  # fmt: skip
+def cvt_integral_bf16(a: Lanes, *, rnd: str) -> Lanes:
     """d = a rounded to an integral value, still as a floating-point number."""
     return numeric.integral(a, TO_INTEGER[rnd])
 
 
-# ---------------------------------------- floats
+@inst(
+    "cvt.dtype.atype d:dtype, a:atype",
+    dtype=(bf16,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
+)  # fmt: skip
+def cvt_bf16_bf16(a: Lanes) -> Lanes:
+    """d = a."""
+    return a
+
+
+# ---------------------------------------- floats of two types
 
 
 @inst(
     "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS,
-    dtype=(f32,),
-    atype=(f64,),
-    section=CVT,
-)
+    rnd=ROUNDINGS, dtype=(f32,), atype=(f64,), section=CVT,
+)  # fmt: skip
 def cvt_f32_f64(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a, rounded once."""
     return numeric.finish(numeric.narrow(a, f32, rnd), ftz, sat)
 
 
-@inst("cvt{.ftz}.dtype.atype d:dtype, a:atype", dtype=(f64,), atype=(f32,), section=CVT)
-def cvt_f64_f32(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = a, exactly."""
-    return numeric.widen(numeric.flush(a, ftz), f64)
+@inst("cvt{.ftz}{.sat}.dtype.atype d:dtype, a:atype", dtype=(f64,), atype=(f32,), section=CVT)
+def cvt_f64_f32(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
+    """d = a, exactly; with .sat limited to [0, 1]."""
+    return numeric.saturate(numeric.widen(numeric.flush(a, ftz), f64), sat)
 
 
 @inst(
-    "cvt.rnd.dtype.atype d:dtype, a:atype", rnd=ROUNDINGS, dtype=(f16,), atype=(f64,), section=CVT
-)
-def cvt_f16_f64(a: Lanes, *, rnd: str) -> Lanes:
+    "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
+    rnd=ROUNDINGS, dtype=(f16,), atype=(f64,), section=CVT,
+)  # fmt: skip
+def cvt_f16_f64(a: Lanes, *, rnd: str, sat: bool) -> Lanes:
     """d = a, rounded once."""
-    return numeric.canonical_narrow(numeric.narrow(a, f16, rnd))
+    return numeric.saturate(_narrowed(a, f16, rnd), sat)
 
 
-@inst("cvt.dtype.atype d:dtype, a:atype", dtype=(f64,), atype=(f16,), section=CVT)
-def cvt_f64_f16(a: Lanes) -> Lanes:
-    """d = a, exactly."""
+@inst("cvt{.sat}.dtype.atype d:dtype, a:atype", dtype=(f64,), atype=(f16,), section=CVT)
+def cvt_f64_f16(a: Lanes, *, sat: bool) -> Lanes:
+    """d = a, exactly; with .sat limited to [0, 1]."""
+    return numeric.saturate(numeric.widen(a, f64), sat)
+
+
+@inst("cvt{.ftz}{.sat}.dtype.atype d:dtype, a:atype", dtype=(f32,), atype=(f16,), section=CVT)
+def cvt_f32_f16(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
+    """d = a, exactly; with .sat limited to [0, 1]. No f16 becomes a subnormal f32, so .ftz changes
+    nothing.
+    """
+    del ftz
+    return numeric.saturate(numeric.widen(a, f32), sat)
+
+
+@inst(
+    "cvt{.rnd}{.ftz}.dtype.atype d:dtype, a:atype",
+    rnd=ROUNDINGS, ftz={True: _HOPPER}, dtype=(f32,), atype=(bf16,), ptx=(7, 1), sm=80, section=CVT,
+)  # fmt: skip
+def cvt_f32_bf16(a: Lanes, *, rnd: str | None, ftz: bool | None) -> Lanes:
+    """d = a, exactly, whatever the rounding."""
+    del rnd
+    return numeric.flush(numeric.widen(a, f32), bool(ftz))
+
+
+@inst(
+    "cvt{.rnd}.dtype.atype d:dtype, a:atype",
+    rnd=ROUNDINGS, dtype=(f64,), atype=(bf16,), ptx=(7, 8), sm=90, section=CVT,
+)  # fmt: skip
+def cvt_f64_bf16(a: Lanes, *, rnd: str | None) -> Lanes:
+    """d = a, exactly, whatever the rounding."""
+    del rnd
     return numeric.widen(a, f64)
 
 
-@inst("cvt{.ftz}.dtype.atype d:dtype, a:atype", dtype=(f32,), atype=(f16,), section=CVT)
-def cvt_f32_f16(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = a, exactly; no f16 becomes a subnormal f32, so .ftz changes nothing."""
-    return numeric.finish(numeric.widen(a, f32), ftz)
-
-
 @inst(
-    "cvt.dtype.atype d:dtype, a:atype", dtype=(f32,), atype=(bf16,), ptx=(7, 1), sm=80, section=CVT
-)
-def cvt_f32_bf16(a: Lanes) -> Lanes:
-    """d = a, exactly."""
-    return numeric.widen(a, f32)
+    "cvt.rnd{.ftz}{.sat}.dtype.atype d:dtype, a:atype",
+    rnd=ROUNDINGS, dtype=(f16,), atype=(f32,), section=CVT,
+)  # fmt: skip
+def cvt_f16_f32(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
+    """d = a, rounded once."""
+    return numeric.saturate(_narrowed(numeric.flush(a, ftz), f16, rnd), sat)
 
 
 @inst(
     "cvt.rnd{.ftz}.dtype.atype d:dtype, a:atype",
-    rnd=ROUNDINGS,
-    dtype=(f16,),
-    atype=(f32,),
-    section=CVT,
-)
-def cvt_f16_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
+    rnd=ROUNDINGS, dtype=(bf16,), atype=(f32,), ptx=(7, 0), sm=80, section=CVT,
+)  # fmt: skip
+def cvt_bf16_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = a, rounded once."""
-    return _narrowed(numeric.flush(a, ftz), f16, rnd, relu=False)
+    return _narrowed(numeric.flush(a, ftz), bf16, rnd)
+
+
+def _between(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
+    """d = a, rounded once."""
+    return _narrowed(a, dtype, rnd)
+
+
+for _dtype, _atype in ((bf16, f64), (bf16, f16), (f16, bf16)):
+    inst(
+        "cvt.rnd.dtype.atype d:dtype, a:atype",
+        rnd=ROUNDINGS, dtype=(_dtype,), atype=(_atype,), ptx=(7, 8), sm=90, section=CVT,
+    )(_between)  # fmt: skip
+
+
+# ---------------------------------------- floats limited: .relu and .satfinite
+
+# ptxas takes the two modifiers in either order, and so do the rows.
+_RELU: Final = ("rn", "rz")
+_FINITE: Final = {True: gate(ptx=(8, 1))}
 
 
 @inst(
-    "cvt.rnd.relu.dtype.atype d:dtype, a:atype",
-    rnd=("rn", "rz"), relu=(True,), dtype=(f16,), atype=(f32,), ptx=(7, 0), sm=80, section=CVT,
+    "cvt.rnd.relu{.satfinite}.dtype.atype d:dtype, a:atype",
+    rnd=_RELU, relu=(True,), satfinite=_FINITE, dtype=(f16, bf16), atype=(f32,),
+    ptx=(7, 0), sm=80, section=CVT,
 )  # fmt: skip
-def cvt_relu_f16_f32(a: Lanes, *, rnd: str, relu: bool) -> Lanes:
-    """d = max(a, 0), rounded once; NaN stays NaN."""
-    return _narrowed(a, f16, rnd, relu)
-
-
-@inst(
-    "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype",
-    rnd=("rn", "rz"), dtype=(bf16,), atype=(f32,), ptx=(7, 0), sm=80, section=CVT,
-)  # fmt: skip
-def cvt_bf16_f32(a: Lanes, *, rnd: str, relu: bool) -> Lanes:
-    """d = a, rounded once; with .relu max(d, 0), where NaN stays NaN."""
-    return _narrowed(a, bf16, rnd, relu)
-
-
-@inst(
-    "cvt.rnd{.relu}.dtype.atype d:dtype, a:atype, b:atype",
-    rnd=("rn", "rz"), dtype=(f16x2, bf16x2), atype=(f32,), ptx=(7, 0), sm=80, section=CVT,
-)  # fmt: skip
-def cvt_pack(a: Lanes, b: Lanes, *, rnd: str, relu: bool, dtype: ScalarType) -> Lanes:
-    """d = a in the upper and b in the lower half, each rounded once; with .relu max(d, 0), where
-    NaN stays NaN.
+def cvt_relu(a: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: ScalarType) -> Lanes:
+    """d = max(a, 0), rounded once; NaN stays NaN. With .satfinite infinity becomes the largest
+    number.
     """
+    return _narrowed(a, dtype, rnd, relu=relu, satfinite=bool(satfinite))
+
+
+@inst(
+    "cvt.rnd.satfinite.relu.dtype.atype d:dtype, a:atype",
+    rnd=_RELU, satfinite=(True,), relu=(True,), dtype=(f16, bf16), atype=(f32,),
+    ptx=(8, 1), sm=80, section=CVT,
+)  # fmt: skip
+def cvt_finite_relu(a: Lanes, *, rnd: str, relu: bool, satfinite: bool, dtype: ScalarType) -> Lanes:
+    """d = max(a, 0), rounded once; NaN stays NaN, infinity becomes the largest number."""
+    return _narrowed(a, dtype, rnd, relu=relu, satfinite=satfinite)
+
+
+@inst(
+    "cvt.rnd.satfinite.dtype.atype d:dtype, a:atype",
+    rnd=_RELU, satfinite=(True,), dtype={f16: None, bf16: gate(sm=80)}, atype=(f32,),
+    ptx=(8, 1), section=CVT,
+)  # fmt: skip
+def cvt_finite(a: Lanes, *, rnd: str, satfinite: bool, dtype: ScalarType) -> Lanes:
+    """d = a, rounded once; an infinity becomes the largest number of its sign."""
+    return _narrowed(a, dtype, rnd, satfinite=satfinite)
+
+
+@inst(
+    "cvt.rnd{.relu}{.satfinite}.dtype.atype d:dtype, a:atype, b:atype",
+    rnd=_RELU, satfinite=_FINITE, dtype=(f16x2, bf16x2), atype=(f32,),
+    ptx=(7, 0), sm=80, section=CVT,
+)  # fmt: skip
+def cvt_pair(
+    a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool | None, dtype: ScalarType
+) -> Lanes:
+    """d = a in the upper and b in the lower half, each rounded once; with .relu max(d, 0), where
+    NaN stays NaN. With .satfinite an infinity becomes the largest number of its sign.
+    """
+    return _pair(a, b, dtype, rnd, relu, bool(satfinite))
+
+
+@inst(
+    "cvt.rnd.satfinite.relu.dtype.atype d:dtype, a:atype, b:atype",
+    rnd=_RELU, satfinite=(True,), relu=(True,), dtype=(f16x2, bf16x2), atype=(f32,),
+    ptx=(8, 1), sm=80, section=CVT,
+)  # fmt: skip
+def cvt_pair_finite_relu(
+    a: Lanes, b: Lanes, *, rnd: str, relu: bool, satfinite: bool, dtype: ScalarType
+) -> Lanes:
+    """d = max(a, 0) in the upper and max(b, 0) in the lower half, each rounded once; NaN stays NaN,
+    infinity becomes the largest number.
+    """
+    return _pair(a, b, dtype, rnd, relu, satfinite)
+
+
+def _pair(a: Lanes, b: Lanes, dtype: ScalarType, rnd: str, relu: bool, satfinite: bool) -> Lanes:
     element = f16 if dtype is f16x2 else bf16
-    return numeric.join(_narrowed(b, element, rnd, relu), _narrowed(a, element, rnd, relu))
+    low, high = (_narrowed(x, element, rnd, relu=relu, satfinite=satfinite) for x in (b, a))
+    return numeric.join(low, high)
+
+
+def _narrowed(
+    a: Lanes, type: ScalarType, rnd: str, *, relu: bool = False, satfinite: bool = False
+) -> Lanes:
+    exact = numeric.finite(a, type.name) if satfinite else a
+    narrowed = numeric.canonical_narrow(numeric.narrow(exact, type, rnd))
+    return numeric.relu(narrowed) if relu else narrowed
+
+
+# ---------------------------------------- tf32
 
 
 @inst(
@@ -243,9 +423,51 @@ def cvt_tf32(a: Lanes, *, rnd: str) -> Lanes:
     """d = a rounded once to 11 significant bits, as the bits of an f32; .rna rounds ties away from
     zero.
     """
-    return numeric.to_tf32(a, rnd).view(np.uint32)
+    return _tf32(a, rnd)
 
 
-def _narrowed(a: Lanes, type: ScalarType, rnd: str, relu: bool) -> Lanes:
-    narrowed = numeric.canonical_narrow(numeric.narrow(a, type, rnd))
-    return numeric.relu(narrowed) if relu else narrowed
+@inst(
+    "cvt.rna.satfinite.tf32.f32 d:b32, a:f32", name="cvt_tf32",
+    rna=("rna",), satfinite=(True,), ptx=(8, 1), sm=80, section=CVT,
+)  # fmt: skip
+def cvt_tf32_rna_finite(a: Lanes, *, rna: str, satfinite: bool) -> Lanes:
+    """d = a rounded once to 11 significant bits, ties away from zero, as the bits of an f32; an
+    infinity becomes the largest number of its sign.
+    """
+    return _tf32(a, rna, satfinite=satfinite)
+
+
+@inst(
+    "cvt.rnd.relu.tf32.f32 d:b32, a:f32", name="cvt_tf32",
+    rnd=_RELU, relu=(True,), ptx=(7, 8), sm=90, section=CVT,
+)  # fmt: skip
+def cvt_tf32_relu(a: Lanes, *, rnd: str, relu: bool) -> Lanes:
+    """d = max(a, 0) rounded once to 11 significant bits, as the bits of an f32; NaN stays NaN."""
+    return _tf32(a, rnd, relu=relu)
+
+
+@inst(
+    "cvt.rnd.satfinite{.relu}.tf32.f32 d:b32, a:f32", name="cvt_tf32",
+    rnd=_RELU, satfinite=(True,), ptx=(8, 6), sm=100, section=CVT,
+)  # fmt: skip
+def cvt_tf32_finite(a: Lanes, *, rnd: str, satfinite: bool, relu: bool) -> Lanes:
+    """d = a rounded once to 11 significant bits, as the bits of an f32; an infinity becomes the
+    largest number of its sign; with .relu max(d, 0), where NaN stays NaN.
+    """
+    return _tf32(a, rnd, satfinite=satfinite, relu=relu)
+
+
+@inst(
+    "cvt.rnd.relu.satfinite.tf32.f32 d:b32, a:f32", name="cvt_tf32",
+    rnd=_RELU, relu=(True,), satfinite=(True,), ptx=(8, 6), sm=100, section=CVT,
+)  # fmt: skip
+def cvt_tf32_relu_finite(a: Lanes, *, rnd: str, relu: bool, satfinite: bool) -> Lanes:
+    """d = max(a, 0) rounded once to 11 significant bits, as the bits of an f32; NaN stays NaN,
+    infinity becomes the largest number.
+    """
+    return _tf32(a, rnd, satfinite=satfinite, relu=relu)
+
+
+def _tf32(a: Lanes, rnd: str, *, satfinite: bool = False, relu: bool = False) -> Lanes:
+    rounded = numeric.to_tf32(numeric.finite(a, "tf32") if satfinite else a, rnd)
+    return (numeric.relu(rounded) if relu else rounded).view(np.uint32)

@@ -1,7 +1,7 @@
-"""Floating-point arithmetic (PTX ISA, "Floating-Point Instructions" and "Half Precision
-Floating-Point Instructions").
+"""Single- and double-precision arithmetic (PTX ISA, "Floating-Point Instructions").
 
-The rounding is always printed: without it the assembler may fuse a product and a sum. Approximate
+Rows with a rounding come first, so that generated code prints it: without one the rounding is to
+nearest, too, but the assembler may fuse a product and a sum. Here it never does. Approximate
 instructions mean the correctly rounded result, flushed as the modifier says; `max_ulp` says how far
 the GPU may be from it (infinite where the manual bounds only the absolute error: see `accuracy`).
 """
@@ -17,34 +17,15 @@ import numpy as np
 from ptxgen.isa import numeric
 from ptxgen.isa.numeric import ROUNDINGS, quiet
 from ptxgen.isa.spec import gate, inst
-from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, f64
+from ptxgen.types import bf16, f16, f32, f64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
-    from ptxgen.types import ScalarType
 
 FLOAT: Final = "Floating-Point Instructions"
-HALF: Final = "Half Precision Floating-Point Instructions"
+MIXED: Final = "Mixed Precision Floating-Point Instructions"
 _ONE_F32: Final[Any] = np.float32(1)
 _ONE_F64: Final[Any] = np.float64(1)
-NARROW: Final = ("rn",)  # 16-bit arithmetic has no other rounding
-HALVES: Final = {f16x2: f16, bf16x2: bf16}
-
-
-def _each_half(x2: bool, type: ScalarType, function: Callable[..., Lanes], *lanes: Lanes) -> Lanes:
-    """`function` of 16-bit lanes, applied to both halves when the lanes are packed pairs."""
-    if not x2:
-        return numeric.canonical_narrow(function(*lanes))
-    split = [numeric.halves(x, type) for x in lanes]
-    return numeric.join(
-        *(numeric.canonical_narrow(function(*half)) for half in zip(*split, strict=True))
-    )
-
-
-def _scalar(type: ScalarType) -> tuple[bool, ScalarType]:
-    """Whether a 16-bit type is a packed pair, and the type of its elements."""
-    return type in HALVES, HALVES.get(type, type)
-
 
 # ---------------------------------------- add, sub, mul, fma
 
@@ -63,6 +44,20 @@ def add_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     return numeric.add_f64(a, b, rnd)
 
 
+@inst("add{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: add")
+def add_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
+    """d = a + b, rounded once, to nearest."""
+    return numeric.finish(
+        numeric.add_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), "rn"), ftz, sat
+    )
+
+
+@inst("add.f64 d, a, b", sm=13, section=f"{FLOAT}: add")
+def add_f64_default(a: Lanes, b: Lanes) -> Lanes:
+    """d = a + b, rounded once, to nearest."""
+    return numeric.add_f64(a, b, "rn")
+
+
 @inst("sub.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: sub")
 def sub_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a - b, rounded once."""
@@ -77,6 +72,20 @@ def sub_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     return numeric.add_f64(a, -b, rnd)
 
 
+@inst("sub{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: sub")
+def sub_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
+    """d = a - b, rounded once, to nearest."""
+    return numeric.finish(
+        numeric.add_f32(numeric.flush(a, ftz), -numeric.flush(b, ftz), "rn"), ftz, sat
+    )
+
+
+@inst("sub.f64 d, a, b", sm=13, section=f"{FLOAT}: sub")
+def sub_f64_default(a: Lanes, b: Lanes) -> Lanes:
+    """d = a - b, rounded once, to nearest."""
+    return numeric.add_f64(a, -b, "rn")
+
+
 @inst("mul.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: mul")
 def mul_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a * b, rounded once."""
@@ -89,6 +98,20 @@ def mul_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 def mul_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     """d = a * b, rounded once."""
     return numeric.mul_f64(a, b, rnd)
+
+
+@inst("mul{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: mul")
+def mul_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
+    """d = a * b, rounded once, to nearest."""
+    return numeric.finish(
+        numeric.mul_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), "rn"), ftz, sat
+    )
+
+
+@inst("mul.f64 d, a, b", sm=13, section=f"{FLOAT}: mul")
+def mul_f64_default(a: Lanes, b: Lanes) -> Lanes:
+    """d = a * b, rounded once, to nearest."""
+    return numeric.mul_f64(a, b, "rn")
 
 
 @inst(
@@ -106,144 +129,103 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
     return numeric.fma_f64(a, b, c, rnd)
 
 
-_F16: Final = {f16: None, f16x2: None}
-_BF16: Final = {bf16: None, bf16x2: None}
-
-
 @inst(
-    "add.rnd{.ftz}{.sat}.type d, a, b",
-    rnd=NARROW,
-    type=_F16,
-    ptx=(4, 2),
-    sm=53,
-    section=f"{HALF}: add",
+    "mad.rnd{.ftz}{.sat}.f32 d, a, b, c", rnd=ROUNDINGS, ptx=(2, 0), sm=20, section=f"{FLOAT}: mad"
 )
-def add_f16(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a + b, rounded once."""
-    return _f16(type, ftz, sat, lambda x, y: numeric.add_narrow(x, y, f16, rnd), a, b)
+def mad_f32(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
+    """d = a * b + c, rounded once: the same as fma."""
+    a, b, c = (numeric.flush(x, ftz) for x in (a, b, c))
+    return numeric.finish(numeric.fma_f32(a, b, c, rnd), ftz, sat)
 
 
-@inst("add.rnd.type d, a, b", rnd=NARROW, type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: add")
-def add_bf16(a: Lanes, b: Lanes, *, rnd: str, type: ScalarType) -> Lanes:
-    """d = a + b, rounded once."""
-    return _bf16(type, lambda x, y: numeric.add_narrow(x, y, bf16, rnd), a, b)
+@inst("mad.rnd.f64 d, a, b, c", rnd=ROUNDINGS, sm=13, ptx=(1, 4), section=f"{FLOAT}: mad")
+def mad_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
+    """d = a * b + c, rounded once: the same as fma."""
+    return numeric.fma_f64(a, b, c, rnd)
 
 
-@inst(
-    "sub.rnd{.ftz}{.sat}.type d, a, b",
-    rnd=NARROW,
-    type=_F16,
-    ptx=(4, 2),
-    sm=53,
-    section=f"{HALF}: sub",
-)
-def sub_f16(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a - b, rounded once."""
-    return _f16(type, ftz, sat, lambda x, y: numeric.add_narrow(x, -y, f16, rnd), a, b)
+# ---------------------------------------- pairs of f32 in 64 bits
 
 
-@inst("sub.rnd.type d, a, b", rnd=NARROW, type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: sub")
-def sub_bf16(a: Lanes, b: Lanes, *, rnd: str, type: ScalarType) -> Lanes:
-    """d = a - b, rounded once."""
-    return _bf16(type, lambda x, y: numeric.add_narrow(x, -y, bf16, rnd), a, b)
+def _pairs(function: Callable[..., Lanes], ftz: bool, *lanes: Lanes) -> Lanes:
+    """`function` of float32 lanes, twice as many, with canonical NaN."""
+    whole = np.broadcast_shapes(*(np.shape(x) for x in lanes))
+    split = [
+        numeric.flush(np.ascontiguousarray(np.broadcast_to(x, whole or (1,))).view(np.float32), ftz)
+        for x in lanes
+    ]
+    result = numeric.canonical(numeric.flush(function(*split), ftz)).view(np.uint64)
+    return result if whole else result[0]
 
 
 @inst(
-    "mul.rnd{.ftz}{.sat}.type d, a, b",
-    rnd=NARROW,
-    type=_F16,
-    ptx=(4, 2),
-    sm=53,
-    section=f"{HALF}: mul",
-)
-def mul_f16(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a * b, rounded once."""
-    return _f16(type, ftz, sat, lambda x, y: numeric.mul_narrow(x, y, f16, rnd), a, b)
-
-
-@inst("mul.rnd.type d, a, b", rnd=NARROW, type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: mul")
-def mul_bf16(a: Lanes, b: Lanes, *, rnd: str, type: ScalarType) -> Lanes:
-    """d = a * b, rounded once."""
-    return _bf16(type, lambda x, y: numeric.mul_narrow(x, y, bf16, rnd), a, b)
-
-
-@inst(
-    "fma.rnd{.ftz}{.sat}.type d, a, b, c",
-    rnd=NARROW,
-    type=_F16,
-    ptx=(4, 2),
-    sm=53,
-    section=f"{HALF}: fma",
-)
-def fma_f16(
-    a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType
-) -> Lanes:
-    """d = a * b + c, rounded once."""
-    return _f16(type, ftz, sat, lambda x, y, z: numeric.fma_narrow(x, y, z, f16, rnd), a, b, c)
-
-
-@inst(
-    "fma.rnd{.ftz}.relu.type d, a, b, c",
-    rnd=NARROW, relu=(True,), type=_F16, ptx=(7, 0), sm=80, section=f"{HALF}: fma",
+    "add{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", name="add_f32x2",
+    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: add",
 )  # fmt: skip
-def fma_relu_f16(
-    a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, relu: bool, type: ScalarType
-) -> Lanes:
-    """d = max(a * b + c, 0), rounded once; NaN stays NaN."""
-    del relu  # always true: without it, the row above is meant
-    return _f16(
-        type,
-        ftz,
-        False,
-        lambda x, y, z: numeric.relu(numeric.fma_narrow(x, y, z, f16, rnd)),
-        a,
-        b,
-        c,
-    )
+def add_f32x2(a: Lanes, b: Lanes, *, rnd: str | None, ftz: bool) -> Lanes:
+    """d = a + b in both halves, each rounded once, to nearest by default."""
+    return _pairs(lambda x, y: numeric.add_f32(x, y, rnd or "rn"), ftz, a, b)
 
 
 @inst(
-    "fma.rnd{.relu}.type d, a, b, c",
-    rnd=NARROW,
-    type=_BF16,
-    ptx=(7, 0),
-    sm=80,
-    section=f"{HALF}: fma",
-)
-def fma_bf16(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, relu: bool, type: ScalarType) -> Lanes:
-    """d = a * b + c, rounded once; with .relu max(d, 0), where NaN stays NaN."""
-    positive = numeric.relu if relu else _same
-    return _bf16(type, lambda x, y, z: positive(numeric.fma_narrow(x, y, z, bf16, rnd)), a, b, c)
+    "sub{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", name="sub_f32x2",
+    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: sub",
+)  # fmt: skip
+def sub_f32x2(a: Lanes, b: Lanes, *, rnd: str | None, ftz: bool) -> Lanes:
+    """d = a - b in both halves, each rounded once, to nearest by default."""
+    return _pairs(lambda x, y: numeric.add_f32(x, -y, rnd or "rn"), ftz, a, b)
 
 
-def _same(x: Lanes) -> Lanes:
-    return x
+@inst(
+    "mul{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", name="mul_f32x2",
+    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: mul",
+)  # fmt: skip
+def mul_f32x2(a: Lanes, b: Lanes, *, rnd: str | None, ftz: bool) -> Lanes:
+    """d = a * b in both halves, each rounded once, to nearest by default."""
+    return _pairs(lambda x, y: numeric.mul_f32(x, y, rnd or "rn"), ftz, a, b)
 
 
-def _f16(
-    type: ScalarType, ftz: bool, sat: bool, function: Callable[..., Lanes], *lanes: Lanes
-) -> Lanes:
-    def one(*x: Lanes) -> Lanes:
-        return numeric.saturate(
-            numeric.flush(function(*(numeric.flush(y, ftz) for y in x)), ftz), sat
-        )
-
-    return _each_half(type is f16x2, f16, one, *lanes)
+@inst(
+    "fma.rnd{.ftz}.f32x2 d:b64, a:b64, b:b64, c:b64", name="fma_f32x2",
+    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: fma",
+)  # fmt: skip
+def fma_f32x2(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool) -> Lanes:
+    """d = a * b + c in both halves, each rounded once."""
+    return _pairs(lambda x, y, z: numeric.fma_f32(x, y, z, rnd), ftz, a, b, c)
 
 
-def _bf16(type: ScalarType, function: Callable[..., Lanes], *lanes: Lanes) -> Lanes:
-    return _each_half(type is bf16x2, bf16, function, *lanes)
+# ---------------------------------------- f32 with 16-bit operands
+
+
+@inst(
+    "add{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32", name="add_mixed",
+    rnd=ROUNDINGS, atype=(f16, bf16), ptx=(8, 6), sm=100, section=f"{MIXED}: add",
+)  # fmt: skip
+def add_mixed(a: Lanes, c: Lanes, *, rnd: str | None, sat: bool) -> Lanes:
+    """d = a + c, where a is widened first; rounded once, to nearest by default."""
+    return numeric.saturate(numeric.add_f32(numeric.widen(a, f32), c, rnd or "rn"), sat)
+
+
+@inst(
+    "sub{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32", name="sub_mixed",
+    rnd=ROUNDINGS, atype=(f16, bf16), ptx=(8, 6), sm=100, section=f"{MIXED}: sub",
+)  # fmt: skip
+def sub_mixed(a: Lanes, c: Lanes, *, rnd: str | None, sat: bool) -> Lanes:
+    """d = a - c, where a is widened first; rounded once, to nearest by default."""
+    return numeric.saturate(numeric.add_f32(numeric.widen(a, f32), -c, rnd or "rn"), sat)
+
+
+@inst(
+    "fma.rnd{.sat}.f32.abtype d:f32, a:abtype, b:abtype, c:f32", name="fma_mixed",
+    rnd=ROUNDINGS, abtype=(f16, bf16), ptx=(8, 6), sm=100, section=f"{MIXED}: fma",
+)  # fmt: skip
+def fma_mixed(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, sat: bool) -> Lanes:
+    """d = a * b + c, where a and b are widened first; rounded once."""
+    a, b = numeric.widen(a, f32), numeric.widen(b, f32)
+    return numeric.saturate(numeric.fma_f32(a, b, c, rnd), sat)
 
 
 # ---------------------------------------- sign, min, max
-
-
-_SIGN_GATES: Final = {
-    f16: gate(ptx=(6, 0), sm=53),
-    f16x2: gate(ptx=(6, 0), sm=53),
-}
-_ABS_GATES: Final = {f16: gate(ptx=(6, 5), sm=53), f16x2: gate(ptx=(6, 5), sm=53)}
-_BF16_GATES: Final = {bf16: gate(ptx=(7, 0), sm=80), bf16x2: gate(ptx=(7, 0), sm=80)}
 
 
 @inst("neg{.ftz}.f32 d, a", section=f"{FLOAT}: neg")
@@ -258,18 +240,6 @@ def neg_f64(a: Lanes) -> Lanes:
     return np.negative(a)
 
 
-@inst("neg{.ftz}.type d, a", type=_SIGN_GATES, section=f"{HALF}: neg")
-def neg_f16(a: Lanes, *, ftz: bool, type: ScalarType) -> Lanes:
-    """d = -a."""
-    return _sign_bits(a, type, ftz, np.bitwise_xor, 0x8000)
-
-
-@inst("neg.type d, a", type=_BF16_GATES, section=f"{HALF}: neg")
-def neg_bf16(a: Lanes, *, type: ScalarType) -> Lanes:
-    """d = -a."""
-    return _sign_bits(a, type, False, np.bitwise_xor, 0x8000)
-
-
 @inst("abs{.ftz}.f32 d, a", section=f"{FLOAT}: abs")
 def abs_f32(a: Lanes, *, ftz: bool) -> Lanes:
     """d = |a|."""
@@ -280,31 +250,6 @@ def abs_f32(a: Lanes, *, ftz: bool) -> Lanes:
 def abs_f64(a: Lanes) -> Lanes:
     """d = |a|."""
     return np.abs(a)
-
-
-@inst("abs{.ftz}.type d, a", type=_ABS_GATES, section=f"{HALF}: abs")
-def abs_f16(a: Lanes, *, ftz: bool, type: ScalarType) -> Lanes:
-    """d = |a|."""
-    return _sign_bits(a, type, ftz, np.bitwise_and, 0x7FFF)
-
-
-@inst("abs.type d, a", type=_BF16_GATES, section=f"{HALF}: abs")
-def abs_bf16(a: Lanes, *, type: ScalarType) -> Lanes:
-    """d = |a|."""
-    return _sign_bits(a, type, False, np.bitwise_and, 0x7FFF)
-
-
-def _sign_bits(a: Lanes, type: ScalarType, ftz: bool, operation: Any, mask: int) -> Lanes:
-    x2, element = _scalar(type)
-
-    def one(x: Lanes) -> Lanes:
-        bits = numeric.flush(x, ftz).view(np.uint16)
-        return operation(bits, np.uint16(mask)).view(element.dtype)  # type: ignore[no-any-return]
-
-    if not x2:
-        return one(a)
-    low, high = numeric.halves(a, element)
-    return numeric.join(one(low), one(high))
 
 
 _NAN: Final = {True: gate(ptx=(7, 0), sm=80)}
@@ -338,28 +283,42 @@ def max_f64(a: Lanes, b: Lanes) -> Lanes:
     return numeric.maximum(a, b, False)
 
 
-@inst("min{.ftz}{.NaN}.type d, a, b", type=_F16, ptx=(7, 0), sm=80, section=f"{HALF}: min")
-def min_f16(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _f16(type, ftz, False, lambda x, y: numeric.minimum(x, y, NaN), a, b)
+@inst("min{.ftz}{.NaN}.xorsign.abs.f32 d, a, b", ptx=(7, 2), sm=86, section=f"{FLOAT}: min")
+def min_xorsign_f32(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool) -> Lanes:
+    """d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
+    with .NaN makes d NaN.
+    """
+    a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
+    chosen = numeric.minimum(np.abs(a), np.abs(b), NaN)
+    return numeric.canonical(numeric.with_xor_sign(chosen, a, b))
 
 
-@inst("max{.ftz}{.NaN}.type d, a, b", type=_F16, ptx=(7, 0), sm=80, section=f"{HALF}: max")
-def max_f16(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _f16(type, ftz, False, lambda x, y: numeric.maximum(x, y, NaN), a, b)
+@inst("min{.ftz}{.NaN}{.abs}.f32 d, a, b, c", ptx=(8, 8), sm=100, section=f"{FLOAT}: min")
+def min3_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool, NaN: bool, abs: bool) -> Lanes:
+    """d = the smaller of a, b and c (-0 < +0), or with .abs of their magnitudes; a NaN is ignored,
+    or with .NaN makes d NaN.
+    """
+    a, b, c = (np.abs(x) if abs else x for x in (numeric.flush(y, ftz) for y in (a, b, c)))
+    return numeric.canonical(numeric.minimum(numeric.minimum(a, b, NaN), c, NaN))
 
 
-@inst("min{.NaN}.type d, a, b", type=_BF16, ptx=(7, 0), sm=80, section=f"{HALF}: min")
-def min_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _bf16(type, lambda x, y: numeric.minimum(x, y, NaN), a, b)
+@inst("max{.ftz}{.NaN}.xorsign.abs.f32 d, a, b", ptx=(7, 2), sm=86, section=f"{FLOAT}: max")
+def max_xorsign_f32(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool) -> Lanes:
+    """d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
+    with .NaN makes d NaN.
+    """
+    a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
+    chosen = numeric.maximum(np.abs(a), np.abs(b), NaN)
+    return numeric.canonical(numeric.with_xor_sign(chosen, a, b))
 
 
-@inst("max{.NaN}.type d, a, b", type=_BF16, ptx=(7, 0), sm=80, section=f"{HALF}: max")
-def max_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _bf16(type, lambda x, y: numeric.maximum(x, y, NaN), a, b)
+@inst("max{.ftz}{.NaN}{.abs}.f32 d, a, b, c", ptx=(8, 8), sm=100, section=f"{FLOAT}: max")
+def max3_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool, NaN: bool, abs: bool) -> Lanes:
+    """d = the larger of a, b and c (-0 < +0), or with .abs of their magnitudes; a NaN is ignored,
+    or with .NaN makes d NaN.
+    """
+    a, b, c = (np.abs(x) if abs else x for x in (numeric.flush(y, ftz) for y in (a, b, c)))
+    return numeric.canonical(numeric.maximum(numeric.maximum(a, b, NaN), c, NaN))
 
 
 @inst("copysign.type d, a, b", type=(f32, f64), ptx=(2, 0), sm=20, section=f"{FLOAT}: copysign")
@@ -395,13 +354,13 @@ def testp(a: Lanes, *, op: str) -> Lanes:
 # ---------------------------------------- division, roots
 
 
-@inst("div.rnd{.ftz}.f32 d, a, b", rnd=("rn",), ptx=(1, 4), sm=20, section=f"{FLOAT}: div")
+@inst("div.rnd{.ftz}.f32 d, a, b", rnd=ROUNDINGS, ptx=(1, 4), sm=20, section=f"{FLOAT}: div")
 def div_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = a / b, rounded once."""
     return numeric.finish(numeric.div_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), rnd), ftz)
 
 
-@inst("div.rnd.f64 d, a, b", rnd=("rn",), ptx=(1, 4), sm=13, section=f"{FLOAT}: div")
+@inst("div.rnd.f64 d, a, b", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: div")
 def div_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     """d = a / b, rounded once."""
     return numeric.div_f64(a, b, rnd)
@@ -452,14 +411,19 @@ def rcp_approx(a: Lanes, *, ftz: bool) -> Lanes:
 
 
 @inst(
-    "rcp.rnd{.ftz}.f32 d, a", name="rcp_rn", rnd=("rn",), ptx=(1, 4), sm=20, section=f"{FLOAT}: rcp"
+    "rcp.rnd{.ftz}.f32 d, a",
+    name="rcp_rn",
+    rnd=ROUNDINGS,
+    ptx=(1, 4),
+    sm=20,
+    section=f"{FLOAT}: rcp",
 )
 def rcp_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = 1 / a, rounded once."""
     return numeric.finish(numeric.div_f32(_ONE_F32, numeric.flush(a, ftz), rnd), ftz)
 
 
-@inst("rcp.rnd.f64 d, a", name="rcp_rn", rnd=("rn",), ptx=(1, 4), sm=13, section=f"{FLOAT}: rcp")
+@inst("rcp.rnd.f64 d, a", name="rcp_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: rcp")
 def rcp_f64(a: Lanes, *, rnd: str) -> Lanes:
     """d = 1 / a, rounded once."""
     return numeric.div_f64(_ONE_F64, a, rnd)
@@ -481,20 +445,22 @@ def sqrt_approx(a: Lanes, *, ftz: bool) -> Lanes:
 @inst(
     "sqrt.rnd{.ftz}.f32 d, a",
     name="sqrt_rn",
-    rnd=("rn",),
+    rnd=ROUNDINGS,
     ptx=(1, 4),
     sm=20,
     section=f"{FLOAT}: sqrt",
 )
 def sqrt_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     """d = the square root of a, rounded once; NaN below zero, and -0 for -0."""
-    return numeric.finish(numeric.sqrt(numeric.flush(a, ftz), rnd), ftz)
+    return numeric.finish(numeric.sqrt_f32(numeric.flush(a, ftz), rnd), ftz)
 
 
-@inst("sqrt.rnd.f64 d, a", name="sqrt_rn", rnd=("rn",), ptx=(1, 4), sm=13, section=f"{FLOAT}: sqrt")
+@inst(
+    "sqrt.rnd.f64 d, a", name="sqrt_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: sqrt"
+)
 def sqrt_f64(a: Lanes, *, rnd: str) -> Lanes:
     """d = the square root of a, rounded once; NaN below zero, and -0 for -0."""
-    return numeric.sqrt(a, rnd)
+    return numeric.sqrt_f64(a, rnd)
 
 
 @inst(
@@ -509,6 +475,53 @@ def rsqrt(a: Lanes, *, ftz: bool) -> Lanes:
     zero.
     """
     return _approximate(lambda x: 1.0 / np.sqrt(x), a, ftz)
+
+
+_HIGH_WORD: Final = np.uint64(0xFFFFFFFF00000000)
+_HALF_OF_IT: Final = np.uint64(0x80000000)
+_MIN_NORMAL_F64: Final = np.float64(2.0**-1022)
+_GROSS: Final = "none promised; only the upper 32 bits of a are read, those below in d are zero"
+
+
+@quiet
+def _gross(function: Callable[[Any], Any], a: Lanes) -> Lanes:
+    """`function` of the upper words of float64 lanes, rounded to the upper word; flushes."""
+    upper = np.bitwise_and(a.view(np.uint64), _HIGH_WORD).view(np.float64)
+    exact = function(np.where(np.abs(upper) < _MIN_NORMAL_F64, np.copysign(0.0, upper), upper))
+    exact = np.where(np.abs(exact) < _MIN_NORMAL_F64, np.copysign(0.0, exact), exact)
+    bits = np.bitwise_and(exact.view(np.uint64) + _HALF_OF_IT, _HIGH_WORD)
+    return np.where(np.isnan(a), np.nan, bits.view(np.float64))
+
+
+@inst(
+    "rcp.approx.ftz.f64 d, a", name="rcp", ptx=(2, 1), sm=20, max_ulp=math.inf,
+    accuracy=_GROSS, section=f"{FLOAT}: rcp.approx.ftz.f64",
+)  # fmt: skip
+def rcp_gross(a: Lanes) -> Lanes:
+    """d = 1 / a, to the 21 bits of its upper word."""
+    return _gross(lambda x: 1.0 / x, a)
+
+
+@inst(
+    "rsqrt.approx.f64 d, a", name="rsqrt", ptx=(1, 4), sm=13, max_ulp=math.inf,
+    accuracy="none promised", section=f"{FLOAT}: rsqrt",
+)  # fmt: skip
+@quiet
+def rsqrt_f64(a: Lanes) -> Lanes:
+    """d = 1 / the square root of a, approximately; an infinity of its sign for a zero, NaN below
+    zero.
+    """
+    inverse: Lanes = np.divide(_ONE_F64, np.sqrt(a))
+    return inverse
+
+
+@inst(
+    "rsqrt.approx.ftz.f64 d, a", name="rsqrt", ptx=(4, 0), sm=20, max_ulp=math.inf,
+    accuracy=_GROSS, section=f"{FLOAT}: rsqrt.approx.ftz.f64",
+)  # fmt: skip
+def rsqrt_gross(a: Lanes) -> Lanes:
+    """d = 1 / the square root of a, to the 21 bits of its upper word."""
+    return _gross(lambda x: 1.0 / np.sqrt(x), a)
 
 
 # ---------------------------------------- transcendental

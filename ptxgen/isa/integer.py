@@ -4,6 +4,7 @@ Instructions").
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,13 +15,16 @@ from ptxgen.types import b16, b32, b64, pred, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
+    from ptxgen.types import ScalarType
 
 ARITHMETIC: Final = "Integer Arithmetic Instructions"
 LOGIC: Final = "Logic and Shift Instructions"
+VIDEO: Final = "SIMD Video Instructions"
 MOVEMENT: Final = "Data Movement and Conversion Instructions"
 INTEGERS: Final = (u32, s32, u64, s64, u16, s16)
 SIGNED: Final = (s32, s64, s16)
 LOGICAL: Final = (b32, b64, b16, pred)
+PAIRS: Final = ("u16x2", "s16x2")  # two 16-bit integers in one b32
 BITS: Final = (b32, b64, b16)
 WORDS: Final = (b32, b64)
 
@@ -52,6 +56,31 @@ def sub_s32(a: Lanes, b: Lanes, *, sat: bool) -> Lanes:
 def _clamped(x: Lanes) -> Lanes:
     info = np.iinfo(np.int32)
     return np.clip(x, info.min, info.max).astype(np.int32)
+
+
+@inst(
+    "add.pair d:b32, a:b32, b:b32",
+    name="add_pair",
+    pair=PAIRS,
+    ptx=(8, 0),
+    sm=90,
+    section=f"{ARITHMETIC}: add",
+)
+def add_pair(a: Lanes, b: Lanes, *, pair: str) -> Lanes:
+    """d = a + b for each of the two 16-bit halves, wrapping around."""
+    return _each_half(np.add, a, b, pair)
+
+
+@quiet
+def _each_half(function: Callable[..., Lanes], a: Lanes, b: Lanes, pair: str) -> Lanes:
+    """`function` of the lower and of the upper halves of `a` and `b`, packed again."""
+    half = np.dtype(np.int16 if pair == "s16x2" else np.uint16)
+    low, high = (
+        function(*(np.right_shift(x, np.uint32(n)).astype(np.uint16).astype(half) for x in (a, b)))
+        for n in (0, 16)
+    )
+    upper = np.left_shift(high.astype(np.uint16).astype(np.uint32), np.uint32(16))
+    return np.bitwise_or(upper, low.astype(np.uint16).astype(np.uint32))
 
 
 @inst("mul.mode.type d, a, b", mode=("lo", "hi"), type=INTEGERS, section=f"{ARITHMETIC}: mul")
@@ -89,6 +118,96 @@ def mad_wide(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     return np.add(np.multiply(a, b, dtype=_double(a)), c)
 
 
+@inst("mad.hi.sat.s32 d, a, b, c", name="mad_sat", section=f"{ARITHMETIC}: mad")
+def mad_sat(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """d = the upper half of a * b, plus c, clamped to the range of s32."""
+    return _clamped(np.add(_high(a, b), c, dtype=np.int64))
+
+
+@inst("mul24.mode.type d, a, b", mode=("lo", "hi"), type=(u32, s32), section=f"{ARITHMETIC}: mul24")
+def mul24(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
+    """d = the lower 32 (lo) or the upper 32 (hi) of the 48 bits of a * b, which are 24 bits each;
+    their upper eight bits are ignored.
+    """
+    return _product24(a, b, mode)
+
+
+@inst(
+    "mad24.mode.type d, a, b, c",
+    mode=("lo", "hi"),
+    type=(u32, s32),
+    section=f"{ARITHMETIC}: mad24",
+)
+@quiet
+def mad24(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
+    """d = the result of mul24 plus c, wrapping around."""
+    return np.add(_product24(a, b, mode), c)
+
+
+@inst("mad24.hi.sat.s32 d, a, b, c", name="mad24_sat", section=f"{ARITHMETIC}: mad24")
+def mad24_sat(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """d = the result of mul24.hi plus c, clamped to the range of s32."""
+    return _clamped(np.add(_product24(a, b, "hi"), c, dtype=np.int64))
+
+
+def _product24(a: Lanes, b: Lanes, mode: str) -> Lanes:
+    x, y = (  # 24 bits, zero- or sign-extended
+        np.right_shift(np.left_shift(v, v.dtype.type(8)), v.dtype.type(8)).astype(np.int64)
+        for v in (a, b)
+    )
+    product: Lanes = np.right_shift(np.multiply(x, y), 16 if mode == "hi" else 0)
+    return product.astype(a.dtype)
+
+
+@inst("sad.type d, a, b, c", type=INTEGERS, section=f"{ARITHMETIC}: sad")
+@quiet
+def sad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """d = c + |a - b|, wrapping around."""
+    return np.add(c, np.where(a < b, np.subtract(b, a), np.subtract(a, b)))
+
+
+def _parts(x: Lanes, bits: int) -> list[Lanes]:
+    """The 32 bits of `x` as int64 lanes of `bits` bits, lowest first, signed if `x` is."""
+    part = np.dtype(f"{x.dtype.kind}{bits // 8}")
+    word = x.astype(np.int64)
+    return [
+        np.right_shift(word, n).astype(f"u{bits // 8}").astype(part).astype(np.int64)
+        for n in range(0, 32, bits)
+    ]
+
+
+_DP4A: Final = f"{ARITHMETIC}: dp4a"
+_DP2A: Final = f"{ARITHMETIC}: dp2a"
+_HALF: Final = ("lo", "hi")
+
+
+@inst("dp4a.u32.s32 d:s32, a:u32, b:s32, c:s32", ptx=(5, 0), sm=61, section=_DP4A)
+@inst("dp4a.s32.btype d:s32, a:s32, b:btype, c:s32", btype=(s32, u32), ptx=(5, 0), sm=61,
+      section=_DP4A)  # fmt: skip
+@inst("dp4a.u32.u32 d:u32, a:u32, b:u32, c:u32", ptx=(5, 0), sm=61, section=_DP4A)
+def dp4a(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """d = c + the sum of the products of the four bytes of a and b, wrapping around."""
+    total = c.astype(np.int64)
+    for x, y in zip(_parts(a, 8), _parts(b, 8), strict=True):
+        total = np.add(total, np.multiply(x, y))
+    return total.astype(c.dtype)
+
+
+@inst("dp2a.mode.u32.s32 d:s32, a:u32, b:s32, c:s32", mode=_HALF, ptx=(5, 0), sm=61, section=_DP2A)
+@inst("dp2a.mode.s32.btype d:s32, a:s32, b:btype, c:s32", mode=_HALF, btype=(s32, u32),
+      ptx=(5, 0), sm=61, section=_DP2A)  # fmt: skip
+@inst("dp2a.mode.u32.u32 d:u32, a:u32, b:u32, c:u32", mode=_HALF, ptx=(5, 0), sm=61, section=_DP2A)
+def dp2a(a: Lanes, b: Lanes, c: Lanes, *, mode: str) -> Lanes:
+    """d = c + the sum of the products of the two halves of a and the two lower (lo) or upper (hi)
+    bytes of b, wrapping around.
+    """
+    factors = _parts(b, 8)[2:] if mode == "hi" else _parts(b, 8)[:2]
+    total = c.astype(np.int64)
+    for x, y in zip(_parts(a, 16), factors, strict=True):
+        total = np.add(total, np.multiply(x, y))
+    return total.astype(c.dtype)
+
+
 def _double(a: Lanes) -> np.dtype[np.generic]:
     return np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
 
@@ -114,14 +233,17 @@ def _high(a: Lanes, b: Lanes) -> Lanes:
 
 @inst("div.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: div")
 def div(a: Lanes, b: Lanes) -> Lanes:
-    """d = a / b, rounded towards zero; all ones when b is 0 (PTX leaves that value open)."""
+    """d = a / b, rounded towards zero; all ones when b is 0 (PTX leaves that value open, and this
+    is what the assembler's code for every width gives).
+    """
     return np.where(b == 0, ~a.dtype.type(0), _quotient(a, b)).astype(a.dtype)
 
 
 @inst("rem.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: rem")
 def rem(a: Lanes, b: Lanes) -> Lanes:
-    """d = a - b * (a / b), which has the sign of a; a when b is 0 (PTX leaves that value open)."""
-    return np.subtract(a, np.multiply(b, _quotient(a, b)))
+    """d = a - b * (a / b), which has the sign of a; all ones when b is 0, as for div."""
+    rest = np.subtract(a, np.multiply(b, _quotient(a, b)))
+    return np.where(b == 0, ~a.dtype.type(0), rest).astype(a.dtype)
 
 
 @quiet
@@ -157,6 +279,80 @@ def max_(a: Lanes, b: Lanes) -> Lanes:
     return np.maximum(a, b)
 
 
+@inst("min.u16x2 d:b32, a:b32, b:b32", name="min_u16x2", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: min")  # fmt: skip
+def min_u16x2(a: Lanes, b: Lanes) -> Lanes:
+    """d = the smaller of a and b in each of the two 16-bit halves."""
+    return _each_half(np.minimum, a, b, "u16x2")
+
+
+@inst("max.u16x2 d:b32, a:b32, b:b32", name="max_u16x2", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: max")  # fmt: skip
+def max_u16x2(a: Lanes, b: Lanes) -> Lanes:
+    """d = the larger of a and b in each of the two 16-bit halves."""
+    return _each_half(np.maximum, a, b, "u16x2")
+
+
+@inst("min{.relu}.s16x2 d:b32, a:b32, b:b32", name="min_s16x2", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: min")  # fmt: skip
+def min_s16x2(a: Lanes, b: Lanes, *, relu: bool) -> Lanes:
+    """d = the smaller of a and b in each of the two 16-bit halves, with .relu at least 0."""
+    return _each_half(_min_relu if relu else np.minimum, a, b, "s16x2")
+
+
+@inst("min.s16x2.relu d:b32, a:b32, b:b32", name="min_s16x2_relu", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: min")  # fmt: skip
+def min_s16x2_relu(a: Lanes, b: Lanes) -> Lanes:
+    """d = the smaller of a and b in each of the two 16-bit halves, at least 0 (the other order of
+    the modifiers, which CUDA's headers write).
+    """
+    return _each_half(_min_relu, a, b, "s16x2")
+
+
+@inst("max{.relu}.s16x2 d:b32, a:b32, b:b32", name="max_s16x2", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: max")  # fmt: skip
+def max_s16x2(a: Lanes, b: Lanes, *, relu: bool) -> Lanes:
+    """d = the larger of a and b in each of the two 16-bit halves, with .relu at least 0."""
+    return _each_half(_max_relu if relu else np.maximum, a, b, "s16x2")
+
+
+@inst("max.s16x2.relu d:b32, a:b32, b:b32", name="max_s16x2_relu", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: max")  # fmt: skip
+def max_s16x2_relu(a: Lanes, b: Lanes) -> Lanes:
+    """d = the larger of a and b in each of the two 16-bit halves, at least 0 (the other order of
+    the modifiers, which CUDA's headers write).
+    """
+    return _each_half(_max_relu, a, b, "s16x2")
+
+
+@inst("min.s32.relu d:s32, a:s32, b:s32", name="min_relu", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: min")  # fmt: skip
+@inst("min.relu.s32 d, a, b", name="min_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: min")
+def min_relu(a: Lanes, b: Lanes) -> Lanes:
+    """d = the smaller of a and b, at least 0."""
+    return _min_relu(a, b)
+
+
+@inst("max.s32.relu d:s32, a:s32, b:s32", name="max_relu", ptx=(8, 0), sm=90,
+      section=f"{ARITHMETIC}: max")  # fmt: skip
+@inst("max.relu.s32 d, a, b", name="max_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: max")
+def max_relu(a: Lanes, b: Lanes) -> Lanes:
+    """d = the larger of a and b, at least 0."""
+    return _max_relu(a, b)
+
+
+def _min_relu(a: Lanes, b: Lanes) -> Lanes:
+    smaller: Lanes = np.minimum(a, b)
+    limited: Lanes = np.maximum(smaller, smaller.dtype.type(0))
+    return limited
+
+
+def _max_relu(a: Lanes, b: Lanes) -> Lanes:
+    larger: Lanes = np.maximum(a, b)
+    limited: Lanes = np.maximum(larger, larger.dtype.type(0))
+    return limited
+
+
 # ---------------------------------------- logic and shifts
 
 
@@ -184,6 +380,12 @@ def not_(a: Lanes) -> Lanes:
     return np.invert(a)
 
 
+@inst("cnot.type d, a", type=BITS, section=f"{LOGIC}: cnot")
+def cnot(a: Lanes) -> Lanes:
+    """d = 1 if a is 0, else 0."""
+    return np.equal(a, 0).astype(a.dtype)
+
+
 @inst("lop3.b32 d, a, b, c, lut:imm", ptx=(4, 3), sm=50, section=f"{LOGIC}: lop3")
 def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
     """d = any function of three bits: bit 4a + 2b + c of lut, for each bit."""
@@ -193,6 +395,22 @@ def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
             term = np.bitwise_and(a if row & 4 else np.invert(a), b if row & 2 else np.invert(b))
             result = np.bitwise_or(result, np.bitwise_and(term, c if row & 1 else np.invert(c)))
     return result
+
+
+@inst(
+    "lop3.combine.b32 d|p:pred, a, b, c, lut:imm, e:pred",
+    name="lop3_pred",
+    combine=("or", "and"),
+    ptx=(8, 2),
+    sm=70,
+    section=f"{LOGIC}: lop3",
+)
+def lop3_pred(
+    a: Lanes, b: Lanes, c: Lanes, lut: int, e: Lanes, *, combine: str
+) -> tuple[Lanes, Lanes]:
+    """d as for lop3; p = (d is not 0) <combine> e."""
+    d: Lanes = lop3(a, b, c, lut)
+    return d, (np.logical_or if combine == "or" else np.logical_and)(d != 0, e)
 
 
 @inst("shl.type d, a, b:u32", type=BITS, section=f"{LOGIC}: shl")
@@ -339,6 +557,60 @@ def shl_right(a: Lanes, amount: Lanes) -> Lanes:
     return np.where(amount < width, shifted, shifted.dtype.type(0))
 
 
+@inst(
+    "bmsk.mode.b32 d, a:u32, b:u32",
+    mode=("clamp", "wrap"),
+    ptx=(7, 6),
+    sm=70,
+    section=f"{ARITHMETIC}: bmsk",
+)
+def bmsk(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
+    """d = b ones from bit a on; a and b count modulo 32 (wrap), or what lies beyond bit 31 is cut
+    off (clamp).
+    """
+    if mode == "wrap":
+        a, b = (np.bitwise_and(x, np.uint32(31)) for x in (a, b))
+    mask: Lanes = shl(ones(np.minimum(b, np.uint32(32)).astype(np.int64), np.dtype(np.uint32)), a)
+    return mask
+
+
+@inst(
+    "szext.mode.type d, a, b:u32",
+    mode=("clamp", "wrap"),
+    type=(u32, s32),
+    ptx=(7, 6),
+    sm=70,
+    section=f"{ARITHMETIC}: szext",
+)
+def szext(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
+    """d = the lowest b bits of a, zero- or sign-extended; b counts modulo 32 (wrap), or from 32 on
+    leaves a as it is (clamp).
+    """
+    length = np.bitwise_and(b, np.uint32(31)) if mode == "wrap" else np.minimum(b, np.uint32(32))
+    extended: Lanes = bfe(a, np.uint32(0), length)
+    return extended
+
+
+@inst("fns.b32 d, mask, base, offset:s32", ptx=(6, 0), sm=30, section=f"{ARITHMETIC}: fns")
+def fns(mask: Lanes, base: Lanes, offset: Lanes) -> Lanes:
+    """d = the position of the |offset|-th one of mask, counted from bit base upwards, or downwards
+    if offset is negative; bit base itself is the first, and must be one if offset is 0; all ones if
+    there is none, or if base is above 31 (PTX leaves that open).
+    """
+    wanted = np.maximum(np.abs(offset.astype(np.int64)), 1)
+    first = base.astype(np.int64)
+    step = np.where(offset > 0, 1, np.where(offset < 0, -1, 99))  # 99: nowhere
+    found: Any = np.uint32(0xFFFFFFFF)
+    for distance in range(32):
+        position = first + step * distance
+        bit = np.right_shift(mask, np.clip(position, 0, 31).astype(np.uint32))
+        inside = (first < 32) & (position >= 0) & (position < 32)
+        one = inside & (np.bitwise_and(bit, np.uint32(1)) == 1)
+        found = np.where(one & (wanted == 1), position.astype(np.uint32), found)
+        wanted = wanted - one
+    return found  # type: ignore[no-any-return]
+
+
 PRMT_MODES: Final = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 
 
@@ -384,3 +656,123 @@ def _pick(c: Lanes, mode: str, n: int) -> Lanes:
         "rc16": (k & 1) * 2 + (n & 1),
     }[mode]
     return picked.astype(np.uint32)
+
+
+# ---------------------------------------- video instructions
+#
+# Without the selectors of bytes (`a.b0`) and the masks (`d.b310`) that the manual also has: every
+# part of d is then computed from the same parts of a and b, and c counts only with .add. Operands
+# are b32 because the opcode's types say how the parts are read, and no operand may be a literal.
+
+
+def _rounded_half(x: Lanes, y: Lanes) -> Lanes:
+    total: Lanes = np.add(x, y)
+    rounded: Lanes = np.right_shift(np.add(total, total >= 0), 1)
+    return rounded
+
+
+_LANEWISE: Final[dict[str, tuple[Callable[..., Any], str]]] = {
+    "vadd": (np.add, "x + y"),
+    "vsub": (np.subtract, "x - y"),
+    "vavrg": (_rounded_half, "the average of x and y, halves rounded away from zero"),
+    "vabsdiff": (lambda x, y: np.abs(np.subtract(x, y)), "|x - y|"),
+    "vmin": (np.minimum, "the smaller of x and y"),
+    "vmax": (np.maximum, "the larger of x and y"),
+}
+_COMPARED: Final[dict[str, Callable[..., Any]]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_VIDEO_OPERANDS: Final = "d:b32, a:b32, b:b32, c:b32"
+_WORD: Final = (u32, s32)
+_TYPED: Final[dict[str, Any]] = {"atype": _WORD, "btype": _WORD}
+_VIDEO: Final[dict[str, Any]] = {"ptx": (3, 0), "sm": 30}
+
+
+def _apart(parts: list[Lanes], c: Lanes, bits: int) -> Lanes:
+    """Parts of so many bits, lowest first, in one uint32; what does not fit is cut off. `c` is an
+    operand, but nothing of it is kept.
+    """
+    total = np.zeros(np.broadcast_shapes(parts[0].shape, c.shape), np.int64)
+    for n, part in enumerate(parts):
+        cut = np.bitwise_and(part, (1 << bits) - 1)
+        total = np.bitwise_or(total, np.left_shift(cut, n * bits))
+    return total.astype(np.uint32)
+
+
+def _added(parts: list[Lanes], c: Lanes) -> Lanes:
+    total = c.astype(np.int64)
+    for part in parts:
+        total = np.add(total, part)
+    return total.astype(np.uint32)
+
+
+def _declare_video(name: str, bits: int) -> None:
+    """The rows of one operation on the two halves or on the four bytes of a word."""
+    function, formula = _LANEWISE[name]
+    opcode, section = f"{name}{32 // bits}", f"{VIDEO}: {name}{32 // bits}"
+    place = "half" if bits == 16 else "byte"
+    types: dict[str, Any] = {"dtype": _WORD, **_TYPED}
+
+    def parts_of(a: Lanes, b: Lanes, atype: ScalarType, btype: ScalarType) -> list[Lanes]:
+        x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
+        return [function(*pair) for pair in zip(x, y, strict=True)]
+
+    def plain(
+        a: Lanes, b: Lanes, c: Lanes, *,
+        dtype: ScalarType, atype: ScalarType, btype: ScalarType, sat: bool,
+    ) -> Lanes:  # fmt: skip
+        parts = parts_of(a, b, atype, btype)
+        if sat:
+            low = -(1 << bits - 1) if dtype.is_signed else 0
+            parts = [np.clip(part, low, low + (1 << bits) - 1) for part in parts]
+        return _apart(parts, c, bits)
+
+    def added(a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType) -> Lanes:
+        return _added(parts_of(a, b, atype, btype), c)
+
+    each = f"for each {place} x of a and y of b"
+    plain.__doc__ = f"Each {place} of d = {formula}, {each}, cut off or with .sat clamped."
+    added.__doc__ = f"d = c + the sum of {formula}, {each}."
+    inst(f"{opcode}.dtype.atype.btype{{.sat}} {_VIDEO_OPERANDS}", **types, **_VIDEO,
+         section=section)(plain)  # fmt: skip
+    inst(f"{opcode}.dtype.atype.btype.add {_VIDEO_OPERANDS}", name=f"{opcode}_add", **types,
+         **_VIDEO, section=section)(added)  # fmt: skip
+
+
+def _declare_vset(bits: int) -> None:
+    """The rows of the comparison of the two halves or of the four bytes of a word."""
+    opcode, section = f"vset{32 // bits}", f"{VIDEO}: vset{32 // bits}"
+    place = "half" if bits == 16 else "byte"
+    choices: dict[str, Any] = {**_TYPED, "cmp": tuple(_COMPARED)}
+
+    def parts_of(a: Lanes, b: Lanes, atype: ScalarType, btype: ScalarType, cmp: str) -> list[Lanes]:
+        x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
+        return [_COMPARED[cmp](*pair).astype(np.int64) for pair in zip(x, y, strict=True)]
+
+    def plain(
+        a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType, cmp: str
+    ) -> Lanes:
+        return _apart(parts_of(a, b, atype, btype, cmp), c, bits)
+
+    def added(
+        a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType, cmp: str
+    ) -> Lanes:
+        return _added(parts_of(a, b, atype, btype, cmp), c)
+
+    plain.__doc__ = f"Each {place} of d = 1 if that of a <cmp> that of b, else 0."
+    added.__doc__ = f"d = c + in how many places a {place} of a <cmp> that of b."
+    inst(f"{opcode}.atype.btype.cmp {_VIDEO_OPERANDS}", **choices, **_VIDEO,
+         section=section)(plain)  # fmt: skip
+    inst(f"{opcode}.atype.btype.cmp.add {_VIDEO_OPERANDS}", name=f"{opcode}_add", **choices,
+         **_VIDEO, section=section)(added)  # fmt: skip
+
+
+for _bits in (16, 8):
+    for _name in _LANEWISE:
+        _declare_video(_name, _bits)
+    _declare_vset(_bits)

@@ -86,6 +86,72 @@ class Machine(Protocol):
         `address` (one active lane's), or when nothing else can run.
         """
 
+    def ask(self, address: Lanes) -> None:
+        """Have asynchronous agents do what is left to do for the mbarriers at these addresses of
+        shared memory.
+        """
+
+    def copy_async_arrive(self, address: Lanes) -> None:
+        """Have each thread arrive at the mbarrier at its address in shared memory once the copies
+        that it started with `copy_async` are complete.
+        """
+
+    def bulk_load(
+        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None
+    ) -> None:
+        """Start copying `nbytes` from global `src` to shared `dst`; the mbarrier in shared memory
+        counts them. With `ctas`, a mask of ranks in the cluster, to the same place of all these
+        CTAs, and for their mbarriers.
+        """
+
+    def bulk_send(
+        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None, type: ScalarType = ...,
+    ) -> None:  # fmt: skip
+        """Start copying `nbytes` from shared `src` to shared `dst` of a CTA of the cluster, where
+        the mbarrier counts them; or with `reduce`, of old and new values of `type`, combining.
+        """
+
+    def bulk_store(
+        self, dst: Lanes, src: Lanes, nbytes: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None, type: ScalarType = ...,
+    ) -> None:  # fmt: skip
+        """Start copying, or combining as `bulk_send` does, `nbytes` from shared `src` to global
+        `dst`, in the bulk group of the thread.
+        """
+
+    def tensor_load(
+        self,
+        dst: Lanes,
+        map: Lanes,
+        coordinates: tuple[Lanes, ...],
+        mbarrier: Lanes,
+        ctas: Lanes | None,
+    ) -> None:
+        """As `bulk_load`, for the box at the coordinates (innermost first) of the tensor whose map
+        (`ptxgen.tensormap`) lies at the generic address `map`.
+        """
+
+    def tensor_store(
+        self,
+        map: Lanes,
+        coordinates: tuple[Lanes, ...],
+        src: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None,
+    ) -> None:
+        """As `bulk_store`, for a box of a tensor."""
+
+    def bulk_commit(self) -> None:
+        """Close the group of bulk copies that each thread started since the last commit."""
+
+    def bulk_wait(self, pending: int) -> None:
+        """Wait until at most `pending` bulk groups of each thread are incomplete."""
+
+    def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
+        """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
+        int64; those of warps without an active thread may be anything.
+        """
+
     def warp_sync(self, membermask: Lanes) -> None:
         """Wait for the lanes of `membermask`."""
 

@@ -1,1 +1,175 @@
-"""`ldmatrix`, `stmatrix` and `movmatrix` (PTX ISA, "Warp Level Matrix Instructions")."""
+"""`ldmatrix`, `stmatrix` and `movmatrix` (PTX ISA, "Warp Level Matrix Instructions").
+
+A matrix is 8 x 8 elements of 16 bits. Lane i gives the address of row i % 8 of matrix i / 8; lane l
+has elements (l / 4, 2 * (l % 4)) and the next of the row in register m for matrix m, of its
+transpose with `.trans`. Some programs write the shape after `.num` and `.trans`, which the
+assembler accepts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ptxgen.isa.fragments import EVERY_LANE, WARP, as_lanes, joined
+from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.types import b32
+
+if TYPE_CHECKING:
+    from ptxgen.isa.machine import Lanes, Machine
+
+SECTION: Final = "Warp Level Matrix Instructions"
+SPACES: Final = {"shared": None, "shared::cta": gate(ptx=(7, 8))}
+_NUMBERS: Final = ("x4", "x2", "x1")
+_ROWS: Final = 8
+_ROW_BYTES: Final = 16
+
+
+def space_of(modifier: str | None) -> str:
+    """The machine's name of a state space; without one an address is generic."""
+    return "generic" if modifier is None else modifier.removesuffix("::cta")
+
+
+@lru_cache(maxsize=64)
+def _row_to_fragment(lanes: int, matrices: int, trans: bool) -> Lanes:
+    """For the registers laid end to end, where their 32-bit words (16-bit halves with `trans`) lie
+    among the words that each lane of a row's address has read, laid end to end.
+    """
+    lane = np.arange(lanes)[None, :, None]
+    matrix = np.arange(matrices)[:, None, None]
+    group, in_group = lane % WARP >> 2, lane & 3
+    reader = lane - lane % WARP + _ROWS * matrix
+    if not trans:
+        words: Lanes = in_group * lanes + reader + group
+        return words.reshape(-1)
+    row, column = 2 * in_group + np.arange(2)[None, None, :], group
+    halves: Lanes = (column // 2 * lanes + reader + row) * 2 + column % 2
+    return halves.reshape(-1)
+
+
+@lru_cache(maxsize=64)
+def _fragment_to_word(lanes: int, matrices: int) -> tuple[Lanes, Lanes, Lanes]:
+    """The words of the matrices in turn, `matrices` of them for each lane: which lane has the
+    address of its row, where in the row it starts (bytes), and where the words lie among the
+    registers laid end to end.
+    """
+    lane = np.arange(lanes)
+    first = lane - lane % WARP
+    word = lane % WARP * matrices
+    row, within = np.divmod(word, 4)
+    matrix, row_of_matrix = np.divmod(row, _ROWS)
+    source = matrix * lanes + first + row_of_matrix * 4 + within
+    return first + row, (4 * within).astype(np.uint64), source + np.arange(matrices)[:, None]
+
+
+def _load(
+    machine: Machine, addr: Lanes, num: str, trans: bool, space: str | None
+) -> tuple[Lanes, ...]:
+    machine.warp_sync(EVERY_LANE)
+    matrices = int(num[1:])
+    if matrices < 4:  # the other lanes' addresses mean nothing
+        every = as_lanes(addr)
+        lane = np.arange(every.size)
+        addr = every.take(lane - lane % WARP + lane % (_ROWS * matrices))
+    words = np.concatenate(machine.load(space_of(space), addr, b32, 4))
+    index = _row_to_fragment(words.size // 4, matrices, trans)
+    if trans:
+        words = words.view(np.uint16)
+    return tuple(words.take(index, mode="wrap").view(np.uint32).reshape(matrices, -1))
+
+
+def _store(
+    machine: Machine, addr: Lanes, a: tuple[Lanes, ...], trans: bool, space: str | None
+) -> tuple[()]:
+    machine.warp_sync(EVERY_LANE)
+    words = joined(machine, a)
+    if trans:
+        words = _transposed(words)
+    giver, start, source = _fragment_to_word(words.size // len(a), len(a))
+    if len(a) < 4:  # each lane writes a part of a row, with four each a whole one
+        rows = as_lanes(addr).take(giver)
+        if (np.bitwise_and(rows, np.uint64(_ROW_BYTES - 1))[machine.active()] != 0).any():
+            machine.trap("stmatrix: the address of a row is not a multiple of 16")
+        addr = rows + start
+    machine.store(space_of(space), addr, b32, tuple(words.take(source)))
+    return ()
+
+
+def _transposed(words: Lanes) -> Lanes:
+    """Matrices held as fragments, each register of each warp transposed."""
+    halves = words.view(np.uint16).reshape(-1, _ROWS, _ROWS)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(-1).view(np.uint32)
+
+
+@inst(
+    "ldmatrix.sync.aligned.m8n8.num{.trans}{.space}.b16 d:b32*num, [addr:u64]",
+    num=_NUMBERS, space=SPACES, ptx=(6, 5), sm=75,
+    effect=Effect.WARP, section=f"{SECTION}: ldmatrix",
+)  # fmt: skip
+def ldmatrix(
+    machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None
+) -> tuple[Lanes, ...]:
+    """d = one, two or four matrices from shared memory, or their transposes."""
+    return _load(machine, addr, num, trans, space)
+
+
+@inst(
+    "ldmatrix.sync.aligned.num{.trans}.m8n8{.space}.b16 d:b32*num, [addr:u64]",
+    name="ldmatrix_shape_last", num=_NUMBERS, space=SPACES, ptx=(6, 5), sm=75,
+    effect=Effect.WARP, section=f"{SECTION}: ldmatrix",
+)  # fmt: skip
+def ldmatrix_shape_last(
+    machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None
+) -> tuple[Lanes, ...]:
+    """As ldmatrix, in the other order of its modifiers."""
+    return _load(machine, addr, num, trans, space)
+
+
+@inst(
+    "stmatrix.sync.aligned.m8n8.num{.trans}{.space}.b16 [addr:u64], a:b32*num",
+    num=_NUMBERS, space=SPACES, ptx=(7, 8), sm=90,
+    effect=Effect.WARP, section=f"{SECTION}: stmatrix",
+)  # fmt: skip
+def stmatrix(
+    machine: Machine,
+    addr: Lanes,
+    a: tuple[Lanes, ...],
+    *,
+    num: str,
+    trans: bool,
+    space: str | None,
+) -> tuple[()]:
+    """Write one, two or four matrices, or their transposes, to shared memory."""
+    del num
+    return _store(machine, addr, a, trans, space)
+
+
+@inst(
+    "stmatrix.sync.aligned.num{.trans}.m8n8{.space}.b16 [addr:u64], a:b32*num",
+    name="stmatrix_shape_last", num=_NUMBERS, space=SPACES, ptx=(7, 8), sm=90,
+    effect=Effect.WARP, section=f"{SECTION}: stmatrix",
+)  # fmt: skip
+def stmatrix_shape_last(
+    machine: Machine,
+    addr: Lanes,
+    a: tuple[Lanes, ...],
+    *,
+    num: str,
+    trans: bool,
+    space: str | None,
+) -> tuple[()]:
+    """As stmatrix, in the other order of its modifiers."""
+    del num
+    return _store(machine, addr, a, trans, space)
+
+
+@inst(
+    "movmatrix.sync.aligned.m8n8.trans.b16 d:b32, a:b32",
+    ptx=(7, 8), sm=75, effect=Effect.WARP, section=f"{SECTION}: movmatrix",
+)  # fmt: skip
+def movmatrix(machine: Machine, a: Lanes) -> Lanes:
+    """d = the fragment of the transpose of the matrix that a is a fragment of."""
+    machine.warp_sync(EVERY_LANE)
+    return _transposed(joined(machine, (a,)))

@@ -24,9 +24,11 @@ NAN_F32: Final = np.uint32(0x7FFFFFFF).view(np.float32)  # the canonical NaN
 NAN_16_BITS: Final = np.uint16(0x7FFF)  # of f16 and bf16 alike
 
 _MIN_NORMAL_F32: Final = np.float32(2.0**-126)
-_MIN_NORMAL_F16: Final = np.float16(2.0**-14)
+_SIGN_16: Final = np.uint16(0x8000)
 _BELOW_F32: Final = np.int64((1 << 29) - 1)  # the bits of a float64 that a float32 lacks
 _HALFWAY_F32: Final = np.int64(1 << 28)
+_BELOW_BF16: Final = np.uint32(0xFFFF)  # the bits of a float32 that a bfloat16 lacks
+_HALFWAY_BF16: Final = np.uint32(0x8000)
 _ONE: Final = np.int64(1)
 
 ROUNDINGS: Final = ("rn", "rz", "rm", "rp")
@@ -43,14 +45,30 @@ _TO_INTEGER: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def flush(x: Lanes, ftz: bool) -> Lanes:
-    """`x` (float32 or float16) with subnormals replaced by zeros of the same sign, if `ftz`."""
+    """`x` (float32, float16 or bfloat16) with subnormals replaced by zeros of the same sign, if
+    `ftz`.
+    """
     return _flushed(x) if ftz else x
 
 
 @quiet
 def _flushed(x: Lanes) -> Lanes:
-    smallest = _MIN_NORMAL_F16 if x.dtype == np.float16 else _MIN_NORMAL_F32
-    return np.multiply(x, np.abs(x) >= smallest)
+    if x.dtype.itemsize == 4:
+        small = np.abs(x) < _MIN_NORMAL_F32
+        return np.multiply(x, ~small) if small.any() else x
+    bits = x.view(np.uint16)
+    subnormal = np.bitwise_and(bits, _infinity_16(x)) == 0
+    return np.where(subnormal, np.bitwise_and(bits, _SIGN_16), bits).view(x.dtype)
+
+
+def _infinity_16(x: Lanes) -> np.uint16:
+    """The bits of infinity, which are those of the exponent, in the 16-bit format of `x`."""
+    return np.uint16(0x7C00 if x.dtype == np.float16 else 0x7F80)
+
+
+def _is_nan_16(x: Lanes) -> Lanes:
+    magnitude = np.bitwise_and(x.view(np.uint16), NAN_16_BITS)
+    return magnitude > _infinity_16(x)
 
 
 def saturate(x: Lanes, sat: bool) -> Lanes:
@@ -60,6 +78,8 @@ def saturate(x: Lanes, sat: bool) -> Lanes:
 
 @quiet
 def _saturated(x: Lanes) -> Lanes:
+    if x.dtype == np.float16:  # whose own arithmetic is slow
+        return _saturated(x.astype(np.float32)).astype(np.float16)
     zero, one = x.dtype.type(0), x.dtype.type(1)
     limited: Lanes = np.fmin(np.fmax(x, zero), one)
     result: Lanes = np.add(limited, zero)  # -0 becomes +0
@@ -85,6 +105,10 @@ def finish(x: Lanes, ftz: bool, sat: bool = False) -> Lanes:
 @quiet
 def relu(x: Lanes) -> Lanes:
     """max(x, 0) as .relu means it: NaN stays NaN, and the result is never -0."""
+    if x.dtype.itemsize == 2:
+        bits = x.view(np.uint16)
+        negative = (bits >= _SIGN_16) & ~_is_nan_16(x)
+        return np.where(negative, np.uint16(0), bits).view(x.dtype)
     return np.where(x > 0, x, np.where(np.isnan(x), x, x.dtype.type(0)))
 
 
@@ -112,6 +136,10 @@ def _odd_sum(x: Lanes, y: Lanes) -> Lanes:
 
 def _f64(x: Lanes) -> Lanes:
     return x.astype(np.float64)
+
+
+def _f32(x: Lanes) -> Lanes:
+    return x.astype(np.float32)
 
 
 def _zero_sign(total: Lanes, x: Lanes, y: Lanes, rnd: str) -> Lanes:
@@ -157,11 +185,23 @@ def round_to(exact: Lanes, format: str, rnd: str) -> Lanes:
 def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """`exact` as lanes of `type` (f32, f16 or bf16), rounded once.
 
-    `exact` holds numbers of a wider type, or float64 rounded to odd.
+    `exact` holds numbers of another type, or float64 rounded to odd.
     """
-    if rnd == "rn" and type.name != "bf16":
+    if rnd != "rn":
+        return round_to(_f64(exact), type.name, rnd).astype(type.dtype)
+    if type.name != "bf16" or exact.dtype != np.float64:
         return exact.astype(type.dtype)
-    return round_to(_f64(exact), type.name, rnd).astype(type.dtype)
+    near = exact.astype(np.float32)
+    wrong = _halfway_bf16(near) & (near != exact)
+    if wrong.any():
+        return np.where(wrong, round_to(exact, "bf16", rnd), near).astype(type.dtype)
+    return near.astype(type.dtype)
+
+
+def _halfway_bf16(x: Lanes) -> Lanes:
+    """Which float32 lie halfway between two bfloat16: all others round as what they came from."""
+    halfway: Lanes = np.bitwise_and(x.view(np.uint32), _BELOW_BF16) == _HALFWAY_BF16
+    return halfway
 
 
 @quiet
@@ -173,13 +213,36 @@ def widen(x: Lanes, type: ScalarType) -> Lanes:
 @quiet
 def integral(x: Lanes, rnd: str) -> Lanes:
     """`x` rounded to an integral value of its own type."""
+    if x.dtype.itemsize == 2:  # whose own arithmetic is slow
+        return canonical_narrow(_TO_INTEGER[rnd](_f32(x)).astype(x.dtype))
     return _TO_INTEGER[rnd](x)  # type: ignore[no-any-return]
+
+
+def finite(x: Lanes, format: str) -> Lanes:
+    """`x` limited to the largest number of the format, as .satfinite means it; NaN stays."""
+    largest = x.dtype.type(_FORMATS[format][2])
+    limited: Lanes = np.clip(x, -largest, largest)
+    return limited
+
+
+_TF32_BITS: Final = np.uint32(0xFFFFE000)  # of a float32
 
 
 @quiet
 def to_tf32(a: Lanes, rnd: str) -> Lanes:
-    """`a` (float32) rounded once to the 11 significant bits of tf32."""
-    return canonical(round_to(_f64(a), "tf32", rnd).astype(np.float32))
+    """`a` (float32) rounded once to the 11 significant bits of tf32: `rn`, `rz` or `rna`.
+
+    The bits of floats of one sign are in the order of the floats, so a carry does what it should.
+    """
+    bits: Lanes = a.view(np.uint32)
+    if rnd == "rna":
+        bits = bits + np.uint32(0x1000)
+    elif rnd == "rn":
+        odd = np.bitwise_and(np.right_shift(bits, np.uint32(13)), np.uint32(1))
+        bits = bits + (odd + np.uint32(0xFFF))
+    rounded = np.bitwise_and(bits, _TF32_BITS).view(np.float32)
+    wrong = np.isnan(a)
+    return np.where(wrong, NAN_F32, rounded) if wrong.any() else rounded
 
 
 # ---------------------------------------- f32
@@ -213,7 +276,12 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
             result, halfway = _fma_f32_twice_rounded(a, b, c)
         except FloatingPointError:
             return _fma_f32_exact(a, b, c, rnd)
-        if not halfway.any():
+        doubtful = np.flatnonzero(halfway)
+        if not len(doubtful):
+            return result
+        if np.ndim(result):
+            few = [x[doubtful] if np.ndim(x) else x for x in (a, b, c)]
+            result[doubtful] = _fma_f32_exact(few[0], few[1], few[2], rnd)
             return result
     return _fma_f32_exact(a, b, c, rnd)
 
@@ -243,23 +311,53 @@ def _fma_f32_exact(a: Lanes, b: Lanes, c: Lanes, rnd: str) -> Lanes:
 
 @quiet
 def div_f32(a: Lanes, b: Lanes, rnd: str = "rn") -> Lanes:
-    """a / b, rounded to nearest, the only rounding offered."""
-    del rnd
-    return np.divide(a, b)
+    """a / b, rounded once."""
+    nearest = np.divide(a, b)
+    if rnd == "rn":
+        return nearest
+    rest = _f64(a) - np.multiply(nearest, b, dtype=np.float64)  # exact: at most 24 bits
+    return _stepped(nearest, _quotient_error(nearest, rest, a, b), rnd)
 
 
 @quiet
-def sqrt(a: Lanes, rnd: str = "rn") -> Lanes:
-    """The square root (float32 or float64), rounded to nearest, the only rounding offered."""
-    del rnd
-    return np.sqrt(a)
+def sqrt_f32(a: Lanes, rnd: str = "rn") -> Lanes:
+    """The square root, rounded once."""
+    nearest: Lanes = np.sqrt(a)
+    if rnd == "rn":
+        return nearest
+    return _stepped(nearest, _f64(a) - np.multiply(nearest, nearest, dtype=np.float64), rnd)
+
+
+# ---------------------------------------- directed rounding
+
+
+def _stepped(nearest: Lanes, error: Lanes, rnd: str) -> Lanes:
+    """The exact result rounded as `rnd` says, given what it is to nearest, and the sign of exact
+    minus nearest: NaN where `nearest` stays.
+    """
+    if rnd == "rp":
+        wrong, goal = error > 0, np.inf
+    elif rnd == "rm":
+        wrong, goal = error < 0, -np.inf
+    else:
+        wrong, goal = np.where(nearest > 0, error < 0, error > 0) & (nearest != 0), 0.0
+    return np.where(wrong, np.nextafter(nearest, nearest.dtype.type(goal)), nearest)
+
+
+def _quotient_error(nearest: Lanes, rest: Lanes, a: Lanes, b: Lanes) -> Lanes:
+    """The sign of a / b - nearest, where rest is a - nearest * b."""
+    inexact = np.isfinite(a) & np.isfinite(b) & (b != 0)
+    error = np.where(np.isinf(nearest), -nearest, np.where(np.signbit(b), -rest, rest))
+    return np.where(inexact, error, np.nan)
 
 
 # ---------------------------------------- f64
 
 
 def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`formula` of finite float64 lanes in rational arithmetic, rounded once; never zero."""
+    """`formula` of finite float64 lanes in rational arithmetic, rounded once; an exact zero is a
+    sum of opposites.
+    """
     out = [
         _round_fraction(formula(*map(Fraction, map(float, row))), rnd)
         for row in zip(*(np.ravel(x) for x in np.broadcast_arrays(*lanes)), strict=True)
@@ -268,6 +366,8 @@ def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes
 
 
 def _round_fraction(exact: Fraction, rnd: str) -> float:
+    if exact == 0:
+        return -0.0 if rnd == "rm" else 0.0
     try:
         nearest = float(exact)
     except OverflowError:
@@ -281,40 +381,64 @@ def _round_fraction(exact: Fraction, rnd: str) -> float:
     return nearest
 
 
-def _directed(native: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`native` where an operand is not finite or the exact result is zero, else the formula rounded
-    once.
-    """
-    finite = np.logical_and.reduce([np.isfinite(x) for x in np.broadcast_arrays(*lanes)])
-    safe = [np.where(finite, x, 1.0) for x in lanes]
-    return np.where(finite & (native != 0), _exactly(formula, rnd, *safe), native)
+def _repaired(
+    result: Lanes, slow: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes
+) -> Lanes:
+    """`result` with the lanes in `slow` (finite operands) taken from the formula instead."""
+    if not slow.any():
+        return result[()]
+    shape = np.broadcast_shapes(*(np.shape(x) for x in lanes))
+    chosen = np.atleast_1d(slow)
+    out = np.array(np.broadcast_to(result, chosen.shape))
+    out[chosen] = _exactly(formula, rnd, *(np.broadcast_to(x, chosen.shape)[chosen] for x in lanes))
+    return out if shape else out.reshape(())[()]
 
 
 @quiet
 def add_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     """a + b, rounded once."""
-    nearest = np.add(a, b)
     if rnd == "rn":
-        return nearest
-    return _directed(_zero_sign(nearest, a, b, rnd), lambda x, y: x + y, rnd, a, b)
+        return np.add(a, b)
+    nearest, error = _two_sum(a, b)
+    result = _zero_sign(_stepped(nearest, error, rnd), a, b, rnd)
+    slow = ~(np.abs(nearest) < _SAFE_ADDEND) & np.isfinite(a) & np.isfinite(b)
+    return _repaired(result, slow, lambda x, y: x + y, rnd, a, b)
 
 
 @quiet
 def mul_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     """a * b, rounded once."""
-    nearest = np.multiply(a, b)
     if rnd == "rn":
-        return nearest
-    underflows = (nearest == 0) & (a != 0) & (b != 0)
-    marked = np.where(underflows, np.copysign(1.0, nearest), nearest)  # nonzero: not for `native`
-    return _directed(marked, lambda x, y: x * y, rnd, a, b)
+        return np.multiply(a, b)
+    nearest, error = _two_product(a, b)
+    slow = ~(_is_safe(a) & _is_safe(b)) & np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
+    return _repaired(_stepped(nearest, error, rnd), slow, lambda x, y: x * y, rnd, a, b)
 
 
 @quiet
 def div_f64(a: Lanes, b: Lanes, rnd: str = "rn") -> Lanes:
-    """a / b, rounded to nearest, the only rounding offered."""
-    del rnd
-    return np.divide(a, b)
+    """a / b, rounded once."""
+    nearest = np.divide(a, b)
+    if rnd == "rn":
+        return nearest
+    product, error = _two_product(nearest, b)
+    rest = (a - product) - error
+    result = _stepped(nearest, _quotient_error(nearest, rest, a, b), rnd)
+    slow = ~(_is_safe(a) & _is_safe(b)) & np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
+    return _repaired(result, slow, lambda x, y: x / y, rnd, a, b)
+
+
+@quiet
+def sqrt_f64(a: Lanes, rnd: str = "rn") -> Lanes:
+    """The square root, rounded once."""
+    if rnd == "rn":
+        return np.sqrt(a)
+    exponent = np.where(np.isfinite(a), np.frexp(a)[1], 0) & ~1  # even
+    scaled = np.ldexp(a, -exponent)
+    nearest = np.sqrt(scaled)
+    product, error = _two_product(nearest, nearest)
+    root: Lanes = np.ldexp(_stepped(nearest, (scaled - product) - error, rnd), exponent >> 1)
+    return root
 
 
 _SAFE_FACTOR: Final = 2.0**450  # products of factors between this and its inverse split exactly
@@ -331,27 +455,25 @@ def _two_product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
     return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
+def _is_safe(x: Lanes) -> Lanes:
+    size = np.abs(x)
+    safe: Lanes = (size < _SAFE_FACTOR) & (size > 1 / _SAFE_FACTOR)
+    return safe
+
+
 @quiet
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
     """a * b + c, rounded once."""
-    native = np.multiply(a, b) + c
-    trivial = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
-    size_a, size_b = np.abs(a), np.abs(b)
-    safe = (size_a < _SAFE_FACTOR) & (size_b < _SAFE_FACTOR) & (np.abs(c) < _SAFE_ADDEND)
-    safe &= (size_a > 1 / _SAFE_FACTOR) & (size_b > 1 / _SAFE_FACTOR)
     product, product_error = _two_product(a, b)
+    native = product + c
+    trivial = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
+    safe = _is_safe(a) & _is_safe(b) & (np.abs(c) < _SAFE_ADDEND)
     low, low_error = _two_sum(c, product_error)
     high, high_error = _two_sum(product, low)
-    fast = high + _odd_sum(high_error, low_error)
-    result = np.where(trivial, _zero_sign(native, np.multiply(a, b), c, rnd), fast)
-    slow = np.atleast_1d(~trivial & (~safe if rnd == "rn" else True))
-    if slow.any():
-        lanes = [np.broadcast_to(x, slow.shape)[slow] for x in (a, b, c)]
-        result = np.array(np.broadcast_to(result, slow.shape))
-        exact = _exactly(lambda x, y, z: x * y + z, rnd, *lanes)
-        cancelled = (exact == 0) & (np.multiply(lanes[0], lanes[1]) == -lanes[2])
-        result[slow] = np.where(cancelled & (rnd == "rm"), -0.0, exact)
-    return result if np.ndim(native) else result.reshape(())[()]
+    nearest, error = _two_sum(high, _odd_sum(high_error, low_error))
+    fast = nearest if rnd == "rn" else _stepped(nearest, error, rnd)
+    result = _zero_sign(np.where(trivial, native, fast), product, c, rnd)
+    return _repaired(result, ~trivial & ~safe, lambda x, y, z: x * y + z, rnd, a, b, c)
 
 
 # ---------------------------------------- min and max
@@ -359,11 +481,15 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
 
 def minimum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
     """The smaller; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
+    if a.dtype.itemsize == 2:
+        return _chosen_16(a, b, np.minimum, nan)
     return _chosen(a, b, np.minimum if nan else np.fmin, np.logical_or)
 
 
 def maximum(a: Lanes, b: Lanes, nan: bool) -> Lanes:
     """The larger; -0 < +0. A NaN operand is ignored, or with `nan` makes the result NaN."""
+    if a.dtype.itemsize == 2:
+        return _chosen_16(a, b, np.maximum, nan)
     return _chosen(a, b, np.maximum if nan else np.fmax, np.logical_and)
 
 
@@ -378,12 +504,41 @@ def _chosen(a: Lanes, b: Lanes, choose: Any, negative: Any) -> Lanes:
     return np.where(zeros, zero, result)
 
 
+def _key_16(x: Lanes) -> Lanes:
+    """The bits of 16-bit floats as integers in the order of the floats; its own inverse."""
+    bits = x.view(np.int16)
+    key: Lanes = np.bitwise_xor(bits, np.bitwise_and(bits >> np.int16(15), np.int16(0x7FFF)))
+    return key
+
+
+def _chosen_16(a: Lanes, b: Lanes, choose: Any, nan: bool) -> Lanes:
+    key_a, key_b = _key_16(a), _key_16(b)
+    key = choose(key_a, key_b)
+    wrong_a, wrong_b = _is_nan_16(a), _is_nan_16(b)
+    if wrong_a.any() or wrong_b.any():
+        if nan:
+            key = np.where(wrong_a | wrong_b, NAN_16_BITS.view(np.int16), key)
+        else:
+            key = np.where(wrong_a, key_b, np.where(wrong_b, key_a, key))
+    return _key_16(key).view(a.dtype)
+
+
+def with_xor_sign(x: Lanes, a: Lanes, b: Lanes) -> Lanes:
+    """|x| with the exclusive or of the sign bits of `a` and `b` (PTX ISA, .xorsign); NaN stays."""
+    if x.dtype.itemsize == 2:
+        sign = np.bitwise_and(np.bitwise_xor(a.view(np.uint16), b.view(np.uint16)), _SIGN_16)
+        signed = np.bitwise_or(np.bitwise_and(x.view(np.uint16), NAN_16_BITS), sign)
+        return np.where(_is_nan_16(x), x.view(np.uint16), signed).view(x.dtype)
+    signed = np.where(np.signbit(a) ^ np.signbit(b), -np.abs(x), np.abs(x))
+    return np.where(np.isnan(x), x, signed)
+
+
 # ---------------------------------------- 16-bit formats
 
 
 def canonical_narrow(x: Lanes) -> Lanes:
     """`x` (float16 or bfloat16) with every NaN replaced by 0x7fff, as 16-bit arithmetic does."""
-    wrong = np.isnan(x)
+    wrong = _is_nan_16(x)
     if not wrong.any():
         return x
     return np.where(wrong, NAN_16_BITS, x.view(np.uint16)).view(x.dtype)
@@ -391,19 +546,42 @@ def canonical_narrow(x: Lanes) -> Lanes:
 
 @quiet
 def fma_narrow(a: Lanes, b: Lanes, c: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
-    """a * b + c in f16 or bf16, rounded once."""
-    return narrow(_odd_sum(np.multiply(_f64(a), _f64(b)), _f64(c)), type, rnd)
+    """a * b + c in f16 or bf16, rounded once.
+
+    In float64 the product is exact. So is a sum of f16, unless what it loses is too small to decide
+    between two f16; a sum of bf16 may lose what decides.
+    """
+    total = np.multiply(_f64(a), _f64(b)) + _f64(c)
+    if rnd == "rn" and type.name == "f16":
+        return total.astype(np.float16)
+    if rnd != "rn" or np.ndim(total) == 0:
+        return narrow(_odd_sum(np.multiply(_f64(a), _f64(b)), _f64(c)), type, rnd)
+    near = total.astype(np.float32)
+    result = near.astype(type.dtype)
+    doubtful = np.flatnonzero(_halfway_bf16(near))
+    if len(doubtful):
+        few = [_f64(x[doubtful]) if np.ndim(x) else _f64(x) for x in (a, b, c)]
+        result[doubtful] = narrow(_odd_sum(np.multiply(few[0], few[1]), few[2]), type)
+    return result
 
 
 @quiet
 def add_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
-    """a + b in f16 or bf16, rounded once."""
+    """a + b in f16 or bf16, rounded once.
+
+    Rounding to nearest by way of float32 is a single rounding, because float32 has twice the bits
+    of either format and two more (Figueroa, "When is double rounding innocuous?", 1995).
+    """
+    if rnd == "rn":
+        return np.add(_f32(a), _f32(b)).astype(type.dtype)
     return narrow(_odd_sum(_f64(a), _f64(b)), type, rnd)
 
 
 @quiet
 def mul_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """a * b in f16 or bf16, rounded once."""
+    if rnd == "rn":
+        return np.multiply(_f32(a), _f32(b)).astype(type.dtype)  # as for a sum
     return narrow(np.multiply(_f64(a), _f64(b)), type, rnd)
 
 
@@ -425,17 +603,17 @@ def join(low: Lanes, high: Lanes) -> Lanes:
 @quiet
 def from_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
     """Integers as lanes of `type` (f16, bf16, f32 or f64), rounded once."""
+    if rnd == "rn" and type.name in ("f32", "f64"):
+        return a.astype(type.dtype)
+    if a.dtype.itemsize <= 4 or (rnd == "rn" and type.name == "f16"):  # 2^53 and more overflow f16
+        return narrow(a.astype(np.float64), type, rnd) if type.name != "f64" else _f64(a)
     wide = a.astype(np.int64 if a.dtype.kind == "i" else np.uint64)
     low = np.bitwise_and(wide, wide.dtype.type(0xFFFFFFFF)).astype(np.float64)
     high = np.right_shift(wide, wide.dtype.type(32)).astype(np.float64) * 2.0**32
     if type.name != "f64":
         return narrow(_odd_sum(high, low), type, rnd)
-    if rnd == "rn":
-        return wide.astype(np.float64)
     nearest, error = _two_sum(high, low)
-    down = np.logical_or(rnd == "rm", np.logical_and(rnd == "rz", nearest > 0))
-    wrong = np.where(down, error < 0, error > 0)
-    return np.where(wrong, np.nextafter(nearest, np.where(down, -np.inf, np.inf)), nearest)
+    return _stepped(nearest, error, rnd)
 
 
 def range_of(dtype: np.dtype[Any]) -> np.iinfo[Any]:
@@ -450,13 +628,24 @@ def to_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
     NaN becomes 0, or, where 64 bits are involved on either side, the integer with only its top bit
     set (PTX ISA, cvt).
     """
+    if type.bits < 64:
+        return _to_short_integer(_TO_INTEGER[rnd](_f64(a)), type, a.dtype == np.float64)
     wide = _TO_INTEGER[rnd](a.astype(np.float64))
     info = range_of(type.dtype)
     top, bottom = float(int(info.max) + 1), float(info.min)  # both are exact powers of two, or 0
     too_large, too_small = wide >= top, wide < bottom
     wrong = np.isnan(wide)
     inside = np.where(wrong | too_large | too_small, 0.0, wide).astype(type.dtype)
-    is_wide = type.bits == 64 or a.dtype == np.float64
-    nan = type.dtype.type(1 << (type.bits - 1) if type.kind == "u" else info.min) if is_wide else 0
+    nan = type.dtype.type(1 << 63 if type.kind == "u" else info.min)
     result = np.where(too_large, info.max, np.where(too_small, info.min, inside))
     return np.where(wrong, nan, result).astype(type.dtype)
+
+
+def _to_short_integer(wide: Lanes, type: ScalarType, from_f64: bool) -> Lanes:
+    info = range_of(type.dtype)
+    result = np.clip(wide, info.min, info.max)
+    wrong = np.isnan(wide)
+    if wrong.any():
+        nan = (1 << (type.bits - 1) if type.kind == "u" else int(info.min)) if from_f64 else 0
+        result = np.where(wrong, float(nan), result)
+    return result.astype(type.dtype)

@@ -16,9 +16,10 @@ numpy function below (`docs/adding-an-instruction.md`). The small syntax languag
   a call); when it is left out it is the slot `type`, or else the opcode's last piece.
 
 The function takes each operand read and each modifier by name, and returns what is written: one
-value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. An
-instruction that waits for other threads may return its results only when it goes on: then the
-function returns nothing, and `resume`, called with the same arguments, what is written. An address
+value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. A
+function that takes a result by name, too, gets what its registers hold before. An instruction that
+waits for other threads may return its results only when it goes on: then the function returns
+nothing, and `resume`, called with the same arguments, what is written. An address
 with coordinates comes as a pair: the address and the tuple of coordinates.
 """
 
@@ -407,7 +408,8 @@ def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> Non
     }
     parameters = inspect.signature(row.semantics).parameters
     got = set(parameters) - {"machine"}
-    if not want - of_types <= got <= want:
+    results = {o.name for o in row.operands if o.written}
+    if not want - of_types <= got <= want | results:
         raise ValueError(
             f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}"
         )

@@ -9,7 +9,7 @@ from typing import Final
 
 from ptxgen.errors import ModifierError, did_you_mean
 from ptxgen.isa.spec import ANY, Gate, gate
-from ptxgen.types import ScalarType, u32, u64
+from ptxgen.types import ScalarType, b32, pred, u32, u64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,27 @@ def _vectors() -> list[SpecialRegister]:
 
 
 _FERMI: Final = gate(ptx=(2, 0), sm=20)
+_RESERVED: Final = gate(ptx=(7, 6), sm=80)
+_RESERVED_PARTS: Final = {
+    "begin": "where the driver's part begins in",
+    "end": "where the driver's part ends in",
+    "cap": "where all parts end in",
+    "0": "where the first part begins in",
+    "1": "where the second part begins in",
+}
 _MASKS: Final = {
     "eq": "this lane",
     "le": "this and lower lanes",
     "lt": "lower lanes",
     "ge": "this and higher lanes",
     "gt": "higher lanes",
+}
+_HOPPER: Final = gate(ptx=(7, 8), sm=90)
+_CLUSTER_VECTORS: Final = {
+    "clusterid": "the cluster's place in the grid along {}",
+    "nclusterid": "clusters in the grid along {}",
+    "cluster_ctaid": "the block's place in its cluster along {}",
+    "cluster_nctaid": "blocks in a cluster along {}",
 }
 _REGISTERS: Final = (
     *_vectors(),
@@ -67,6 +82,38 @@ _REGISTERS: Final = (
     SpecialRegister(
         "%globaltimer", u64, "nanoseconds since an arbitrary moment", gate(ptx=(3, 1), sm=30)
     ),
+    SpecialRegister("%clock_hi", u32, "a counter of cycles, upper 32 bits", gate(ptx=(5, 0))),
+    SpecialRegister(
+        "%globaltimer_lo", u32, "the lower 32 bits of %globaltimer", gate(ptx=(3, 1), sm=30)
+    ),
+    SpecialRegister(
+        "%globaltimer_hi", u32, "the upper 32 bits of %globaltimer", gate(ptx=(3, 1), sm=30)
+    ),
+    *(SpecialRegister(f"%pm{n}", u32, f"performance monitor {n}, lower 32 bits") for n in range(8)),
+    *(
+        SpecialRegister(f"%pm{n}_64", u64, f"performance monitor {n}", gate(ptx=(4, 0), sm=50))
+        for n in range(8)
+    ),
+    *(
+        SpecialRegister(f"%envreg{n}", b32, f"driver's register {n}", gate(ptx=(2, 1)))
+        for n in range(32)
+    ),
+    *(
+        SpecialRegister(f"%reserved_smem_offset_{k}", b32, f"{v} reserved shared memory", _RESERVED)
+        for k, v in _RESERVED_PARTS.items()
+    ),
+    SpecialRegister(
+        "%current_graph_exec",
+        u64,
+        "the CUDA graph that runs the kernel, or 0",
+        gate(ptx=(8, 0), sm=50),
+    ),
+    SpecialRegister(
+        "%aggr_smem_size",
+        u32,
+        "bytes of shared memory of a block, with what the driver reserves",
+        gate(ptx=(8, 1), sm=90),
+    ),
     SpecialRegister(
         "%total_smem_size",
         u32,
@@ -76,6 +123,14 @@ _REGISTERS: Final = (
     SpecialRegister(
         "%dynamic_smem_size", u32, "bytes of shared memory given at launch", gate(ptx=(4, 1), sm=20)
     ),
+    *(
+        SpecialRegister(f"%{name}.{axis}", u32, doc.format(axis), _HOPPER)
+        for name, doc in _CLUSTER_VECTORS.items()
+        for axis in "xyz"
+    ),
+    SpecialRegister("%cluster_ctarank", u32, "the block's number in its cluster", _HOPPER),
+    SpecialRegister("%cluster_nctarank", u32, "blocks in a cluster", _HOPPER),
+    SpecialRegister("%is_explicit_cluster", pred, "whether the launch asked for clusters", _HOPPER),
 )
 
 SPECIALS: Final[dict[str, SpecialRegister]] = {r.name: r for r in _REGISTERS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ptxgen import ir
 from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
@@ -24,11 +24,16 @@ def rows_named(name: str) -> list[Inst]:
 
 
 def recognise(opcode: str) -> tuple[Op, ...]:
-    """The ops whose opcode is exactly this text: none, or one per operand form; cached."""
+    """The ops that an opcode's text means: none, or one per operand form; cached.
+
+    Modifiers may stand in another order than the manual's if none has them in that one.
+    """
     found = RECOGNISED.get(opcode)
     if found is None:
         words = opcode.split(".")
-        candidates = (_match(row, words) for row in HEADS.get(words[0], ()))
+        candidates = [_match(row, words, _next_word) for row in HEADS.get(words[0], ())]
+        if not any(candidates):
+            candidates = [_match(row, words, _any_word) for row in HEADS.get(words[0], ())]
         found = RECOGNISED[opcode] = tuple(op for op in candidates if op is not None)
     return found
 
@@ -79,31 +84,53 @@ def _fits(want: BoundOperand, got: ir.Operand) -> bool:
         return want.count == len(got.items) and not want.address
     if isinstance(got, ir.Arguments):
         return want.kind == "args"
+    if isinstance(got, (ir.Reg, ir.Not)) and want.type is not None:
+        held = got.register if isinstance(got, ir.Not) else got
+        if (held.declared == "pred") != (want.type.kind == "p"):
+            return False
     return not want.address and not want.count and want.kind != "args"
 
 
-def _match(row: Inst, words: list[str]) -> Op | None:
+def _match(row: Inst, words: list[str], choose: _Choose) -> Op | None:
+    """The row's op for the words of an opcode, which `choose` takes in one order or another."""
+
     def walk(
         pieces: tuple[Piece, ...], rest: list[str], chosen: dict[str, Modifier]
     ) -> dict[str, Modifier] | None:
         if not pieces:
             return None if rest else chosen
         piece, tail = pieces[0], pieces[1:]
-        if rest:
-            value = _value(row, piece, rest[0])
+        for n in choose(rest):
+            value = _value(row, piece, rest[n])
             if value is not None:
-                done = walk(tail, rest[1:], {**chosen, piece.name: value} if piece.slot else chosen)
+                more = {**chosen, piece.name: value} if piece.slot else chosen
+                done = walk(tail, rest[:n] + rest[n + 1 :], more)
                 if done is not None:
                     return done
         return walk(tail, rest, chosen) if piece.optional else None
 
-    chosen = walk(row.pieces, words, {})
+    head = _value(row, row.pieces[0], words[0])
+    first = {row.pieces[0].name: head} if row.pieces[0].slot else {}
+    chosen = walk(row.pieces[1:], words[1:], first)
     if chosen is None:
         return None
     absent = {
         p.name: None if None in row.choices[p.name] else False for p in row.pieces if p.optional
     }
     return row.resolve({**absent, **chosen})
+
+
+_Choose = Callable[[list[str]], range]
+
+
+def _next_word(rest: list[str]) -> range:
+    """Words in the order of the manual's syntax."""
+    return range(min(1, len(rest)))
+
+
+def _any_word(rest: list[str]) -> range:
+    """Words in any order, as assemblers take them; of two that fit, the first comes first."""
+    return range(len(rest))
 
 
 def _value(row: Inst, piece: Piece, word: str) -> Modifier:

@@ -1,6 +1,7 @@
 """Instructions between the lanes of a warp (PTX ISA, "Data Movement", "Parallel Synchronization").
 
-A warp is 32 consecutive lanes; `Machine` pads every block to whole warps.
+A warp is 32 consecutive lanes; `Machine` pads every block to whole warps. `vote` and `shfl` without
+`.sync` are not declared: from PTX 6.4 on, no GPU since sm_70 has them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa import numeric
 from ptxgen.isa.spec import Effect, inst
-from ptxgen.types import b32, s32, u32
+from ptxgen.types import b32, b64, s32, u32
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -75,19 +77,30 @@ def _by_warp(machine: Machine, x: Lanes) -> Lanes:
 
 
 def _members(machine: Machine, membermask: Lanes) -> Lanes:
-    """Which lanes take part, one row for each warp."""
-    named = np.bitwise_and(np.right_shift(membermask, machine.lane_id()), np.uint32(1)) == 1
-    return _by_warp(machine, named & machine.active())
+    """Which lanes take part with each lane, `[warps, 32, 32]`; `[warps, 1, 32]` where every lane of
+    a warp names the same. Lanes of one warp may be in several groups, each with its own mask.
+    """
+    active, masks = _by_warp(machine, machine.active()), _by_warp(machine, membermask)
+    first = masks[np.arange(len(masks)), active.argmax(axis=1)][:, None]
+    if np.ndim(membermask) == 0 or ((masks == first) | ~active).all():
+        masks = first
+    lanes = np.arange(WARP_SIZE, dtype=np.uint32)
+    named = np.bitwise_and(np.right_shift(masks[:, :, None], lanes), np.uint32(1)) == 1
+    members: Lanes = named & active[:, None, :]
+    return members
 
 
-def _each(machine: Machine, per_warp: Lanes) -> Lanes:
-    """One value for each warp, given to all of its lanes."""
-    return np.repeat(per_warp, WARP_SIZE).reshape(machine.lane_id().shape)
+def _each(machine: Machine, found: Lanes) -> Lanes:
+    """What was found for each lane or for each warp, `[warps, 32 or 1]`, as lanes."""
+    times = WARP_SIZE // found.shape[1]
+    return np.repeat(found, times, axis=1).reshape(machine.lane_id().shape)
 
 
-def _ballot(machine: Machine, bits: Lanes) -> Lanes:
+def _bits(chosen: Lanes) -> Lanes:
+    """The last axis, one entry for each lane, as one number."""
     weights = np.left_shift(np.uint32(1), np.arange(WARP_SIZE, dtype=np.uint32))
-    return _each(machine, np.where(bits, weights, np.uint32(0)).sum(axis=1, dtype=np.uint32))
+    total: Lanes = np.where(chosen, weights, np.uint32(0)).sum(axis=-1, dtype=np.uint32)
+    return total
 
 
 @inst(
@@ -102,8 +115,8 @@ def _ballot(machine: Machine, bits: Lanes) -> Lanes:
 def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
     """p = whether a holds for any member, for all of them, or for all or none (uni)."""
     machine.warp_sync(membermask)
-    members, values = _members(machine, membermask), _by_warp(machine, a)
-    some, every = (values & members).any(axis=1), (values | ~members).all(axis=1)
+    members, values = _members(machine, membermask), _by_warp(machine, a)[:, None, :]
+    some, every = (values & members).any(axis=2), (values | ~members).all(axis=2)
     outcomes: dict[str, Any] = {"any": some, "all": every, "uni": np.equal(some, every)}
     return _each(machine, outcomes[mode])
 
@@ -115,7 +128,8 @@ def vote(machine: Machine, a: Lanes, membermask: Lanes, *, mode: str) -> Lanes:
 def ballot(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
     """d = one bit for each lane: a, for the members."""
     machine.warp_sync(membermask)
-    return _ballot(machine, _by_warp(machine, a) & _members(machine, membermask))
+    values = _by_warp(machine, a)[:, None, :]
+    return _each(machine, _bits(values & _members(machine, membermask)))
 
 
 @inst(
@@ -127,7 +141,7 @@ def ballot(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
 )
 def activemask(machine: Machine) -> Lanes:
     """d = one bit for each lane of the warp that executes this instruction."""
-    return _ballot(machine, _by_warp(machine, machine.active()))
+    return _each(machine, _bits(_by_warp(machine, machine.active())[:, None, :]))
 
 
 _REDUCE: Final[dict[str, Any]] = {
@@ -144,8 +158,9 @@ def _reduced(machine: Machine, a: Lanes, membermask: Lanes, op: str) -> Lanes:
     machine.warp_sync(membermask)
     info = np.iinfo(a.dtype)
     neutral = {"min": info.max, "max": info.min, "and": info.max}.get(op, 0)
-    values = np.where(_members(machine, membermask), _by_warp(machine, a), a.dtype.type(neutral))
-    return _each(machine, _REDUCE[op].reduce(values, axis=1, dtype=a.dtype))
+    values = _by_warp(machine, a)[:, None, :]
+    values = np.where(_members(machine, membermask), values, a.dtype.type(neutral))
+    return _each(machine, _REDUCE[op].reduce(values, axis=2, dtype=a.dtype))
 
 
 @inst(
@@ -177,13 +192,81 @@ def redux_bits(machine: Machine, a: Lanes, membermask: Lanes, *, op: str) -> Lan
 
 
 @inst(
+    "redux.sync.op{.abs}{.NaN}.f32 d, a, membermask:u32",
+    op=("min", "max"),
+    ptx=(8, 6),
+    sm=100,
+    only=("sm_100a", "sm_103a"),
+    effect=Effect.WARP,
+    section=f"{SYNCHRONIZATION}: redux.sync",
+)
+def redux_f32(
+    machine: Machine, a: Lanes, membermask: Lanes, *, op: str, abs: bool, NaN: bool
+) -> Lanes:
+    """d = the smallest or the largest a, or |a|, of all members; a NaN is ignored, or with .NaN
+    makes d NaN.
+    """
+    machine.warp_sync(membermask)
+    combine = numeric.minimum if op == "min" else numeric.maximum
+    values = _by_warp(machine, np.abs(a) if abs else a)[:, None, :]
+    members = _members(machine, membermask)
+    result = np.full(members.shape[:2], np.nan, np.float32)  # ignored, as there is always a member
+    for lane in range(WARP_SIZE):
+        value = combine(result, np.broadcast_to(values[:, :, lane], result.shape), False)
+        result = np.where(members[:, :, lane], value, result)
+    if NaN:
+        result = np.where((np.isnan(values) & members).any(axis=2), np.float32(np.nan), result)
+    return _each(machine, numeric.canonical(result))
+
+
+def _equal(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes, Lanes]:
+    """The members with each lane, and which of them have the same a, `[warps, 32, 32]`."""
+    machine.warp_sync(membermask)
+    members, values = _members(machine, membermask), _by_warp(machine, a)
+    return members, (values[:, :, None] == values[:, None, :]) & members
+
+
+_MATCH: Final[dict[str, Any]] = {
+    "type": (b32, b64),
+    "ptx": (6, 0),
+    "sm": 70,
+    "effect": Effect.WARP,
+    "section": f"{SYNCHRONIZATION}: match.sync",
+}
+
+
+@inst("match.any.sync.type d:b32, a, membermask:u32", name="match_any", **_MATCH)
+def match_any(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
+    """d = one bit for each member that has the same a as this lane."""
+    return _each(machine, _bits(_equal(machine, a, membermask)[1]))
+
+
+def _match_all(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes, Lanes]:
+    members, equal = _equal(machine, a, membermask)
+    agreed = (equal == members).all(axis=2)
+    return _each(machine, np.where(agreed, _bits(members), np.uint32(0))), _each(machine, agreed)
+
+
+@inst("match.all.sync.type d:b32, a, membermask:u32", name="match_all", **_MATCH)
+def match_all(machine: Machine, a: Lanes, membermask: Lanes) -> Lanes:
+    """d = one bit for each member if all have the same a, else 0."""
+    return _match_all(machine, a, membermask)[0]
+
+
+@inst("match.all.sync.type d:b32|p:pred, a, membermask:u32", name="match_all_pred", **_MATCH)
+def match_all_pred(machine: Machine, a: Lanes, membermask: Lanes) -> tuple[Lanes, Lanes]:
+    """d = one bit for each member if all have the same a, else 0; p = whether they have."""
+    return _match_all(machine, a, membermask)
+
+
+@inst(
     "elect.sync d:b32|p:pred, membermask:u32", name="elect", ptx=(8, 0), sm=90,
     effect=Effect.WARP, section=f"{SYNCHRONIZATION}: elect.sync",
 )  # fmt: skip
 def elect(machine: Machine, membermask: Lanes) -> tuple[Lanes, Lanes]:
     """d = the number of one member (here the lowest), p = whether this lane is that member."""
     machine.warp_sync(membermask)
-    leader = _each(machine, _members(machine, membermask).argmax(axis=1).astype(np.uint32))
+    leader = _each(machine, _members(machine, membermask).argmax(axis=2).astype(np.uint32))
     return leader, machine.lane_id() == leader
 
 

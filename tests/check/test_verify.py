@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from random_kernels import MODULES, REGISTERS
 
 from ptxgen.check.problems import Problem
@@ -27,6 +27,7 @@ from ptxgen.ir import (
     Shared,
     Special,
 )
+from ptxgen.isa.table import op_of
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
@@ -65,7 +66,7 @@ def complaint(body: str, end: str = "\nret;", **options: str) -> tuple[str, str]
 
 def with_kernel(**changes: object) -> tuple[Problem, ...]:
     sound = module("ret;")
-    return verify(replace(sound, kernels=(replace(sound.kernels[0], **changes),)))
+    return verify(replace(sound, kernels=(replace(sound.kernels[0], **changes),), variables=()))
 
 
 def hand_made(*instrs: Instr, target: str = SM80) -> tuple[Problem, ...]:
@@ -346,8 +347,7 @@ def test_missing_and_double_labels_are_reported():
         ("st.shared.f32 [scratch+-4], %f1;",
          "bytes -4 to 0 of 'scratch' are accessed, but it has 64"),
         ("mov.u32 %r3, scrath;",
-         "no variable 'scrath' in shared memory; did you mean 'scratch'?"),
-        ("mov.u64 %rd2, Q;", "'Q' is a parameter; read its value with ld.param"),
+         "no variable 'scrath'; did you mean 'scratch'?"),
     ],
 )  # fmt: skip
 def test_names_that_do_not_exist_are_reported(instr, message):
@@ -683,7 +683,7 @@ def test_a_name_must_be_one_that_ptx_can_have(name):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"name": "smem"}, "'smem' is a shared variable and a kernel; rename one"),
+        ({"name": "smem"}, "'smem' is a kernel and a dynamic shared array; rename one"),
         ({"shared": (Shared("n", 4, 4),)}, "'n' is a parameter and a shared variable; rename one"),
         ({"body": (Label("n"), Instr("ret"))}, "'n' is a parameter and a label; rename one"),
         (
@@ -835,6 +835,7 @@ def test_addresses_may_be_registers_of_any_kernel_variable():
 
 # Whatever is accepted here, the assembler accepts.
 
+NEWEST = (9, 0)
 WRITTEN = tuple(
     Instr(f"mov.{declared}", (Reg(f"{prefix}{i}", declared), zero))
     for declared, prefix in REGISTER_PREFIX.items()
@@ -843,13 +844,23 @@ WRITTEN = tuple(
 )
 
 
+def assembled(instr: Instr) -> bool:
+    """Whether the target has it, and the assembler needs no order of instructions around it."""
+    gate = op_of(instr).gate
+    there = gate.ptx <= NEWEST and gate.admits("sm_90a", 90)
+    return there and not instr.opcode.startswith(("wgmma", "setmaxnreg"))
+
+
 @settings(max_examples=25, deadline=None)
 @given(MODULES)
 def test_the_assembler_accepts_what_is_verified(assembler: Assembler, module: Module):
     (kernel,) = module.kernels
-    initialised = replace(kernel, body=(*WRITTEN, *kernel.body))
-    whole = replace(module, version=(8, 6), kernels=(initialised,))
-    assert verify(whole) == ()
+    body = tuple(s for s in kernel.body if not isinstance(s, Instr) or assembled(s))
+    initialised = replace(kernel, body=(*WRITTEN, *body))
+    whole = replace(module, version=NEWEST, kernels=(initialised,))
+    problems = verify(whole)
+    assume(not any(problem.kind == "alignment" for problem in problems))  # literals as addresses
+    assert problems == ()
     assembler.assemble(render(whole), whole.target, opt_level=0)
 
 

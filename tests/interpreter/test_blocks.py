@@ -15,8 +15,9 @@ from interpreter.programs import ELEMENT, ptx
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import blocks, run
-from ptxgen.interpreter.blocks import compile_kernel
+from ptxgen.interpreter.blocks import compile_program
 from ptxgen.interpreter.fast import FAST
+from ptxgen.interpreter.linking import link
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import recognise, rows
 from ptxgen.parse import parse
@@ -255,8 +256,8 @@ def test_a_whole_kernel_gives_the_same_bits_without_the_faster_forms(
 
 
 def sources(body: str, **how: bool) -> str:
-    kernel = parse(ptx(body)).kernels[0]
-    return "".join(compile_kernel(kernel, {}, **how).sources)
+    module = parse(ptx(body))
+    return "".join(compile_program(link(module, module.kernels[0], 0, {}), **how).sources)
 
 
 def test_only_registers_that_are_read_later_are_returned() -> None:

@@ -167,7 +167,7 @@ def test_a_shuffle_from_a_lane_that_is_not_there_gives_poison() -> None:
     assert result_of("    shfl.sync.idx.b32 %r4, %r0, 20, 31, -1;", 16) == [POISON] * 16
 
 
-def test_a_shuffle_under_divergence_names_the_missing_lanes() -> None:
+def test_a_shuffle_whose_members_wait_elsewhere_is_a_deadlock_that_names_both() -> None:
     text = ptx(
         """
     mov.u32 %r0, %tid.x;
@@ -175,14 +175,51 @@ def test_a_shuffle_under_divergence_names_the_missing_lanes() -> None:
     @%p0 bra $end;
     shfl.sync.idx.b32 %r4, %r0, 3, 31, -1;
 $end:
+    bar.sync 0;
     ret;
     """
     )
     assert trap_of(text, grid=1, block=32, args=[]) == (
-        f"kernel k: shfl.sync.idx.b32 %r4, %r0, 3, 31, -1; (line {line_of(text, 'shfl')}): "
-        "thread (0, 0, 0) of CTA (0, 0, 0): lanes of the membermask are not here 0xffffffff; "
-        "the active lanes are 0x000fffff"
+        "kernel k: deadlock in CTA (0, 0, 0): 20 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), "
+        "(3, 0, 0) and 16 more) wait for the other lanes of their warp in "
+        f"shfl.sync.idx.b32 %r4, %r0, 3, 31, -1; (line {line_of(text, 'shfl')}); "
+        "12 threads ((20, 0, 0), (21, 0, 0), (22, 0, 0), (23, 0, 0) and 8 more) wait at barrier 0 "
+        f"in bar.sync 0; (line {line_of(text, 'bar.sync')}); 0 of 32 threads have exited"
     )
+
+
+def test_a_shuffle_waits_for_lanes_that_come_by_another_path() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %tid.x;
+    mul.wide.u32 %rd1, %r0, 4;
+    add.u64 %rd0, %rd0, %rd1;
+    setp.ge.u32 %p0, %r0, 20;
+    @%p0 bra $late;
+    add.u32 %r1, %r0, 100;
+$meet:
+    mov.u32 %r2, 0;
+    shfl.sync.bfly.b32 %r4, %r1, 16, 31, -1;
+    add.u32 %r2, %r4, %r2;
+    st.global.u32 [%rd0], %r2;
+    ret;
+$late:
+    mov.u32 %r3, 50;
+$loop:
+    sub.u32 %r3, %r3, 1;
+    setp.ne.u32 %p1, %r3, %r0;
+    @%p1 bra $loop;
+    add.u32 %r1, %r0, 200;
+    bra $meet;
+    """,
+        "u64 x",
+    )
+    x = np.zeros(32, np.uint32)
+    run(text, grid=1, block=32, args=[x])
+    lane = np.arange(32)
+    given = lane + np.where(lane >= 20, 200, 100)
+    np.testing.assert_array_equal(x, given[lane ^ 16])
 
 
 def test_a_lane_outside_its_own_membermask_is_refused() -> None:

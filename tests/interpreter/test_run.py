@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from interpreter.programs import ELEMENT, line_of, ptx
 
-from ptxgen.errors import LaunchError, ModifierError, TrapError
+from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import DeviceArena, run
 from ptxgen.parse import parse
 
@@ -427,15 +427,32 @@ def test_an_empty_array_has_an_address_and_no_bytes() -> None:
     )
 
 
-def test_memory_that_is_not_modelled_is_refused_by_name() -> None:
-    text = ptx("    mov.u32 %r0, 0;\n    ld.local.u32 %r1, [%r0];\n    ret;")
+def test_local_memory_that_the_kernel_does_not_have_is_refused() -> None:
+    text = ptx("    mov.u64 %rd0, 0;\n    ld.local.u32 %r1, [%rd0];\n    ret;")
     assert trapped(text, grid=1, block=1, args=[]) == (
-        f"kernel k: ld.local.u32 %r1, [%r0]; (line {line_of(text, 'ld.local')}): "
-        "the interpreter has no local memory"
+        f"kernel k: ld.local.u32 %r1, [%rd0]; (line {line_of(text, 'ld.local')}): "
+        "thread (0, 0, 0) of CTA (0, 0, 0) wants to read 4 bytes of local memory at 0x0, "
+        "outside its 0 bytes"
     )
 
 
-def test_special_registers_that_are_not_modelled_are_refused_by_name() -> None:
-    with pytest.raises(ModifierError) as caught:
-        run(ptx("    mov.u32 %r0, %clock;\n    ret;"), grid=1, block=1, args=[])
-    assert str(caught.value) == "the interpreter does not model the special register %clock"
+def test_clocks_count_what_is_executed() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u64 %rd1, %clock64;
+    mov.u32 %r0, 5;
+$again:
+    sub.u32 %r0, %r0, 1;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $again;
+    mov.u64 %rd2, %clock64;
+    sub.u64 %rd3, %rd2, %rd1;
+    st.global.u64 [%rd0], %rd3;
+    ret;
+    """,
+        "u64 x",
+    )
+    x = np.zeros(1, np.uint64)
+    run(text, grid=1, block=1, args=[x])
+    assert 15 <= x[0] < 30

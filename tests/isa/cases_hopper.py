@@ -3,10 +3,170 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
-MEANING: dict[str, Callable[..., Any]] = {}
+from ptxgen.isa.bulk import REDUCTIONS
+from ptxgen.types import b64
+
+MEANING: dict[str, Callable[..., Any]] = {
+    "mbarrier.pending_count.b64 d:u32, a:b64": lambda _, a: a % 2**20,
+    "setmaxnreg.action.sync.aligned.u32 count:imm": lambda *_: (),
+}
 MEMORY: dict[str, Callable[..., Any]] = {}
 WARP: dict[str, Callable[..., Any]] = {}
-CALLS: dict[str, list[tuple[Any, ...]]] = {}
-IMMEDIATES: dict[str, tuple[int, ...]] = {}
+IMMEDIATES: dict[str, tuple[int, ...]] = {
+    "count": (64, 24, 256),
+    "ia": (1, -1),
+    "ib": (1, -1),
+    "ta": (0, 1),
+    "tb": (0, 1),
+}
+
+# ---------------------------------------- mbarriers and wgmma: test_hopper.py
+
+ORDER = ("", ".sem.scope")
+ARRIVALS = {
+    f"mbarrier.{head}{kind}{order}{{.space}}.b64 d:b64, [addr:u64]{operand}"
+    for head, order, (kind, operand) in product(
+        ("arrive", "arrive_drop"),
+        ORDER,
+        (("", ""), ("", ", count:u32"), (".noComplete", ", count:u32"), (".expect_tx", ", tx:u32")),
+    )
+}
+TRANSACTIONS = {
+    f"mbarrier.{head}{order}{{.space}}.b64 [addr:u64], tx:u32"
+    for head, order in product(("expect_tx", "complete_tx"), ORDER)
+}
+TESTS = {
+    f"mbarrier.test_wait{kind}{order}{{.space}}.b64 p:pred, [addr:u64], a:{type}"
+    for (kind, type), order in product((("", "b64"), (".parity", "u32")), ORDER)
+}
+WAITS = {
+    f"mbarrier.try_wait{kind}{order}{{.space}}.b64 p:pred, [addr:u64], a:{type}{{, hint:u32}}"
+    for (kind, type), order in product((("", "b64"), (".parity", "u32")), ORDER)
+}
+OBJECTS = {
+    "mbarrier.init{.space}.b64 [addr:u64], count:u32",
+    "mbarrier.inval{.space}.b64 [addr:u64]",
+    "cp.async.mbarrier.arrive{.noinc}{.space}.b64 [addr:u64]",
+}
+RANKS = {"getctarank{.space}.type d:u32, a"}
+INTEGERS = ("s8.s8", "u8.u8", "s8.u8", "u8.s8")
+FLAGS = ("", ", ia:imm, ib:imm, tb:imm", ", ia:imm, ib:imm", ", ia:imm, ib:imm, ta:imm, tb:imm")
+WGMMA = {
+    f"wgmma.mma_async.sync.aligned.shape{types} d:{d}*nd, {a}, b:u64, s:pred{flags}"
+    for types, d, registers_flags, shared_flags in (
+        (".f32.f16.f16", "f32", FLAGS[1], FLAGS[3]),
+        (".f16.f16.f16", "b32", FLAGS[1], FLAGS[3]),
+        (".f32.bf16.bf16", "f32", FLAGS[1], FLAGS[3]),
+        (".f32.tf32.tf32", "f32", FLAGS[2], FLAGS[2]),
+        (".f32.atype.btype", "f32", FLAGS[2], FLAGS[2]),
+        (".f16.atype.btype", "b32", FLAGS[2], FLAGS[2]),
+        *(("{.satfinite}.s32." + types, "s32", "", "") for types in INTEGERS),
+    )
+    for a, flags in (("a:b32*4", registers_flags), ("a:u64", shared_flags))
+}
+ELSEWHERE: frozenset[str] = frozenset(
+    ARRIVALS | TRANSACTIONS | TESTS | WAITS | OBJECTS | WGMMA | RANKS
+)
+
+# ---------------------------------------- bulk copies
+
+COUNTED = "mbarrier::complete_tx::bytes"
+
+
+def reduction(names: dict[str, Any]) -> Any:
+    return REDUCTIONS.get(names.get("op", ""))
+
+
+def added(_: dict[str, Any]) -> Any:
+    return REDUCTIONS["add"]
+
+
+def map_address(names: dict[str, Any]) -> Any:
+    return names["map"][0]
+
+
+def coordinates(names: dict[str, Any]) -> Any:
+    return names["map"][1]
+
+
+def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
+    calls: dict[str, list[tuple[Any, ...]]] = {}
+    four = "dst", "src", "size", "mbar"
+    for multicast, hint in product((False, True), repeat=2):
+        tail = ".multicast::cluster" * multicast + ".L2::cache_hint" * hint
+        operands = ", ctas:u16" * multicast + ", policy:u64" * hint
+        ctas = "ctas" if multicast else None
+        calls |= {
+            f"cp.async.bulk.to.global.{COUNTED}{tail} "
+            f"[dst:u32], [src:u64], size:u32, [mbar:u32]{operands}": [("bulk_load", *four, ctas)],
+            f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{COUNTED}{tail} "
+            f"[dst:u32], [map:u64*dim], [mbar:u32]{operands}": [
+                ("tensor_load", "dst", map_address, coordinates, "mbar", ctas)
+            ],
+        }
+    calls[
+        f"cp.async.bulk.shared::cluster.shared::cta.{COUNTED} "
+        "[dst:u32], [src:u32], size:u32, [mbar:u32]"
+    ] = [("bulk_send", *four, None, b64)]
+    calls[
+        f"cp.reduce.async.bulk.shared::cluster.shared::cta.{COUNTED}.op.type "
+        "[dst:u32], [src:u32], size:u32, [mbar:u32]"
+    ] = [("bulk_send", *four, reduction, "type")]
+    for hint in (False, True):
+        tail, operand = ".L2::cache_hint" * hint, ", policy:u64" * hint
+        to_global = f"[dst:u64], [src:u32], size:u32{operand}"
+        of_tensor = f"[map:u64*dim], [src:u32]{operand}"
+        group = "global.shared::cta"
+        store = "bulk_store", *four[:3]
+        tensor = "tensor_store", map_address, coordinates, "src"
+        calls |= {
+            f"cp.async.bulk.{group}.bulk_group{tail} {to_global}": [(*store, None, b64)],
+            f"cp.reduce.async.bulk.{group}.bulk_group{tail}.op.type {to_global}": [
+                (*store, reduction, "type")
+            ],
+            f"cp.reduce.async.bulk.{group}.bulk_group{tail}.add.noftz.type {to_global}": [
+                (*store, added, "type")
+            ],
+            f"cp.async.bulk.prefetch.L2.global{tail} [src:u64], size:u32{operand}": [],
+            f"cp.async.bulk.tensor.dim.{group}{{.tile}}.bulk_group{tail} {of_tensor}": [
+                (*tensor, None)
+            ],
+            f"cp.reduce.async.bulk.tensor.dim.{group}.op{{.tile}}.bulk_group{tail} {of_tensor}": [
+                (*tensor, reduction)
+            ],
+            f"cp.async.bulk.prefetch.tensor.dim.L2.global{{.tile}}{tail} "
+            f"[map:u64*dim]{operand}": [],
+        }
+    return calls
+
+
+EVERY_LANE = ("warp_sync", 0xFFFFFFFF)
+
+CALLS: dict[str, list[tuple[Any, ...]]] = {
+    **bulk_calls(),
+    "prefetch{.space}.tensormap [addr:u64]": [],
+    "cp.async.bulk.commit_group": [("bulk_commit",)],
+    "cp.async.bulk.wait_group{.read} n:imm": [("bulk_wait", "n")],
+    "mapa{.space}.type d, a, b:u32": [("map_shared", "a", "b")],
+    "barrier.cluster.arrive{.sem}{.aligned}": [("cluster_arrive",)],
+    "barrier.cluster.wait{.sem}{.aligned}": [("cluster_wait",)],
+    "fence.proxy.kind": [("fence", lambda names: f"proxy.{names['kind']}")],
+    "fence.proxy.async.space": [("fence", "=proxy.async")],
+    "fence.proxy.tensormap::generic.release.scope": [("fence", "scope")],
+    "fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128": [("fence", "scope")],
+    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster": [
+        ("fence", "=proxy.async")
+    ],
+    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster": [
+        ("fence", "=proxy.async")
+    ],
+    "fence.mbarrier_init.release.cluster": [("fence", "=cluster")],
+    "griddepcontrol.wait": [("fence", "=gpu")],
+    "griddepcontrol.launch_dependents": [],
+    "wgmma.fence.sync.aligned": [EVERY_LANE],
+    "wgmma.commit_group.sync.aligned": [EVERY_LANE],
+    "wgmma.wait_group.sync.aligned n:imm": [EVERY_LANE],
+}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from isa import cases
 
-from ptxgen.isa import numeric
-from ptxgen.types import bf16, f16, f32, s32, s64, u8, u32, u64
+from ptxgen.isa import half, narrow, numeric
+from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s32, s64, u8, u32, u64
 
 
 def lanes(values: list[float], dtype: Any = np.float32) -> np.ndarray:
@@ -128,6 +128,122 @@ def test_fma_f64_of_scalars_is_a_scalar() -> None:
     assert numeric.fma_f64(x * 2.0**600, x * 2.0**300, x) == 9.0 * 2.0**900
 
 
+DIRECTED = [r for r in numeric.ROUNDINGS if r != "rn"]
+
+
+def exact(dtype: Any, rnd: str, formula: Any, *operands: np.ndarray) -> list[float]:
+    format = "f32" if dtype == np.float32 else "f64"
+    rows = zip(*(x.tolist() for x in operands), strict=True)
+    return [cases.rounded(formula(*map(Fraction, row)), format, rnd) for row in rows]
+
+
+@pytest.mark.parametrize("rnd", numeric.ROUNDINGS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_division_is_rounded_once_wherever_the_quotient_lies(dtype: Any, rnd: str) -> None:
+    rng = random.Random(7)
+    wide = 70 if dtype == np.float32 else 530
+    scales = (0, 0, wide, -wide)
+    a, b = (
+        lanes([rng.gauss(0, 1) * 2.0 ** rng.choice(scales) for _ in range(600)], dtype)
+        for _ in range(2)
+    )
+    b[:50] = a[:50]  # exact quotients
+    a[50:100] = b[50:100] * dtype(3)
+    divide = numeric.div_f32 if dtype == np.float32 else numeric.div_f64
+    assert divide(a, b, rnd).tolist() == exact(dtype, rnd, lambda x, y: x / y, a, b)
+
+
+@pytest.mark.parametrize("rnd", DIRECTED)
+def test_special_quotients_keep_what_ieee_754_says(rnd: str) -> None:
+    inf, nan = math.inf, math.nan
+    a, b = [1.0, -1.0, 0.0, inf, 5.0, nan, -0.0], [0.0, 0.0, 0.0, 2.0, -inf, 1.0, 3.0]
+    for dtype, divide in ((np.float32, numeric.div_f32), (np.float64, numeric.div_f64)):
+        got = divide(lanes(a, dtype), lanes(b, dtype), rnd)
+        assert np.isnan(got).tolist() == [False, False, True, False, False, True, False]
+        assert got[[0, 1, 3]].tolist() == [inf, -inf, inf]
+        assert np.signbit(got[[4, 6]]).tolist() == [True, True]
+        assert got[[4, 6]].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("rnd", DIRECTED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_directed_root_is_the_nearest_one_on_its_side(dtype: Any, rnd: str) -> None:
+    rng = random.Random(8)
+    wide = 120 if dtype == np.float32 else 1000
+    values = [rng.random() * 2.0 ** rng.randint(-wide, wide) for _ in range(400)]
+    values += [float(rng.randint(1, 4000) ** 2) for _ in range(50)]
+    tiny = float(np.finfo(dtype).smallest_subnormal)
+    a = lanes([*values, *(tiny * n for n in (1, 2, 3, 1001))], dtype)
+    root = (numeric.sqrt_f32 if dtype == np.float32 else numeric.sqrt_f64)(a, rnd)
+    for x, r in zip(a.tolist(), root.tolist(), strict=True):
+        low = r if rnd == "rp" else float(np.nextafter(dtype(r), dtype(np.inf)))
+        high = float(np.nextafter(dtype(r), dtype(0))) if rnd == "rp" else r
+        if rnd == "rp":
+            assert Fraction(high) ** 2 < Fraction(x) <= Fraction(low) ** 2
+        else:
+            assert Fraction(high) ** 2 <= Fraction(x) < Fraction(low) ** 2
+
+
+@pytest.mark.parametrize("rnd", DIRECTED)
+def test_directed_sums_and_products_of_f64_are_exact_on_all_lanes(rnd: str) -> None:
+    rng = random.Random(9)
+    scales = (0, 0, 0, 500, -500, 700, -530, 1023)
+    a, b = (
+        lanes([rng.uniform(-1, 1) * 2.0 ** rng.choice(scales) for _ in range(800)], np.float64)
+        for _ in range(2)
+    )
+    b[:40] = -a[:40]
+    product = numeric.mul_f64(a, b, rnd)
+    assert product.tolist() == exact(np.float64, rnd, lambda x, y: x * y, a, b)
+    assert (np.signbit(product) == (np.signbit(a) ^ np.signbit(b))).all()  # of zeros, too
+    total = numeric.add_f64(a, b, rnd)
+    assert total.tolist() == exact(np.float64, rnd, lambda x, y: x + y, a, b)
+    assert np.signbit(total[:40]).tolist() == [rnd == "rm"] * 40
+
+
+def test_an_addend_below_a_tie_decides_the_rounding_of_fma_bf16() -> None:
+    # The product is halfway between two bfloat16, and float64 cannot hold the addend beside it.
+    a, b = (np.array([x] * 3, bf16.dtype) for x in (1 + 2.0**-4, 1 + 2.0**-4))
+    c = np.array([2.0**-80, -(2.0**-80), 0.0], bf16.dtype)
+    want = [one_rounding("bf16", "rn", *t) for t in zip(a, b, c, strict=True)]
+    assert want[0] > want[1]
+    assert [float(x) for x in numeric.fma_narrow(a, b, c, bf16)] == want
+    assert [float(numeric.fma_narrow(a[n], b[n], c[n], bf16)) for n in range(3)] == want
+
+
+@pytest.mark.parametrize("type", [f16, bf16])
+@pytest.mark.parametrize("name", ["add", "mul"])
+def test_sums_and_products_in_16_bits_are_rounded_once(name: str, type: Any) -> None:
+    rng = random.Random(10)
+    raw = [[rng.getrandbits(16) for _ in range(6000)] for _ in range(2)]
+    infinity = 0x7C00 if type is f16 else 0x7F80
+    rows = [p for p in zip(*raw, strict=True) if all(x & infinity != infinity for x in p)]
+    a, b = (np.array(x, np.uint16).view(type.dtype) for x in zip(*rows, strict=True))
+    function = {"add": numeric.add_narrow, "mul": numeric.mul_narrow}[name]
+    formula = {"add": lambda x, y: x + y, "mul": lambda x, y: x * y}[name]
+    want = [
+        cases.rounded(formula(Fraction(float(x)), Fraction(float(y))), type.name, "rn")
+        for x, y in zip(a, b, strict=True)
+    ]
+    assert [float(x) for x in function(a, b, type)] == want
+
+
+def test_an_element_outside_a_tensor_makes_an_out_of_bounds_fma_zero() -> None:
+    outside, nan, one = 0x7FF7, 0x7E00, 0x3C00
+    a = np.array([outside, one, nan, one, 0xFFF7], np.uint16)
+    b = np.array([one, outside, one, one, one], np.uint16)
+    c = np.array([one] * 5, np.uint16)
+    got = half.fma_oob(
+        *(x.view(np.float16) for x in (a, b, c)), rnd="rn", oob=True, relu=False, type=f16
+    )
+    assert bits(got) == [0, 0, 0x7FFF, 0x4000, 0x7FFF]
+    pairs = [x[:4].view(np.uint32) for x in (a, b, c)]
+    packed = half.fma_oob(*pairs, rnd="rn", oob=True, relu=False, type=f16x2)
+    assert bits(packed.view(np.uint16)) == [0, 0, 0x7FFF, 0x4000]
+    in_bf16 = half.fma_oob(*pairs, rnd="rn", oob=True, relu=True, type=bf16x2)
+    assert bits(in_bf16.view(np.uint16))[:2] == [0, 0]
+
+
 @pytest.mark.parametrize("type", [f16, bf16])
 def test_fma_in_16_bits_is_rounded_once(type: Any) -> None:
     rng = random.Random(4)
@@ -230,6 +346,20 @@ def test_wide_integers_are_rounded_once(type: Any, rnd: str) -> None:
     assert [float(x) for x in negative] == [
         cases.rounded(Fraction(-v), type.name, rnd) for v in values
     ]
+
+
+def test_magnitudes_become_powers_of_two_next_to_them() -> None:
+    tiny, nan = 2.0**-127, math.nan
+    x = lanes([0.0, tiny, tiny * 1.5, -1.0, 1.5, 3.4e38, math.inf, nan])
+    zero = np.zeros_like(x)
+
+    def codes(rnd: str, satfinite: bool) -> list[int]:
+        got: list[int] = narrow.cvt_ue8m0_f32(zero, x, rnd=rnd, satfinite=satfinite).tolist()
+        return got
+
+    assert codes("rz", False) == [0, 0, 0, 127, 127, 254, 255, 255]
+    assert codes("rp", False) == [0, 0, 1, 127, 128, 255, 255, 255]
+    assert codes("rp", True) == [0, 0, 1, 127, 128, 254, 254, 255]
 
 
 def test_halves_of_a_pair_join_to_the_pair() -> None:

@@ -1,0 +1,179 @@
+"""The arguments of a launch as bytes of a kernel's parameters, and its extents; all errors come
+before anything runs.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.errors import LaunchError
+from ptxgen.interpreter.arena import joined_spans
+from ptxgen.interpreter.linking import param_bytes
+from ptxgen.tensormap import NBYTES, TensorMap
+from ptxgen.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.arena import DeviceArena
+    from ptxgen.interpreter.linking import Linked
+    from ptxgen.ir import Kernel, Param
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Argument = np.ndarray[Any, np.dtype[Any]] | np.generic | int | float | bytes | TensorMap
+Extent = int | Sequence[int]
+Extents = tuple[int, int, int]
+
+_MAX_THREADS: Final = 1024
+_MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
+_MAX_CLUSTER: Final = 16  # CTAs; PTX ISA, section "Cluster Dimension Directives", with opt-in
+
+
+def extents(kernel: Kernel, grid: Extent, block: Extent, cluster: Extent) -> tuple[Extents, ...]:
+    """Grid, block and cluster with three extents each. Raises `LaunchError`."""
+    grid, block = _extent(kernel, "grid", grid), _extent(kernel, "block", block)
+    cluster = _extent(kernel, "cluster", cluster)
+    _check_block(kernel, block)
+    if any(g > most for g, most in zip(grid, _MAX_GRID, strict=True)):
+        raise LaunchError(f"{kernel.name}: grid must be at most {_MAX_GRID}, got {grid}")
+    if kernel.cluster:
+        wanted = _extent(kernel, "cluster", kernel.cluster)
+        if cluster not in ((1, 1, 1), wanted):
+            raise LaunchError(
+                f"{kernel.name} runs in clusters of {wanted} CTAs (.reqnctapercluster), "
+                f"got cluster={cluster}"
+            )
+        cluster = wanted
+    if math.prod(cluster) > _MAX_CLUSTER:
+        raise LaunchError(
+            f"{kernel.name}: a cluster has at most {_MAX_CLUSTER} CTAs, got {cluster}"
+        )
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise LaunchError(
+            f"{kernel.name}: grid must be a multiple of the cluster {cluster}, got {grid}"
+        )
+    return grid, block, cluster
+
+
+def _check_block(kernel: Kernel, block: Extents) -> None:
+    threads = math.prod(block)
+    if threads > _MAX_THREADS:
+        raise LaunchError(
+            f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, "
+            f"{threads} threads"
+        )
+    if kernel.threads and threads > kernel.threads:
+        raise LaunchError(
+            f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), "
+            f"got {threads}"
+        )
+    if kernel.reqntid and block != (*kernel.reqntid, 1, 1)[:3]:
+        raise LaunchError(
+            f"{kernel.name} runs in blocks of {kernel.reqntid} threads (.reqntid), got {block}"
+        )
+
+
+def _extent(kernel: Kernel, what: str, given: Extent) -> Extents:
+    try:
+        sizes = tuple(map(operator.index, (given,) if isinstance(given, int) else given))
+    except TypeError:
+        sizes = ()
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+        raise LaunchError(
+            f"{kernel.name}: {what} must be one to three numbers from 1, got {given!r}"
+        )
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) -> Lanes:
+    """The bytes of a kernel's parameters; arrays, and those of tensor maps, get device addresses.
+
+    Raises `LaunchError`.
+    """
+    kernel = linked.kernel
+    if len(args) != len(kernel.params):
+        names = ", ".join(f"{p.name}: {p.type}" for p in kernel.params)
+        raise LaunchError(
+            f"{kernel.name} takes {len(kernel.params)} arguments ({names}), got {len(args)}"
+        )
+    who = [f"{kernel.name}: argument {n} ({p.name})" for n, p in enumerate(kernel.params)]
+    triples = list(zip(who, kernel.params, args, strict=True))
+    plain = {p.name: _plain(words, p, a) for words, p, a in triples if not _has_memory(a)}
+    arrays = [
+        (p.name, _array(words, p, a))
+        for words, p, a in triples
+        if isinstance(a, (np.ndarray, TensorMap)) and _has_memory(a)
+    ]
+    for low, high, owners, writable, name in joined_spans(arrays):
+        arena.place_span(low, high, owners, writable, name=name)
+    addresses = {name: arena.address_of(array) for name, array in arrays}
+    memory = np.zeros(linked.param_bytes, np.uint8)
+    for (_, param, given), offset in zip(triples, linked.param_offsets, strict=True):
+        if isinstance(given, TensorMap):
+            base = given.base if isinstance(given.base, int) else addresses[param.name]
+            data = given.encode(base)
+        elif param.name in addresses:
+            data = addresses[param.name].to_bytes(8, "little")
+        else:
+            data = plain[param.name]
+        memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+    return memory
+
+
+def _has_memory(given: Argument) -> bool:
+    """Whether an argument is, or describes, a host array that becomes device memory."""
+    base = given.base if isinstance(given, TensorMap) else given
+    return isinstance(base, np.ndarray)
+
+
+def _array(who: str, param: Param, given: Lanes | TensorMap) -> Lanes:
+    if isinstance(given, TensorMap):
+        if param_bytes(param) != NBYTES:
+            raise LaunchError(f"{who} has {param_bytes(param)} bytes, a tensor map has {NBYTES}")
+        assert isinstance(given.base, np.ndarray)
+        return given.base
+    if TYPES[param.type].bits != 64 or TYPES[param.type].is_float or param.count:
+        said = f"type {param.type}" if not param.count else f"{param_bytes(param)} bytes"
+        raise LaunchError(f"{who} must be a number for its {said}, got an array")
+    if given.dtype.hasobject:
+        raise LaunchError(f"{who} must be an array of numbers, got {given.dtype}")
+    return given
+
+
+def _plain(who: str, param: Param, value: Any) -> bytes:
+    type, wanted = TYPES[param.type], param_bytes(param)
+    if param.count or isinstance(value, (bytes, np.void)):
+        data = value if isinstance(value, bytes) else getattr(value, "tobytes", bytes)()
+        if len(data) != wanted:
+            raise LaunchError(
+                f"{who} must be a structure of {wanted} bytes, got "
+                f"{f'{len(data)} bytes' if data else repr(value)}"
+            )
+        return data
+    if type.is_float:
+        if not isinstance(value, (int, float, np.integer, np.floating)):
+            raise LaunchError(f"{who} must be a number for its type {type}, got {value!r}")
+        return np.asarray(value, type.dtype).tobytes()
+    if type.kind == "b" and isinstance(value, np.generic) and value.dtype.kind not in "iub":
+        if value.nbytes != wanted:
+            raise LaunchError(f"{who} must have {wanted} bytes for its type {type}, got {value!r}")
+        return value.tobytes()
+    return _integer(who, param, value)
+
+
+def _integer(who: str, param: Param, value: Any) -> bytes:
+    type = TYPES[param.type]
+    try:
+        whole = operator.index(value.item() if isinstance(value, np.bool_) else value)
+    except TypeError:
+        raise LaunchError(f"{who} must be an integer for its type {type}, got {value!r}") from None
+    low = 0 if type.kind == "u" else -(1 << (type.bits - 1))
+    high = (1 << (type.bits - (type.kind == "s"))) - 1
+    if not low <= whole <= high:
+        raise LaunchError(f"{who} must be from {low} to {high} for its type {type}, got {whole}")
+    return (whole & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")

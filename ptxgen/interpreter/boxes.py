@@ -1,0 +1,105 @@
+"""Boxes of tensors: where their elements lie in global memory, and their image in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.isa import numeric
+from ptxgen.tensormap import CHUNK, TensorMap, swizzled
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_UNSIGNED: Final = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a box that lies inside the tensor: `inside` of the box (outermost dimension
+    first), at addresses from `first` to `last - 1`, its elements so many bytes apart.
+    """
+
+    inside: tuple[slice, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+    last: int
+
+
+def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
+    """Where the box with this first element meets the tensor; None if nowhere."""
+    assert isinstance(of.base, int)
+    width = of.type.nbytes
+    steps = (1, *of.element_strides[1:])
+    inside, shape, strides = [], [], []
+    first, last = of.base, of.base + width
+    for at, count, extent, step, stride in zip(
+        corner, of.box_shape, of.dims, steps, (width, *of.strides), strict=True
+    ):
+        low = -(min(at, 0) // step)
+        high = min(count, -(-(extent - at) // step))
+        if low >= high:
+            return None
+        begin = (at + low * step) * stride
+        first, last = first + begin, last + begin + (high - low - 1) * step * stride
+        inside.append(slice(low, high))
+        shape.append(high - low)
+        strides.append(step * stride)
+    return Part(tuple(inside[::-1]), tuple(shape[::-1]), tuple(strides[::-1]), first, last)
+
+
+def elements_of(of: TensorMap, part: Part, data: Lanes, base: int) -> Lanes:
+    """The elements of a part as a view of `data`, bytes from address `base` on; unsigned integers,
+    outermost dimension first.
+    """
+    dtype = _UNSIGNED[of.type.nbytes]
+    view: Lanes = np.ndarray(
+        part.shape, dtype, buffer=data.data, offset=part.first - base, strides=part.strides
+    )
+    return view
+
+
+def empty_box(of: TensorMap) -> Lanes:
+    """A box wholly outside the tensor: what is loaded there, as unsigned integers."""
+    width = of.type.nbytes
+    # NaN as the arithmetic of PTX makes it: all bits but the sign (PTX ISA, "Floating Point
+    # Instructions"); the manual does not say which NaN it is here.
+    fill = 0 if of.oob_fill == "zeros" else (1 << (8 * width - 1)) - 1
+    return np.full(of.box_shape[::-1], fill, _UNSIGNED[width])
+
+
+def loaded(of: TensorMap, elements: Lanes) -> Lanes:
+    """Elements as a load brings them: `.ftz` flushes subnormal numbers, `tf32` rounds."""
+    if of.dtype not in ("tf32", "f32.ftz", "tf32.ftz"):
+        return elements
+    values = elements.view(np.float32)
+    if of.dtype.endswith(".ftz"):
+        values = numeric.flush(values, ftz=True)
+    if of.dtype.startswith("tf32"):
+        values = numeric.to_tf32(values, "rna")
+    return np.ascontiguousarray(values).view(np.uint32)
+
+
+def chunk_addresses(of: TensorMap, start: int) -> Lanes:
+    """The shared-memory addresses of the 16-byte chunks of an image that begins at `start`, in the
+    order of the box, int64.
+
+    Rows are packed; with a swizzle, each fills the swizzle's width (CUDA C++ Programming Guide,
+    "Tensor Memory Access: Swizzle").
+    """
+    row = of.box_shape[0] * of.type.nbytes
+    pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
+    rows = of.box_bytes // row
+    lines = start + pitch * np.arange(rows)
+    chunks = lines[:, None] + CHUNK * np.arange(row // CHUNK)
+    return swizzled(chunks.reshape(-1), of.swizzle)
+
+
+def image_bytes(of: TensorMap) -> int:
+    """The bytes of shared memory that an image spans."""
+    row = of.box_shape[0] * of.type.nbytes
+    pitch = row if of.swizzle == "none" else int(of.swizzle.removesuffix("B"))
+    return of.box_bytes // row * pitch

@@ -1,0 +1,333 @@
+"""Calls: what one gives and gets, and the frames and return places of threads that are in one.
+
+Each routine has registers of its own, so a call saves none, unless routines may call themselves
+again: then a call puts what the caller still needs on a stack, with one level for each depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.errors import TrapError, TypeMismatchError
+from ptxgen.interpreter.builtins import BUILTINS
+from ptxgen.interpreter.linking import Linked, Routine, param_bytes, signature
+from ptxgen.interpreter.reports import where_from
+from ptxgen.ir import (
+    Arguments,
+    FloatImm,
+    Function,
+    Instr,
+    IntImm,
+    Param,
+    Prototype,
+    Reg,
+    Sink,
+    Symbol,
+)
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.blocks import Block, Program
+    from ptxgen.interpreter.machine import LaneMachine
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Given = Reg | IntImm | FloatImm | Symbol | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in `caller`. `callee` is the number of a routine, or a function without a body, or
+    None for one through `pointer`.
+
+    `given` and `got` are the arguments and where results go, `params` and `results` what the callee
+    or the prototype says of them. `slots` are the registers for results, `saved` those that the
+    caller still needs.
+    """
+
+    caller: Routine
+    callee: int | Function | None
+    pointer: Reg | None
+    given: tuple[Given, ...]
+    got: tuple[Given, ...]
+    params: tuple[Param, ...]
+    results: tuple[Param, ...]
+    slots: Mapping[str, int]
+    saved: tuple[int, ...]
+
+
+def call_of(
+    instr: Instr,
+    linked: Linked,
+    caller: Routine,
+    slots: Mapping[str, int] | None,
+    key: Callable[[str], str],
+    saved: tuple[int, ...],
+) -> Call:
+    """A call as its instruction says it. Raises `TypeMismatchError` for a callee that is not
+    there, and for arguments that it does not take.
+    """
+    operands = list(instr.operands)
+    got = operands.pop(0) if isinstance(operands[0], Arguments) else Arguments(())
+    target = operands.pop(0)
+    given = operands.pop(0) if operands and isinstance(operands[0], Arguments) else Arguments(())
+    where = f"the interpreter: {where_from(instr)}"
+    callee: int | Function | None = None
+    if isinstance(target, Symbol):
+        found = next((r for r in linked.routines if r.name == target.name), None)
+        outside = (f for f in linked.outside.values() if f.name == target.name)
+        callee = next(outside, None) if found is None else found.number
+        if callee is None:
+            raise TypeMismatchError(f"{where}: no function {target.name!r}")
+        source = callee if isinstance(callee, Function) else linked.routines[callee].source
+        results, params = signature(source)
+    else:
+        prototypes = {s.name: s for s in caller.source.body or () if isinstance(s, Prototype)}
+        last = operands[-1] if operands else None
+        proto = prototypes.get(last.name) if isinstance(last, Symbol) else None
+        if proto is None:
+            raise TypeMismatchError(f"{where}: a call through a register needs a .callprototype")
+        results, params = signature(proto)
+    assert isinstance(got, Arguments)
+    assert isinstance(given, Arguments)
+    if len(given.items) != len(params) or len(got.items) != len(results):
+        raise TypeMismatchError(
+            f"{where}: gives {len(given.items)} arguments and gets {len(got.items)} results, the "
+            f"function takes {len(params)} and has {len(results)}"
+        )
+    registers = {
+        i.name: slots[key(i.name)] for i in got.items if isinstance(i, Reg) and slots is not None
+    }
+    pointer = target if isinstance(target, Reg) else None
+    return Call(caller, callee, pointer, given.items, got.items, params, results, registers, saved)
+
+
+_OUTSIDE: Final = -1  # the place that a kernel's own threads return to
+
+
+class Calls:
+    """The threads of a batch that are in calls."""
+
+    def __init__(self, program: Program, machine: LaneMachine, registers: list[Lanes]) -> None:
+        self._program = program
+        self._machine = machine
+        self._registers = registers
+        self._linked = program.linked
+        lanes = machine.batch.lanes
+        # For each routine: the block whose call brought each lane there.
+        self._sites = [np.full(lanes, _OUTSIDE, np.int64) for _ in self._linked.routines]
+        self._depth = np.zeros(lanes, np.int64)
+        self._stack: list[dict[int, Lanes]] = []
+        if self._linked.recursive:
+            machine.frame = np.zeros(lanes, np.uint64)
+
+    def enter(self, number: int, block: Block, mask: Lanes, value: Any) -> list[tuple[int, Lanes]]:
+        """Lanes execute the call at the end of a block. `value` has the callee's address and the
+        arguments that are values, for the lanes of the selection. Returns the blocks that the lanes
+        go to, -1 for what ends the thread, with the lanes of each as masks.
+        """
+        call = block.call
+        assert call is not None
+        pointers, values = value
+        if call.callee is not None:
+            return [self._enter(number, block, call, call.callee, mask, values)]
+        machine = self._machine
+        wide = np.zeros(machine.batch.lanes, np.uint64)
+        wide[machine.selection.ids] = pointers
+        entered = []
+        for address in np.unique(wide[mask]):
+            there = mask & (wide == address)
+            callee = self._function_at(int(address), there)
+            entered.append(self._enter(number, block, call, callee, there, values))
+        return entered
+
+    def leave(self, routine: int, mask: Lanes) -> list[tuple[int, Lanes]]:
+        """Lanes return from a routine. Returns the blocks that they go on with, -1 for the end of
+        the thread, with the lanes of each as masks.
+        """
+        held = self._sites[routine][mask]
+        lanes = np.flatnonzero(mask)
+        places: list[tuple[int, Lanes]] = []
+        for site in map(int, np.unique(held)):
+            there = np.zeros_like(mask)
+            there[lanes[held == site]] = True
+            if site == _OUTSIDE:
+                places.append((-1, there))
+                continue
+            block = self._program.blocks[site]
+            self._return(block, routine, there)
+            # One that falls off the end of the caller returns from there, too.
+            places += self._onward(block.segment.after, there, block.segment.routine)
+        return places
+
+    def _onward(self, after: int, mask: Lanes, routine: int) -> list[tuple[int, Lanes]]:
+        if after >= 0 or routine == len(self._linked.routines) - 1:
+            return [(after, mask)]
+        return self.leave(routine, mask)
+
+    def _function_at(self, address: int, mask: Lanes) -> int | Function:
+        linked = self._linked
+        for routine in linked.routines:
+            if linked.addresses.get(routine.name) == address:
+                return routine.number
+        if address in linked.outside:
+            return linked.outside[address]
+        machine = self._machine
+        lane = int(np.flatnonzero(mask)[0])
+        raise TrapError(
+            f"{machine.faults.where(machine.at, lane)}: calls {address:#x}, where no function is"
+        )
+
+    # ------------------------------------------------------------------------------- into a routine
+
+    def _enter(
+        self, number: int, block: Block, call: Call, callee: int | Function, mask: Lanes,
+        values: tuple[Lanes, ...],
+    ) -> tuple[int, Lanes]:  # fmt: skip
+        arguments = self._arguments(call, mask, values)
+        if isinstance(callee, Function):
+            self._outside(call, callee, mask, arguments)
+            return block.segment.after, mask
+        routine = self._linked.routines[callee]
+        source = routine.source
+        assert isinstance(source, Function)
+        if self._linked.recursive:
+            self._push(call, routine, mask)
+        self._sites[callee][mask] = number
+        for param, data in zip(source.params, arguments, strict=True):
+            if param.register:
+                self._set_slot(self._program.slots[f"{callee}:{param.name}"], mask, data)
+            else:
+                self._write(routine, param.name, mask, data)
+        return self._program.entries[callee], mask
+
+    def _arguments(self, call: Call, mask: Lanes, values: tuple[Lanes, ...]) -> list[Lanes]:
+        """Each argument's bytes, `[lanes of mask, bytes]`."""
+        machine = self._machine
+        count = machine.selection.count
+        rest = iter(values)
+        found = []
+        for item, param in zip(call.given, call.params, strict=True):
+            if isinstance(item, Symbol):
+                found.append(self._read(call.caller, item.name, mask, param_bytes(param)))
+                continue
+            lanes = np.broadcast_to(next(rest), count)
+            wide = np.zeros(machine.batch.lanes, lanes.dtype)
+            wide[machine.selection.ids] = lanes
+            found.append(wide[mask].view(np.uint8).reshape(-1, lanes.dtype.itemsize))
+        return found
+
+    def _outside(self, call: Call, function: Function, mask: Lanes, arguments: list[Lanes]) -> None:
+        machine = self._machine
+        builtin = BUILTINS.get(function.name)
+        if builtin is None:
+            lane = int(np.flatnonzero(mask)[0])
+            raise TrapError(
+                f"{machine.faults.where(machine.at, lane)}: the interpreter has no function "
+                f"{function.name}; it has {', '.join(BUILTINS)}"
+            )
+        results = builtin(machine, np.flatnonzero(mask), arguments)
+        for item, data in zip(call.got, results, strict=True):
+            self._put(call, item, mask, data)
+
+    # ---------------------------------------------------------------------------------- and back
+
+    def _return(self, block: Block, callee: int, mask: Lanes) -> None:
+        call = block.call
+        assert call is not None
+        routine = self._linked.routines[callee]
+        source = routine.source
+        assert isinstance(source, Function)
+        results = [
+            self._register(f"{callee}:{p.name}", mask)
+            if p.register
+            else self._read(routine, p.name, mask, param_bytes(p))
+            for p in source.results
+        ]
+        if self._linked.recursive:
+            self._pop(call, routine, mask)
+        for item, data in zip(call.got, results, strict=True):
+            self._put(call, item, mask, data)
+
+    def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes) -> None:
+        """A result, `[lanes of mask, bytes]`, where the call wants it."""
+        if isinstance(item, Symbol):
+            self._write(call.caller, item.name, mask, data)
+        elif isinstance(item, Reg):
+            self._set_slot(call.slots[item.name], mask, data)
+
+    def _set_slot(self, slot: int, mask: Lanes, data: Lanes) -> None:
+        held = self._registers[slot].copy()
+        held[mask] = _as_lanes(data, held.dtype)
+        self._registers[slot] = held
+
+    def _register(self, name: str, mask: Lanes) -> Lanes:
+        held = self._registers[self._program.slots[name]][mask]
+        return held.view(np.uint8).reshape(len(held), -1)
+
+    # ---------------------------------------------------------------------------------- frames
+
+    def _push(self, call: Call, routine: Routine, mask: Lanes) -> None:
+        machine = self._machine
+        sites = self._sites[routine.number]
+        for depth in np.unique(self._depth[mask]):
+            lanes = np.flatnonzero(mask & (self._depth == depth))
+            while len(self._stack) <= depth:
+                self._stack.append({})
+            level = self._stack[depth]
+            for slot in call.saved:
+                held = self._registers[slot]
+                level.setdefault(slot, np.zeros_like(held))[lanes] = held[lanes]
+            level.setdefault(~routine.number, np.zeros_like(sites))[lanes] = sites[lanes]
+        self._depth[mask] += 1
+        assert machine.frame is not None
+        machine.frame[mask] += np.uint64(call.caller.frame_bytes)
+        machine.need_local(int(machine.frame[mask].max()) + routine.frame_bytes)
+
+    def _pop(self, call: Call, routine: Routine, mask: Lanes) -> None:
+        assert self._machine.frame is not None
+        self._machine.frame[mask] -= np.uint64(call.caller.frame_bytes)
+        self._depth[mask] -= 1
+        sites = self._sites[routine.number]
+        fresh = {slot: self._registers[slot].copy() for slot in call.saved}
+        for depth in np.unique(self._depth[mask]):
+            lanes = np.flatnonzero(mask & (self._depth == depth))
+            level = self._stack[depth]
+            for slot, held in fresh.items():
+                held[lanes] = level[slot][lanes]
+            sites[lanes] = level[~routine.number][lanes]
+        for slot, held in fresh.items():
+            self._registers[slot] = held
+
+    def _rows(self, routine: Routine, name: str, mask: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+        """Local memory as `[lanes, bytes]`, the lanes of a mask, and where a variable begins."""
+        machine = self._machine
+        local = machine.spaces["local"]
+        lanes = np.flatnonzero(mask)
+        start = np.full(len(lanes), routine.frame + routine.symbols[name].value, np.int64)
+        if machine.frame is not None:
+            start += machine.frame[lanes].astype(np.int64)
+        return local.window.data.reshape(machine.batch.lanes, -1), lanes, start
+
+    def _read(self, routine: Routine, name: str, mask: Lanes, nbytes: int) -> Lanes:
+        memory, lanes, start = self._rows(routine, name, mask)
+        found: Lanes = memory[lanes[:, None], start[:, None] + np.arange(nbytes)]
+        return found
+
+    def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes) -> None:
+        memory, lanes, start = self._rows(routine, name, mask)
+        memory[lanes[:, None], start[:, None] + np.arange(data.shape[1])] = data
+
+
+def _as_lanes(data: Lanes, dtype: np.dtype[Any]) -> Lanes:
+    """Bytes, `[lanes, bytes]`, as values of a register, cut or filled with zeros."""
+    if dtype == np.bool_:
+        return np.not_equal(data[:, 0], 0)
+    wide = np.zeros((len(data), dtype.itemsize), np.uint8)
+    kept = min(data.shape[1], dtype.itemsize)
+    wide[:, :kept] = data[:, :kept]
+    lanes: Lanes = wide.view(dtype)[:, 0]
+    return lanes

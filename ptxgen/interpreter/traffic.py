@@ -1,0 +1,188 @@
+"""What the accesses of a run cost a GPU's memory: wavefronts of shared memory, sectors of global.
+
+A request is one access of one warp; lanes that are not active do not count. Where the lanes of a
+warp reach different arrays, or split between shared and global memory, each is a request.
+
+* Shared memory has 32 banks of 4 bytes (CUDA C++ Programming Guide, "Shared Memory"), and in one
+  wavefront each bank gives or takes one word, to or from any number of lanes. Accesses of up to 4
+  bytes take all lanes of a warp together, those of 8 bytes one half after the other, those of 16
+  bytes one quarter after the other; the least possible is one wavefront for each such part that has
+  an active lane. In an atomic operation, lanes that share a bank take turns, also where they share
+  the word. A word of another CTA of the cluster counts in that bank, too.
+* Global memory moves in sectors of 32 bytes, each once for each request that touches it. The least
+  possible is what holds the bytes that the lanes of the request touch, side by side. Atomic
+  operations read and write their sectors.
+
+Local, param and constant memory do not count; nor do caches, which keep sectors that were moved
+before. `ldmatrix` reads the rows whose addresses it takes, and `cp.async` is a read of global and a
+write of shared memory. `wmma.load` and `wmma.store` count as one access for each register, since
+which lane moves what is not specified. Bulk copies and `wgmma` are not seen here:
+`Counters.traffic_not_counted` names those that ran.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.linking import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.reports import MemoryTraffic, where_from
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ptxgen.interpreter.access import MemoryAccess
+    from ptxgen.interpreter.memory import Address, Plan
+    from ptxgen.ir import Instr
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+SECTOR_BYTES: Final = 32
+BANKS: Final = 32
+BANK_BYTES: Final = 4
+
+_FIRST_GLOBAL: Final = (
+    SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES
+)  # addresses from here on are global
+_ROWS: Final = 8  # addresses that ldmatrix takes for each matrix
+_MATRICES: Final = re.compile(r"ldmatrix\.(?:.*\.)?x([12])\b")
+# Where the figures of an instruction stand in its row.
+_SHARED, _GLOBAL, _READ, _WRITTEN, _LEAST, _COUNT = 0, 3, 4, 5, 6, 7
+
+
+class Traffic:
+    """Counts the accesses of one launch, by instruction."""
+
+    def __init__(self, instrs: Sequence[Instr]) -> None:
+        self._instrs = instrs
+        self._figures = np.zeros((len(instrs), _COUNT), np.int64)
+        self._rows = [_rows_of(instr.opcode) for instr in instrs]
+        # The source of cp.async is counted as a whole; tensor maps are no data of the kernel.
+        self._other = [i.opcode.startswith("cp.") for i in instrs]
+
+    def by_instruction(self) -> dict[int, MemoryTraffic]:
+        """What each instruction that reached shared or global memory came to, by its number."""
+        found = {}
+        for number, row in enumerate(self._figures.tolist()):
+            if any(row):
+                found[number] = MemoryTraffic(where_from(self._instrs[number]), *row)
+        return found
+
+    def access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int, verb: str) -> None:
+        """Count a planned access of `total` bytes, which reads, writes or updates."""
+        at = machine.at
+        if self._other[at]:
+            return
+        low = plan.low + offset
+        if plan.window is machine.shared.window:
+            # All shifts by whole words give the same figures: banks only turn round.
+            kind = "shared", total, low % BANK_BYTES, verb == "update", self._rows[at]
+        elif low >= _FIRST_GLOBAL:
+            kind = "global", total, low % SECTOR_BYTES, False, WARP
+        else:
+            return
+        found = plan.traffic.get(kind)
+        if found is None:
+            active = np.ones(len(plan.relative), np.bool_) if plan.mask is None else plan.mask
+            found = plan.traffic[kind] = self._measure(machine, plan, low, active, kind)
+        if kind[0] == "shared":
+            self._figures[at, _SHARED:_GLOBAL] += found
+        else:
+            self._moved(at, found, verb)
+
+    def copy(
+        self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int, src: Address,
+        src_nbytes: Lanes | None,
+    ) -> None:  # fmt: skip
+        """Count a `cp.async` of `nbytes` from global `src` to shared memory, where the plan is for;
+        lanes with 0 `src_nbytes` read nothing.
+        """
+        active = machine.active()
+        position = plan.relative + (plan.low + offset)
+        self._figures[machine.at, _SHARED:_GLOBAL] += wavefronts(
+            position, active, nbytes, machine.shared.stride
+        )
+        reads = active if src_nbytes is None else active & np.greater(src_nbytes, 0)
+        address = np.broadcast_to(src.signed() + src.offset, len(active))
+        self._moved(machine.at, sectors(address, reads, nbytes), "read")
+
+    def _measure(
+        self, machine: MemoryAccess, plan: Plan, low: int, active: Lanes,
+        kind: tuple[str, int, int, bool, int],
+    ) -> tuple[int, int, int]:  # fmt: skip
+        space, total, _, in_turn, rows = kind
+        address = plan.relative + low
+        if space == "global":
+            return sectors(address, active, total)
+        if rows < WARP:  # the other lanes' addresses mean nothing
+            active = active & (np.arange(len(active)) % WARP < rows)
+        return wavefronts(address, active, total, machine.shared.stride, in_turn=in_turn)
+
+    def _moved(self, at: int, found: tuple[int, int, int], verb: str) -> None:
+        requests, moved, least = found
+        row = self._figures[at]
+        row[_GLOBAL] += requests
+        if verb != "write":
+            row[_READ] += moved
+            row[_LEAST] += least
+        if verb != "read":
+            row[_WRITTEN] += moved
+            row[_LEAST] += least
+
+
+def wavefronts(
+    position: Lanes, active: Lanes, total: int, stride: int, *, in_turn: bool = False
+) -> tuple[int, int, int]:
+    """Requests, wavefronts and the least possible wavefronts of an access of `total` bytes.
+
+    `position` is where each lane accesses the shared memory of the batch, `[lanes]` int64 bytes, in
+    which a CTA has `stride` bytes; `active` says which lanes do, `[lanes]` bool. With `in_turn`,
+    lanes that share a word do not share a wavefront.
+    """
+    parts = max(total // BANK_BYTES, 1)  # of a warp, and words of a lane
+    words = np.where(active, position // BANK_BYTES, -parts)
+    words = (words[:, None] + np.arange(parts)).reshape(-1, WARP)
+    counts = words >= 0
+    if not in_turn:
+        words.sort(axis=1)
+        counts = words >= 0
+        counts[:, 1:] &= words[:, 1:] != words[:, :-1]
+    part = np.nonzero(counts)[0]
+    bank = words[counts] % (stride // BANK_BYTES) % BANKS
+    in_bank = np.bincount(part * BANKS + bank, minlength=len(words) * BANKS)
+    deepest = in_bank.reshape(-1, BANKS).max(axis=1)
+    return _requests(active), int(deepest.sum()), int(np.count_nonzero(deepest))
+
+
+def sectors(address: Lanes, active: Lanes, total: int) -> tuple[int, int, int]:
+    """Requests, sectors and the least possible sectors of an access of `total` bytes.
+
+    `address` is that of each lane, `[lanes]` int64, a multiple of `total`; `active` says which
+    lanes do, `[lanes]` bool.
+    """
+    lanes = np.where(active, address, -1).reshape(-1, WARP)
+    lanes.sort(axis=1)
+    touched = _distinct(lanes) * total
+    least = -(-touched // SECTOR_BYTES)
+    return _requests(active), int(_distinct(lanes // SECTOR_BYTES).sum()), int(least.sum())
+
+
+def _requests(active: Lanes) -> int:
+    return int(np.count_nonzero(active.reshape(-1, WARP).any(axis=1)))
+
+
+def _distinct(ordered: Lanes) -> Lanes:
+    """How many different numbers from 0 on there are in each row, `[rows, n]` in rising order."""
+    first = ordered >= 0
+    first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    count: Lanes = np.count_nonzero(first, axis=1)
+    return count
+
+
+def _rows_of(opcode: str) -> int:
+    """Lanes of a warp whose addresses an instruction uses."""
+    found = _MATRICES.match(opcode)
+    return _ROWS * int(found[1]) if found else WARP

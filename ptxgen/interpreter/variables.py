@@ -1,0 +1,99 @@
+"""A module's own variables in global and constant memory: placed once in an arena, and kept there
+from launch to launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.interpreter.linking import WINDOWS, constants, function_addresses, initial
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.arena import DeviceArena
+    from ptxgen.ir import Module, Variable
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Contents = Mapping[str, "np.ndarray[Any, np.dtype[Any]] | bytes"]
+
+
+@dataclass(slots=True)
+class ModuleMemory:
+    """The bytes of a module's variables by name, and the addresses of those in global memory.
+
+    `constant` is all constant memory, of which the variables there are parts.
+    """
+
+    module: Module
+    variables: dict[str, Lanes]
+    addresses: dict[str, int]
+    constant: Lanes
+
+
+def module_memory(module: Module, arena: DeviceArena) -> ModuleMemory:
+    """The variables of a module in an arena; with their initial values the first time.
+
+    Raises `LaunchError` for a variable that is declared but not defined.
+    """
+    held: ModuleMemory | None = arena.modules.get(id(module))
+    if held is not None:
+        return held
+    const, nbytes = constants(module)
+    memory = ModuleMemory(module, {}, {}, np.zeros(nbytes, np.uint8))
+    for variable in module.variables:
+        if variable.linkage == "extern" and variable.space in ("global", "const"):
+            raise LaunchError(
+                f"the module declares {variable.name} but does not define it; "
+                "link the modules first, or give it a definition"
+            )
+        if variable.space == "global":
+            data = np.zeros(variable.nbytes, np.uint8)
+            memory.variables[variable.name] = data
+            memory.addresses[variable.name] = arena.place(data, name=variable.name)
+    first = min((address for _, address in const.values()), default=0)
+    for name, (variable, address) in const.items():
+        start = address - first
+        memory.variables[name] = memory.constant[start : start + variable.nbytes]
+    known = {
+        **function_addresses(module),
+        **memory.addresses,
+        **{name: address for name, (_, address) in const.items()},
+    }
+    for variable in module.variables:
+        if variable.name in memory.variables:
+            memory.variables[variable.name][:] = np.frombuffer(
+                _value(variable, known, const), np.uint8
+            )
+    arena.modules[id(module)] = memory
+    return memory
+
+
+def _value(variable: Variable, known: Mapping[str, int], constant: Iterable[str]) -> bytes:
+    missing = [p.symbol for p in variable.pointers if p.symbol not in known]
+    if missing:
+        raise LaunchError(
+            f"{variable.name} is initialised with the address of {missing[0]}, which the module "
+            "does not define"
+        )
+    windows = dict.fromkeys(constant, WINDOWS["const"])
+    return initial(variable, lambda name, generic: known[name] + generic * windows.get(name, 0))
+
+
+def fill(memory: ModuleMemory, contents: Contents) -> None:
+    """Give variables new values, as `cudaMemcpyToSymbol` does. Raises `LaunchError`."""
+    for name, value in contents.items():
+        held = memory.variables.get(name)
+        if held is None:
+            raise LaunchError(
+                f"the module has no variable {name!r} in global or constant memory"
+                f"{did_you_mean(name, memory.variables)}"
+            )
+        data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+        if len(data) > len(held):
+            raise LaunchError(f"{name} has {len(held)} bytes, got {len(data)}")
+        held[: len(data)] = np.frombuffer(data, np.uint8)

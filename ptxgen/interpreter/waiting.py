@@ -1,0 +1,157 @@
+"""What threads wait for other than the barriers of their CTA: values in shared memory, and the
+barrier of the cluster; and what asynchronous agents still have to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Lanes that one instruction made wait, until `ready` holds for their cells of shared memory.
+
+    `cells` are elements of `view`, one for each lane that was selected then; `left` says which of
+    these still wait, `ids` are their numbers in the batch.
+    """
+
+    ids: Lanes
+    cells: Lanes
+    view: Lanes
+    ready: Callable[[Lanes], Lanes]
+    left: Lanes
+    what: str
+
+
+class MemoryWaits:
+    """Lanes that wait for values in shared memory. `waiting` says which, bool, `since` in which
+    instruction.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.waiting: Lanes = np.zeros(lanes, np.bool_)
+        self.since: Lanes = np.zeros(lanes, np.int64)
+        self._waits: list[_Wait] = []
+
+    def add(
+        self, at: int, ids: Lanes, cells: Lanes, view: Lanes,
+        ready: Callable[[Lanes], Lanes], active: Lanes, what: str,
+    ) -> None:  # fmt: skip
+        """Make the active lanes wait whose cell is not ready."""
+        left = active & ~np.broadcast_to(ready(view[cells]), active.shape)
+        if left.any():
+            self.waiting[ids[left]] = True
+            self.since[ids[left]] = at
+            self._waits.append(_Wait(ids, cells, view, ready, left, what))
+
+    def complete(self, exited: Lanes) -> Lanes | None:
+        """Lanes, as a mask, whose wait is over; None if there are none."""
+        del exited
+        free: Lanes | None = None
+        for wait in self._waits:
+            now = wait.left & np.broadcast_to(wait.ready(wait.view[wait.cells]), wait.left.shape)
+            if now.any():
+                free = np.zeros_like(self.waiting) if free is None else free
+                free[wait.ids[now]] = True
+                wait.left = wait.left & ~now
+        if free is not None:
+            self.waiting &= ~free
+            self._waits = [w for w in self._waits if w.left.any()]
+        return free
+
+    @property
+    def some(self) -> bool:
+        """Whether any lane waits."""
+        return bool(self._waits)
+
+    def positions(self) -> set[int]:
+        """The bytes of shared memory, by position in the batch, that lanes wait for."""
+        return {
+            int(cell) * wait.view.itemsize
+            for wait in self._waits
+            for cell in np.unique(wait.cells[wait.left])
+        }
+
+    def describe(self, lane: int) -> str:
+        """What a lane waits for."""
+        for wait in self._waits:
+            found = np.flatnonzero((wait.ids == lane) & wait.left)
+            if len(found):
+                return wait.what
+        return "nothing"
+
+
+class ClusterBarrier:
+    """The barriers of a batch's clusters, each with `lanes` lanes."""
+
+    def __init__(self, lanes: int, lanes_of_cluster: int) -> None:
+        self._size = lanes_of_cluster
+        self._arrivals: Lanes = np.zeros(lanes, np.int64)
+        self.waiting: Lanes = np.zeros(lanes, np.bool_)
+        self.since: Lanes = np.zeros(lanes, np.int64)
+
+    def arrive(self, ids: Lanes) -> None:
+        """These lanes have come."""
+        self._arrivals[ids] += 1
+
+    def wait(self, ids: Lanes, at: int) -> None:
+        """These lanes wait in an instruction until all of their cluster have come as often as
+        they.
+        """
+        self.waiting[ids] = True
+        self.since[ids] = at
+
+    def complete(self, exited: Lanes) -> Lanes | None:
+        """Lanes, as a mask, that may go on; None if there are none."""
+        if not self.waiting.any():
+            return None
+        least = np.where(exited, _NEVER, self._arrivals).reshape(-1, self._size).min(axis=1)
+        free: Lanes = self.waiting & (np.repeat(least, self._size) >= self._arrivals)
+        if not free.any():
+            return None
+        self.waiting &= ~free
+        return free
+
+    def describe(self, lane: int) -> str:
+        """What a lane waits for."""
+        del lane
+        return "the barrier of the cluster"
+
+
+class Agents:
+    """Actions that asynchronous agents have yet to do, in the order in which they were started.
+
+    An action is done as late as a correct program allows: when some thread asks for its place in
+    shared memory, or when nothing else can run.
+    """
+
+    def __init__(self) -> None:
+        self._actions: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, position: int, action: Callable[[], None]) -> None:
+        """Have `action` done once the byte of shared memory at `position` is asked for."""
+        self._actions.append((position, action))
+
+    def ask(self, positions: Iterable[int]) -> bool:
+        """Do what belongs to these places; whether there was anything."""
+        if not self._actions:
+            return False
+        wanted = set(positions)
+        now = [action for position, action in self._actions if position in wanted]
+        self._actions = [entry for entry in self._actions if entry[0] not in wanted]
+        for action in now:
+            action()
+        return bool(now)
+
+    def finish(self) -> bool:
+        """Do everything; whether there was anything."""
+        return self.ask([position for position, _ in self._actions])

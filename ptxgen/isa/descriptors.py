@@ -1,0 +1,120 @@
+"""Matrices in shared memory as `wgmma` reads them, by descriptors of 64 bits (PTX ISA,
+"Asynchronous Warpgroup Level Matrix Instructions": "Shared Memory Matrix Layout", "Matrix
+Descriptor Format").
+
+| bits of a descriptor | hold |
+|---|---|
+| 0-13 | start address, in units of 16 bytes |
+| 16-29 | leading dimension byte offset (LBO), in units of 16 bytes |
+| 32-45 | stride dimension byte offset (SBO), in units of 16 bytes |
+| 49-51 | base offset: address bits 7-9 of where the swizzle's pattern begins |
+| 62-63 | swizzle: 0 none, 1 128 bytes, 2 64 bytes, 3 32 bytes |
+
+One instruction reads 32 bytes of each row along K. With rows of M or N numbered `r`, and `S` bytes
+in a row of the swizzle:
+
+* K-major, no swizzle: 8 x 16 byte blocks, LBO apart along K and SBO along M or N;
+* K-major, swizzled: `r // 8 * SBO + r % 8 * S`, and the 32 bytes side by side (LBO is ignored);
+* M- or N-major (16-bit elements only), no swizzle: blocks of 8 elements along M or N for 8 values
+  of k, 16 bytes apart; SBO apart along M or N and LBO along K;
+* M- or N-major, swizzled: S bytes along M or N for each k, S apart for 8 values of k; LBO apart
+  along M or N and SBO along K.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ptxgen.types import b64
+
+if TYPE_CHECKING:
+    from ptxgen.isa.machine import Lanes, Machine
+
+ROW_BYTES: Final = 32  # along K, of one instruction
+WARPS: Final = 4  # of a warpgroup, which shares the rows of A
+
+_UNIT: Final = 16
+_FIELD: Final = (1 << 14) - 1
+# By the value in the descriptor: how many address bits are swizzled, and bytes of a row.
+_SWIZZLED_BITS: Final = (0, 3, 2, 1)
+_ROW: Final = (16, 128, 64, 32)
+_CORE: Final = 8  # rows, or values of k, of a block
+_WORD: Final = 8  # bytes read at once
+
+
+@lru_cache(maxsize=128)
+def _offsets(mode: int, transposed: bool, rows: int) -> tuple[Lanes, Lanes, Lanes]:
+    """Where the 8-byte words of a matrix of so many rows lie: multiples of LBO, of SBO, and bytes,
+    each `[rows, 4]`, or `[k, words]` if M- or N-major.
+    """
+    if transposed:
+        k = np.arange(ROW_BYTES // 2)[:, None]
+        byte = _WORD * np.arange(rows * 2 // _WORD)[None, :]
+        along, inside = np.divmod(byte, _ROW[mode])
+        core, k0 = np.divmod(k, _CORE)
+        bytes_ = inside + _ROW[mode] * k0
+        lbo, sbo = (core, along) if mode == 0 else (along, core)
+    else:
+        r = np.arange(rows)[:, None]
+        byte = _WORD * np.arange(ROW_BYTES // _WORD)[None, :]
+        sbo, row = np.divmod(r, _CORE)
+        lbo, inside = np.divmod(byte, _UNIT) if mode == 0 else (0 * byte, byte)
+        bytes_ = row * _ROW[mode] + inside
+    shape = np.broadcast_shapes(lbo.shape, sbo.shape)
+    made = tuple(np.ascontiguousarray(np.broadcast_to(x, shape)) for x in (lbo, sbo, bytes_))
+    return made[0], made[1], made[2]
+
+
+def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:
+    """The offsets of all rows, `[1, …]`; or of each warp's quarter of them, `[warps, …]`."""
+    if warps is None:
+        return offsets[None]
+    if transposed:
+        quarters = offsets.reshape(len(offsets), WARPS, -1).swapaxes(0, 1)
+    else:
+        quarters = offsets.reshape(WARPS, -1, offsets.shape[1])
+    chosen: Lanes = quarters[warps]
+    return chosen
+
+
+def read_matrix(
+    machine: Machine, descriptor: Lanes, rows: int, *, transposed: bool, parted: bool
+) -> Lanes:
+    """What the descriptors of the warps describe: 8-byte words, uint64, `[warps, rows, 4]`, or
+    `[warps, 16, words]` if `transposed` (M- or N-major).
+
+    `descriptor` has one for each thread, the same in all of a warp. With `parted`, each warp of a
+    warpgroup gets its own quarter of the rows.
+    """
+    lanes = machine.active().size
+    each = np.broadcast_to(descriptor, lanes)[::32].astype(np.int64)
+    quarter = machine.warp_id()[::32].astype(np.int64) % WARPS if parted else None
+    modes = each >> 62 & 3
+    words: Lanes | None = None
+    for mode in np.unique(modes).tolist():
+        of_mode = (modes == mode)[:, None]
+        at = np.where(of_mode, _addresses(each, mode, rows, transposed, quarter), 0)
+        found = machine.load_by_warp(at, b64)
+        words = found if words is None else np.where(of_mode, found, words)
+    assert words is not None
+    if transposed:
+        return words.reshape(len(each), ROW_BYTES // 2, -1)
+    return words.reshape(len(each), -1, ROW_BYTES // _WORD)
+
+
+def _addresses(each: Lanes, mode: int, rows: int, transposed: bool, quarter: Lanes | None) -> Lanes:
+    """The shared-memory address of each word, `[warps, words]`."""
+
+    def field(low: int) -> Lanes:
+        value: Lanes = ((each >> low) & _FIELD) * _UNIT
+        return value.reshape(-1, 1, 1)
+
+    lbo, sbo, inside = (_of_warps(x, transposed, quarter) for x in _offsets(mode, transposed, rows))
+    address = field(0) + lbo * field(16) + sbo * field(32) + inside
+    phase = (address >> 7) - (each >> 49 & 7).reshape(-1, 1, 1)
+    address = address ^ ((phase & ((1 << _SWIZZLED_BITS[mode]) - 1)) << 4)
+    flat: Lanes = address.reshape(len(each), -1)
+    return flat

@@ -1,0 +1,225 @@
+"""Where the elements of the matrices of `mma` and `wmma` lie in the registers of a warp (PTX ISA,
+"Warp Level Matrix Instructions", sections "Matrix Fragments for ...").
+
+Lane `l` of a warp is number `t = l % 4` of its group `g = l / 4`. With `per` elements side by side
+in a register, the lowest bits first, all shapes but one follow one rule:
+
+* A: register r has row `g` (and `g + 8` for odd r where there are 16 rows), columns
+  `t * per + e` of the r-th (r/2-th) stretch of `4 * per` columns;
+* B: register r has column `g`, rows `t * per + e` of the r-th stretch of `4 * per` rows;
+* C and D: element i has row `g + 8 * (i / 2)`, column `2 * t + i % 2`.
+
+`mma.m8n8k4` on f16 is four products at once, each of eight lanes. The manual leaves open how the
+fragments of `wmma` are laid out; here they are blocks of the rule above, so that one table serves
+both families.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ptxgen.isa.machine import Lanes, Machine
+    from ptxgen.isa.spec import Modifier
+
+WARP: Final = 32
+EVERY_LANE: Final[Any] = np.uint32(0xFFFFFFFF)  # the membermask of an `.aligned` instruction
+_LANE: Final = np.arange(WARP)[None, :, None]
+_GROUP: Final = _LANE >> 2
+_IN_GROUP: Final = _LANE & 3
+
+# How many elements of a type one register holds.
+PER_REGISTER: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("f64", "f32", "tf32", "s32"), 1),
+    **dict.fromkeys(("f16", "bf16"), 2),
+    **dict.fromkeys(("s8", "u8", "e4m3", "e5m2"), 4),
+    **dict.fromkeys(("s4", "u4"), 8),
+    "b1": 32,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How the registers of a warp hold a matrix.
+
+    `shape` is (matrices, rows, columns); `place[register, lane, element]` the position of an
+    element in the array of that shape. B is held as its transpose, columns first: its elements lie
+    side by side in registers along K, as those of A do. `unit` is how many elements stay together
+    on the way: all of a register, or one.
+    """
+
+    shape: tuple[int, int, int]
+    place: Lanes
+    unit: int
+
+    @property
+    def registers(self) -> int:
+        """How many registers of a lane hold the matrix."""
+        return len(self.place)
+
+
+def sizes(shape: str) -> tuple[int, int, int]:
+    """M, N and K of a shape such as `m16n8k16`."""
+    m, n, k = re.findall(r"\d+", shape)
+    return int(m), int(n), int(k)
+
+
+def _layout(shape: tuple[int, int, int], matrix: Lanes | int, row: Lanes, column: Lanes) -> Layout:
+    _, rows, columns = shape
+    place = np.ascontiguousarray((matrix * rows + row) * columns + column)
+    per = place.shape[2]
+    together = (place % per == np.arange(per)).all() and (np.diff(place, axis=2) == 1).all()
+    return Layout(shape, place, per if together else 1)
+
+
+def _elements(count: int, per: int) -> tuple[Lanes, Lanes]:
+    """The numbers of the registers and of the elements in one, ready for broadcasting."""
+    return np.arange(count // (WARP * per))[:, None, None], np.arange(per)[None, None, :]
+
+
+@cache
+def layout_a(m: int, k: int, per: int) -> Layout:
+    """A, `m` x `k`."""
+    register, e = _elements(m * k, per)
+    halves = min(m, 16) // 8
+    stretches = k // (4 * per)
+    block, rest = np.divmod(register, halves * stretches)
+    stretch, half = np.divmod(rest, halves)
+    row = 16 * block + 8 * half + _GROUP + 0 * e
+    return _layout((1, m, k), 0, row, (4 * stretch + _IN_GROUP) * per + e)
+
+
+@cache
+def layout_b(k: int, n: int, per: int) -> Layout:
+    """B, `k` x `n`, transposed."""
+    register, e = _elements(k * n, per)
+    block, stretch = np.divmod(register, k // (4 * per))
+    row = 8 * block + _GROUP + 0 * e
+    return _layout((1, n, k), 0, row, (4 * stretch + _IN_GROUP) * per + e)
+
+
+@cache
+def layout_c(m: int, n: int, per: int) -> Layout:
+    """C or D, `m` x `n`."""
+    register, e = _elements(m * n, per)
+    halves = min(m, 16) // 8
+    block, i = np.divmod(register * per + e, 2 * halves)
+    down, across = np.divmod(block, n // 8)
+    row = 16 * down + 8 * (i // 2) + _GROUP
+    return _layout((1, m, n), 0, row, 8 * across + 2 * _IN_GROUP + i % 2)
+
+
+# The four products of mma.m8n8k4 on f16: lanes 0-3 and 16-19 hold the first, and so on.
+_QUAD: Final = _LANE % 16 // 4
+_LOW_HALF: Final = 4 * (_LANE // 16)  # lanes from 16 on hold rows, or columns, 4 to 7
+
+
+@cache
+def layout_quad(along_k: bool) -> Layout:
+    """A, or B transposed, of `mma.m8n8k4` on f16; `along_k`: a lane's elements are those of one row
+    of A or one column of B.
+    """
+    register, e = _elements(4 * 8 * 4, 2)
+    i, own = 2 * register + e + 0 * _LANE, _LANE % 4 + 0 * (register + e)
+    row, column = (own, i) if along_k else (i, own)
+    return _layout((4, 8, 4), _QUAD, row + _LOW_HALF, column)
+
+
+@cache
+def layout_quad_c(per: int) -> Layout:
+    """C or D of `mma.m8n8k4` on f16, with f32 (1 per register) or f16 (2) elements."""
+    register, e = _elements(4 * 8 * 8, per)
+    i = register * per + e
+    if per == 2:
+        return _layout((4, 8, 8), _QUAD, _LANE % 4 + _LOW_HALF + 0 * i, i + 0 * _LANE)
+    row = (_LANE & 1) + (i & 2) + _LOW_HALF
+    return _layout((4, 8, 8), _QUAD, row, (i & 4) + (_LANE & 2) + (i & 1))
+
+
+def operand_layout(operand: str, shape: str, type: str) -> Layout:
+    """The layout of operand `a`, `b`, `c` or `d` of a product of this shape, of this type."""
+    m, n, k = sizes(shape)
+    per = PER_REGISTER[type]
+    if operand == "a":
+        return layout_a(m, k, per)
+    return layout_b(k, n, per) if operand == "b" else layout_c(m, n, per)
+
+
+def counts(type: str, **accumulators: str) -> dict[str, Callable[[Mapping[str, Modifier]], int]]:
+    """For `@inst`: `na` and `nb` registers of A and B of this type, and of accumulators of the
+    types named, by the modifier `shape`.
+    """
+
+    def count(operand: str, of: str) -> Callable[[Mapping[str, Modifier]], int]:
+        return lambda m: operand_layout(operand, str(m["shape"]), of).registers
+
+    out = {"na": count("a", type), "nb": count("b", type)}
+    return out | {name: count("c", of) for name, of in accumulators.items()}
+
+
+# ---------------------------------------- between registers and matrices
+
+
+@lru_cache(maxsize=64)
+def _sources(layout: Layout, warps: int) -> Lanes:
+    """For each unit of the matrices of all warps, its place in the registers laid end to end."""
+    place = layout.place[:, :, :: layout.unit] // layout.unit
+    per_warp = place[0].size
+    register, inside = np.divmod(np.argsort(place.reshape(-1)), per_warp)
+    first = register * (warps * per_warp) + inside
+    sources: Lanes = (np.arange(warps)[:, None] * per_warp + first).reshape(-1)
+    return sources
+
+
+@lru_cache(maxsize=64)
+def _targets(layout: Layout, warps: int) -> Lanes:
+    """For each unit of the registers laid end to end, its place in the matrices of all warps."""
+    place = layout.place[:, :, :: layout.unit] // layout.unit
+    warp = np.arange(warps)[None, :, None, None]
+    targets: Lanes = (warp * place.size + place[:, None]).reshape(-1)
+    return targets
+
+
+def joined(machine: Machine, registers: Sequence[Lanes]) -> Lanes:
+    """The registers laid end to end, in a new array."""
+    try:
+        return np.concatenate(registers)
+    except ValueError:  # a literal has no lanes
+        lanes = machine.active().size
+        return np.concatenate([np.broadcast_to(r, lanes) for r in registers])
+
+
+def gathered(machine: Machine, layout: Layout, registers: Sequence[Lanes]) -> Lanes:
+    """The matrices of all warps, flat, as units of the layout; of registers that repeat others
+    only the first are read.
+    """
+    flat = joined(machine, registers[: layout.registers])
+    warps = flat.size // (layout.registers * WARP)
+    per = layout.place.shape[2]
+    if layout.unit != per:
+        flat = flat.view(f"u{flat.itemsize // per}")
+    # Never out of range; `wrap` is the mode that costs least.
+    return flat.take(_sources(layout, warps), mode="wrap")
+
+
+def scattered(layout: Layout, units: Lanes) -> Lanes:
+    """The registers laid end to end, flat, from the units of the matrices of all warps."""
+    warps = units.size * layout.unit // layout.place.size
+    return units.take(_targets(layout, warps), mode="wrap")
+
+
+def as_registers(layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:
+    """What lies end to end as one array for each register."""
+    return tuple(flat.reshape(layout.registers, -1))
+
+
+def as_lanes(address: Lanes) -> Lanes:
+    """Addresses as uint64 lanes, to compute with."""
+    return np.asarray(address).astype(np.uint64, copy=False)

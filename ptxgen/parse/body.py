@@ -1,0 +1,290 @@
+"""The bodies of kernels and functions: declarations, labels, instructions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+from ptxgen.errors import ModifierError, did_you_mean
+from ptxgen.ir import (
+    Guard,
+    Instr,
+    Label,
+    Note,
+    Operand,
+    Origin,
+    Pragma,
+    Prototype,
+    Reg,
+    Region,
+    Shared,
+    Targets,
+    Variable,
+)
+from ptxgen.isa.table import op_of, recognise
+from ptxgen.parse.variables import Variables
+from ptxgen.tokens import comment
+
+_REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)", re.ASCII)
+_MOST_DIGITS: Final = 18  # of a number in a region
+_TEXTURES: Final = "textures, surfaces and samplers are not modelled"
+_NOT_MODELLED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"), _TEXTURES),
+    "tcgen05": "tensor memory and what works on it are not modelled",
+}
+_OPAQUE: Final = frozenset({".texref", ".surfref", ".samplerref"})
+_DECLARED: Final = (
+    ".reg", ".shared", ".local", ".param", ".global", ".const", ".pragma", ".loc",
+)  # fmt: skip
+_LISTS: Final = (".branchtargets", ".calltargets")
+# Directives of a prototype that change no meaning, and whether a number follows.
+_PRESERVED: Final = {".abi_preserve": True, ".abi_preserve_control": True}
+
+
+class Bodies(Variables):
+    """Reads bodies."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._opcodes: set[str] = set()  # those seen, which are in the table
+        self.hoisted: list[Variable] = []  # of the module, though declared in a body
+
+    def new_body(self) -> None:
+        """Forget the last body."""
+        super().new_body()
+        self.shared: list[Shared] = []
+        self.variables: list[Variable] = []
+        self.regions: list[Region] = []
+
+    def body(self) -> None:
+        """Everything to the brace that closes the body, whose first brace is behind us."""
+        words = self.words
+        statements = self.statements
+        while True:
+            word = words[self.at]
+            first = word[:1]
+            if word[:2] == "//":
+                self.at += 1
+                self._comment(comment(word))
+            elif first == ".":
+                self._declaration(word)
+            elif word == "}":
+                self.at += 1
+                if not self.nested:
+                    return
+                self.leave()
+            elif word == "{":
+                self.at += 1
+                self.enter()
+            elif word and words[self.at + 1] == ":":
+                self._label()
+            elif word == ";":  # an empty statement
+                self.at += 1
+            else:
+                statements.append(self._instr())
+
+    def _comment(self, text: str) -> None:
+        region = None if self.statements else _REGION.fullmatch(text)
+        if region is None or any(len(number) > _MOST_DIGITS for number in region.groups()[1:]):
+            self.statements.append(Note(text))
+        else:
+            self.regions.append(Region(region[1], *map(int, region.groups()[1:])))
+
+    # ---------------------------------------------------------------------------------- labels
+
+    def _label(self) -> None:
+        token = self.at
+        name = self.declare_label(self.name("a label"), token)
+        self.want(":")
+        word = self.words[self.at]  # a comment here is the next statement
+        if word in _LISTS:
+            self.at += 1
+            self.statements.append(Targets(name, word[1:], self._targets()))
+        elif word == ".callprototype":
+            self.at += 1
+            self.statements.append(self._prototype(name))
+        elif word == ".pragma":
+            first, *others = self.pragma()
+            self.statements.append(Label(name, first))
+            self.statements += map(Pragma, others)
+        else:
+            self.statements.append(Label(name))
+
+    def _targets(self) -> tuple[str, ...]:
+        targets = [self.name("a label or a function")]
+        while self.skip(","):
+            targets.append(self.name("a label or a function"))
+        self.want(";")
+        return tuple(targets)
+
+    def _prototype(self, name: str) -> Prototype:
+        results = self.params() if self.peek() == "(" else ()
+        if self.name("a name such as _ for the function") and self.peek() == "(":
+            params = self.params()
+        else:
+            params = ()
+        noreturn = False
+        while not self.skip(";"):
+            word = self.peek()
+            if word not in (".noreturn", *_PRESERVED):
+                self.fail(f"wanted ';' after a prototype, got {self.shown(word)}")
+            self.at += 1
+            noreturn = noreturn or word == ".noreturn"
+            if _PRESERVED.get(word):
+                self.count("a number of registers")
+        return Prototype(name, results, params, noreturn)
+
+    def pragma(self) -> list[str]:
+        """The strings of `.pragma "nounroll";`, which is next."""
+        self.want(".pragma")
+        found = [self.string("nounroll")]
+        while self.skip(","):
+            found.append(self.string("nounroll"))
+        self.want(";")
+        return found
+
+    # --------------------------------------------------------------------------------- declarations
+
+    def _declaration(self, word: str) -> None:
+        reader = _DECLARATIONS.get(word)
+        if reader is None:
+            self.refuse_opaque(word)
+            known = f"{', '.join(_DECLARED[:-1])} and {_DECLARED[-1]} are read"
+            hint = did_you_mean(word, _DECLARED)
+            self.fail(f"in a body, {known}, got {self.shown(word)}{hint}")
+        reader(self)
+
+    def refuse_opaque(self, word: str) -> None:
+        """Refuse a texture, a surface or a sampler by name."""
+        if word in _OPAQUE:
+            self.fail(f"{word} is not read: {_TEXTURES}")
+
+    def _pragmas(self) -> None:
+        self.statements += map(Pragma, self.pragma())
+
+    def registers_line(self) -> None:
+        """`.reg .b32 %a, %b<20>;`."""
+        self.want(".reg")
+        if self.peek() in (".v2", ".v4", ".v8"):
+            self.fail(
+                f"registers of type {self.peek()} are not read; declare one for each element, and "
+                "name them in braces"
+            )
+        declared = self.type().register
+        while True:
+            token = self.at
+            prefix = self.name("a register's name")
+            count = 0
+            if self.skip("<"):
+                count = self.count("how many registers")
+                self.want(">")
+            self.declare_registers(prefix, declared, count, token)
+            if not self.skip(","):
+                break
+        self.want(";")
+
+    def _variables_line(self) -> None:
+        space = self.next()[1:]
+        away = space in ("global", "const")
+        for variable in self.declared(space, "", lambda *where: self._variable(away, *where)):
+            if space == "shared":
+                self.shared.append(Shared(variable.name, variable.nbytes, variable.align))
+            else:
+                (self.hoisted if away else self.variables).append(variable)
+
+    def _variable(self, away: bool, name: str, token: int) -> str:
+        return self.declare_variable(name, token, always=away)
+
+    def location(self) -> None:
+        """`.loc 1 20 3` with what may follow, which is skipped."""
+        self.want(".loc")
+        for what in ("a file's number", "a line", "a column"):
+            self.count(what)
+        while self.skip(","):
+            if self.skip("function_name"):
+                self.name("a label")
+                if self.skip("+"):
+                    self.count("an offset")
+            elif self.skip("inlined_at"):
+                for what in ("a file's number", "a line", "a column"):
+                    self.count(what)
+            else:
+                got = self.shown(self.peek())
+                self.fail(f"wanted function_name or inlined_at, got {got}")
+
+    # --------------------------------------------------------------------------------- instructions
+
+    def _instr(self) -> Instr:
+        start = self.at
+        words = self.words
+        guard = self._guard() if words[start] == "@" else None
+        opcode = words[self.at]
+        if opcode in self._opcodes:
+            self.at += 1
+        else:
+            opcode = self._opcode()
+        operands: list[Operand] = []
+        self.decimal = self.single = False
+        word = words[self.at]
+        calls = opcode[:4] == "call"
+        if word == ";" or self.skip(";"):
+            self.at += word == ";"
+        else:
+            while True:
+                if calls and self.peek() == "(":
+                    operands.append(self.arguments())
+                else:
+                    operands.append(self.operand())
+                word = words[self.at]
+                if word == ",":
+                    self.at += 1
+                elif word == ";":
+                    self.at += 1
+                    break
+                elif self.skip(";"):
+                    break
+                elif not self.skip(","):
+                    got = self.shown(self.peek())
+                    self.fail(f"wanted ',' or ';' after an operand, got {got}")
+        instr = Instr(opcode, tuple(operands), guard, Origin(None, self.line(start)))
+        if self.single:
+            instr = self.without_needless_braces(instr)
+        return self.with_narrow_floats(instr, start) if self.decimal else instr
+
+    def _opcode(self) -> str:
+        """The opcode that must be next, which is in the table."""
+        opcode = self.name("an instruction")
+        if not recognise(opcode):
+            self._unknown(opcode, self.at - 1)
+        self._opcodes.add(opcode)
+        return opcode
+
+    def _unknown(self, opcode: str, token: int) -> NoReturn:
+        reason = _NOT_MODELLED.get(opcode.split(".")[0])
+        if reason:
+            self.fail(f"{opcode} is not read: {reason}", token)
+        try:
+            op_of(Instr(opcode))
+        except ModifierError as error:
+            self.fail(str(error), token)
+        raise AssertionError(opcode)  # op_of refuses whatever recognise does not know
+
+    def _guard(self) -> Guard:
+        self.at += 1
+        negated = self.skip("!")
+        self.peek()
+        token = self.at
+        register = self.value(self.name("a predicate register"), token)
+        if not isinstance(register, Reg):
+            self.fail("a guard must be a predicate register", token)
+        self.peek()
+        return Guard(register, negated)
+
+
+_DECLARATIONS: Final[Mapping[str, Callable[[Bodies], None]]] = {
+    ".reg": Bodies.registers_line,
+    ".pragma": Bodies._pragmas,
+    ".loc": Bodies.location,
+    **dict.fromkeys((".shared", ".local", ".param", ".global", ".const"), Bodies._variables_line),
+}

@@ -1,0 +1,259 @@
+"""Modules: the frame, variables, kernels and functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ptxgen.errors import did_you_mean
+from ptxgen.ir import Function, Kernel, Module, Param, Reg, Region, Variable
+from ptxgen.parse.body import Bodies
+from ptxgen.tokens import comment
+from ptxgen.types import TYPES
+
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
+# What `text.render` gives every dynamic shared array, so it need not be remembered.
+_DYNAMIC_ALIGN: Final = 16
+_LINKAGES: Final = (".visible", ".extern", ".weak", ".common")
+_SPACES: Final = (".global", ".const", ".shared", ".local")
+# PTX ISA, section ".target": what may follow the target and changes nothing that is modelled.
+_PLATFORM: Final = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
+# Directives of a kernel or a function that are kept as text, and whether numbers follow.
+_AS_TEXT: Final[Mapping[str, bool]] = {
+    ".maxnreg": True, ".maxnctapersm": True, ".maxclusterrank": True, ".explicitcluster": False,
+    ".blocksareclusters": False, ".abi_preserve": True, ".abi_preserve_control": True,
+}  # fmt: skip
+_EXTENTS: Final = (".maxntid", ".reqntid", ".reqnctapercluster")
+
+
+@dataclass(slots=True)
+class _Directives:
+    """What stands between the parameters and the body."""
+
+    threads: int = 0
+    min_ctas: int = 0
+    reqntid: tuple[int, ...] = ()
+    cluster: tuple[int, ...] = ()
+    others: list[str] = field(default_factory=list)
+    noreturn: bool = False
+
+
+class Modules(Bodies):
+    """Reads one module."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.kernels: list[Kernel] = []
+        self.functions: dict[str, Function] = {}
+        self.globals: list[Variable] = []
+
+    def module(self) -> Module:
+        """The whole text."""
+        header = self._header()
+        self.want(".version")
+        version = _VERSION.fullmatch(self.peek())
+        if version is None:
+            self.fail(f"wanted a version such as 7.0, got {self.shown(self.peek())}")
+        self.at += 1
+        target = self._target()
+        self.want(".address_size")
+        if self.count("64") != 64:
+            self.fail("only 64-bit addresses are read; wanted 64", self.at - 1)
+        while self.peek():
+            self._item_of_module()
+        variables = (*self._spare_arrays(), *self.globals, *self.hoisted)
+        return Module(
+            (int(version[1][:9]), int(version[2][:9])), target, tuple(self.kernels), header,
+            tuple(self.functions.values()), variables,
+        )  # fmt: skip
+
+    def _header(self) -> tuple[str, ...]:
+        lines = []
+        while self.words[self.at][:2] == "//":
+            lines.append(comment(self.words[self.at]))
+            self.at += 1
+        # As printed, an empty comment line stands above and below.
+        if len(lines) > 2 and not lines[0] and not lines[-1]:
+            lines = lines[1:-1]
+        return tuple(lines)
+
+    def _target(self) -> str:
+        self.want(".target")
+        target = self.name("a target such as sm_80")
+        while self.skip(","):
+            word = self.name("a platform option")
+            if word not in _PLATFORM:
+                hint = did_you_mean(word, _PLATFORM)
+                self.fail(f"wanted one of {', '.join(_PLATFORM)}, got {word!r}{hint}", self.at - 1)
+        return target
+
+    def _item_of_module(self) -> None:
+        word = self.peek()
+        linkage = ""
+        if word in _LINKAGES:
+            self.at += 1
+            linkage = word[1:]
+            word = self.peek()
+        reader = _ITEMS.get(word)
+        if word in _SPACES:
+            self._variables(linkage)
+        elif word == ".entry":
+            self._kernel(linkage)
+        elif word == ".func":
+            self._function(linkage)
+        elif reader is not None and not linkage:
+            reader(self)
+        else:
+            self.refuse_opaque(word)
+            if word == ".alias":
+                self.fail(".alias is not read; call the function by its own name")
+            known = (".entry", ".func", *_SPACES)
+            hint = did_you_mean(word, (*known, *_LINKAGES, *_ITEMS))
+            self.fail(f"wanted {', '.join(known)} at module level, got {self.shown(word)}{hint}")
+
+    # ---------------------------------------------------------------------------------- variables
+
+    def _variables(self, linkage: str) -> None:
+        space = self.next()[1:]
+        for variable in self.declared(space, linkage, lambda name, _: name):
+            if space == "shared" and linkage == "extern" and not variable.nbytes:
+                self.arrays[variable.name] = variable.align
+            else:
+                self.globals.append(variable)
+
+    def _spare_arrays(self) -> list[Variable]:
+        """The dynamic shared arrays that are no kernel's `dynamic_shared`."""
+        taken = {kernel.dynamic_shared for kernel in self.kernels}
+        return [
+            Variable("shared", name, 0, align, linkage="extern")
+            for name, align in self.arrays.items()
+            if name not in taken
+        ]
+
+    def _file(self) -> None:
+        """`.file 1 "name", 1234, 5678`, which is skipped."""
+        self.at += 1
+        self.count("a file's number")
+        self.string("kernel.cu")
+        while self.skip(","):
+            self.count("a time or a size")
+
+    def _section(self) -> None:
+        """A section of debugging data, which is skipped."""
+        self.at += 1
+        self.next()  # its name
+        self.want("{")
+        while not self.skip("}"):
+            if not self.next():
+                self.fail("wanted '}' after a section, got the end of the text")
+
+    # ---------------------------------------------------------------------------------- bodies
+
+    def _kernel(self, linkage: str) -> None:
+        self.want(".entry")
+        self.new_body()
+        name = self.name("the kernel's name")
+        params = self.params() if self.peek() == "(" else ()
+        self._refuse_registers(params)
+        said = self._directives(kernel=True)
+        if self.skip(";"):  # declared only
+            return
+        self.want("{")
+        self.body()
+        dynamic = self._dynamic_shared()
+        regions = self.regions
+        if dynamic and self.arrays[dynamic] > max([_DYNAMIC_ALIGN, *(r.align for r in regions)]):
+            # An empty region keeps an alignment that no other part asks for.
+            regions.append(Region(dynamic, 0, 0, self.arrays[dynamic]))
+        self.kernels.append(
+            Kernel(
+                name, params, tuple(self.registers), tuple(self.statements), tuple(self.shared),
+                said.threads, said.min_ctas, dynamic, tuple(regions), tuple(self.variables),
+                said.reqntid, said.cluster, tuple(said.others), linkage,
+            )
+        )  # fmt: skip
+
+    def _refuse_registers(self, params: tuple[Param, ...]) -> None:
+        for param in params:
+            if param.register:
+                self.fail(f"parameter {param.name!r} of a kernel must be in .param", self.at - 1)
+
+    def _dynamic_shared(self) -> str:
+        """The dynamic shared array that the body just read uses first, or the empty string."""
+        if not self.mentioned and self.regions and self.arrays:
+            return min(self.arrays)
+        return self.mentioned[0] if self.mentioned else ""
+
+    def _function(self, linkage: str) -> None:
+        self.want(".func")
+        self.new_body()
+        if self.peek() == ".attribute":
+            self._attribute()
+        results = self.params() if self.peek() == "(" else ()
+        token = self.at
+        name = self.name("the function's name")
+        params = self.params() if self.peek() == "(" else ()
+        said = self._directives(kernel=False)
+        known = self.functions.get(name)
+        if self.skip(";"):
+            noreturn = said.noreturn
+            made = Function(name, results, params, linkage=linkage, noreturn=noreturn)
+            self.functions.setdefault(name, made)
+            return
+        if known is not None and known.body is not None:
+            self.fail(f"function {name!r} is defined twice", token)
+        self.want("{")
+        for param in (*results, *params):
+            if param.register:
+                self.names[param.name] = Reg(param.name, TYPES[param.type].register)
+        self.body()
+        self.functions[name] = Function(
+            name, results, params, tuple(self.registers), tuple(self.statements),
+            tuple(self.shared), tuple(self.variables), linkage,
+            said.noreturn or (known is not None and known.noreturn),
+        )  # fmt: skip
+
+    def _directives(self, *, kernel: bool) -> _Directives:
+        said = _Directives()
+        known = (*_EXTENTS, ".minnctapersm", *_AS_TEXT, ".pragma") if kernel else _OF_FUNCTIONS
+        while self.peek() not in ("{", ";"):
+            word = self.peek()
+            if word not in known:
+                hint = did_you_mean(word, known)
+                such = f"a directive such as {known[0]}, or {{"
+                self.fail(f"wanted {such}, got {self.shown(word)}{hint}")
+            if word == ".pragma":
+                said.others += [f'.pragma "{text}";' for text in self.pragma()]
+            else:
+                self.at += 1
+                self._directive(word, said)
+        return said
+
+    def _directive(self, word: str, said: _Directives) -> None:
+        if word == ".noreturn":
+            said.noreturn = True
+        elif word == ".minnctapersm":
+            said.min_ctas = self.count("a number of CTAs")
+        elif word == ".maxntid":
+            said.threads = 1
+            for extent in self.counts("a number of threads"):
+                said.threads *= extent
+        elif word == ".reqntid":
+            said.reqntid = self.counts("a number of threads")
+        elif word == ".reqnctapercluster":
+            said.cluster = self.counts("a number of CTAs")
+        elif _AS_TEXT[word]:
+            said.others.append(f"{word} {self.count('a number')}")
+        else:
+            said.others.append(word)
+
+
+_OF_FUNCTIONS: Final = (".noreturn", ".abi_preserve", ".abi_preserve_control", ".pragma")
+_ITEMS: Final[Mapping[str, Callable[[Modules], object]]] = {
+    ".pragma": Modules.pragma,
+    ".file": Modules._file,
+    ".loc": Modules.location,
+    ".section": Modules._section,
+}

@@ -1,0 +1,221 @@
+"""What names mean in a body: registers, special registers, variables, labels; nested scopes.
+
+A body's scopes become one. What is declared inside of an inner one gets a name of its own, such as
+`%p$1`, or `%r$1_` for a range, so that nothing outside is hidden; `$1` is a number that the text
+does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ptxgen.errors import ModifierError
+from ptxgen.ir import (
+    FloatImm,
+    Instr,
+    IntImm,
+    Reg,
+    RegisterRange,
+    Special,
+    Statement,
+    Symbol,
+    Targets,
+)
+from ptxgen.isa.special import special
+from ptxgen.parse.constants import Constants
+
+_DIGITS: Final = "0123456789"
+_MOST_DIGITS: Final = 20  # of a number of 64 bits
+
+
+def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | None:
+    """The one of `ranges`, by prefix, that declares a register: `%r<5>` for `%r3`; None if none."""
+    for prefix, number in _splits(name):
+        found = ranges.get(prefix)
+        if found is not None and _counted(number, found.count):
+            return found
+    return None
+
+
+def _splits(name: str) -> Iterator[tuple[str, str]]:
+    """The ways to take a number off a name; a prefix may itself end in digits."""
+    for length in range(len(name.rstrip(_DIGITS)), len(name)):
+        yield name[:length], name[length:]
+
+
+def _counted(number: str, count: int) -> bool:
+    """Whether the register of a range with this number is one of so many."""
+    if len(number) > _MOST_DIGITS or (number[0] == "0" and number != "0"):
+        return False
+    return int(number) < count
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A block within a body: where its statements begin, its labels' new names, what it declares,
+    and how to undo what it changed.
+    """
+
+    start: int
+    labels: dict[str, str] = field(default_factory=dict)
+    declared: set[str] = field(default_factory=set)
+    undo: list[tuple[dict[str, Any], str, Any]] = field(default_factory=list)
+
+
+class Names(Constants):
+    """The names of the kernel or function being read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.arrays: dict[str, int] = {}  # dynamic shared arrays: name to alignment
+        self._separators: dict[str, str] = {}
+        self._dollars: list[str] | None = None  # the words of the text with a `$`
+        self.new_body()
+
+    def new_body(self) -> None:
+        """Forget the names of the last body."""
+        self.names: dict[str, Reg | Special | Symbol | IntImm | FloatImm] = {}
+        # By the prefix in the text, what is in scope, the innermost first.
+        self.ranges: dict[str, tuple[RegisterRange, ...]] = {}
+        self.registers: list[RegisterRange] = []
+        self.mentioned: list[str] = []  # the dynamic shared arrays used, in that order
+        self.statements: list[Statement] = []
+        self._scopes: list[_Scope] = []
+        self._renamed: dict[str, int] = {}
+
+    # ---------------------------------------------------------------------------------- scopes
+
+    @property
+    def nested(self) -> bool:
+        """Whether this is an inner scope."""
+        return bool(self._scopes)
+
+    def enter(self) -> None:
+        """Begin an inner scope."""
+        self._scopes.append(_Scope(len(self.statements)))
+
+    def leave(self) -> None:
+        """End the innermost scope: its names are forgotten."""
+        scope = self._scopes.pop()
+        for names, name, old in reversed(scope.undo):
+            if old is None:
+                names.pop(name, None)
+            else:
+                names[name] = old
+        if scope.labels:
+            for place in range(scope.start, len(self.statements)):
+                self.statements[place] = _relabelled(self.statements[place], scope.labels)
+
+    def _set(self, names: dict[str, Any], name: str, value: object) -> None:
+        """`names[name] = value` until the scope ends."""
+        if self._scopes:
+            self._scopes[-1].undo.append((names, name, names.get(name)))
+        names[name] = value
+
+    def _fresh(self, name: str) -> str:
+        """A name that neither the text nor an earlier call has."""
+        separator = self._separators.get(name)
+        if separator is None:
+            if self._dollars is None:
+                self._dollars = [word for word in set(self.words) if "$" in word]
+            separator = "$"
+            while any(word.startswith(name + separator) for word in self._dollars):
+                separator += "$"
+            self._separators[name] = separator
+        number = self._renamed[name] = self._renamed.get(name, 0) + 1
+        return f"{name}{separator}{number}"
+
+    def _declare(self, name: str, token: int) -> None:
+        scope = self._scopes[-1]
+        if name in scope.declared:
+            self.fail(f"{name!r} is declared twice", token)
+        scope.declared.add(name)
+
+    def declare_registers(self, prefix: str, declared: str, count: int, token: int) -> None:
+        """`.reg .declared prefix<count>`, or without a number if `count` is 0."""
+        name = prefix
+        if self._scopes:
+            self._declare(prefix, token)
+            name = self._fresh(prefix) + ("_" if count else "")
+        elif prefix in self.ranges:
+            self.fail(f"{prefix!r} is declared twice", token)
+        made = RegisterRange(name, declared, count)
+        self.registers.append(made)
+        self._set(self.ranges, prefix, (made, *self.ranges.get(prefix, ())))
+        if not count:
+            self._set(self.names, prefix, Reg(name, declared))
+            return
+        if count < len(self.names):
+            hidden = [f"{prefix}{i}" for i in range(count)]
+        else:
+            hidden = [word for word in self.names if word.startswith(prefix)]
+        for word in hidden:
+            number = word[len(prefix) :]
+            if word in self.names and number.isdecimal() and _counted(number, count):
+                self._set(self.names, word, None)
+                del self.names[word]
+
+    def declare_variable(self, name: str, token: int, *, always: bool = False) -> str:
+        """The name that a variable declared here gets; one that is to leave the body `always` gets
+        a new one.
+        """
+        if self._scopes:
+            self._declare(name, token)
+        elif not always:
+            return name
+        new = self._fresh(name)
+        self._set(self.names, name, Symbol(new))
+        return new
+
+    def declare_label(self, name: str, token: int) -> str:
+        """The name that a label, a list of targets or a prototype declared here gets."""
+        if not self._scopes:
+            return name
+        self._declare(name, token)
+        new = self._scopes[-1].labels[name] = self._fresh(name)
+        return new
+
+    # ---------------------------------------------------------------------------------- uses
+
+    def value(self, word: str, token: int) -> Reg | Special | Symbol:
+        """What a name means here."""
+        known = self.names.get(word)
+        if known is not None:
+            assert not isinstance(known, (IntImm, FloatImm))  # those do not look like names
+            return known
+        found = self._found(word, token)
+        self._set(self.names, word, found)
+        return found
+
+    def _found(self, word: str, token: int) -> Reg | Special | Symbol:
+        for prefix, number in _splits(word):
+            for declared in self.ranges.get(prefix, ()):
+                if _counted(number, declared.count):
+                    return Reg(declared.prefix + number, declared.declared)
+        if word[0] != "%":
+            if word in self.arrays:
+                self.mentioned.append(word)
+            return Symbol(word)
+        try:
+            special(word)
+        except ModifierError as error:
+            self.fail(f"register {word} is not declared in a .reg line, and {error}", token)
+        return Special(word)
+
+
+def _relabelled(statement: Statement, labels: Mapping[str, str]) -> Statement:
+    """The statement with labels that have new names."""
+    if isinstance(statement, Targets):
+        targets = tuple(labels.get(name, name) for name in statement.targets)
+        return Targets(statement.name, statement.kind, targets)
+    if not isinstance(statement, Instr) or not any(
+        o.__class__ is Symbol and o.name in labels for o in statement.operands
+    ):
+        return statement
+    operands = tuple(
+        Symbol(labels.get(o.name, o.name), o.offset) if isinstance(o, Symbol) else o
+        for o in statement.operands
+    )
+    return Instr(statement.opcode, operands, statement.guard, statement.origin)

@@ -1,0 +1,271 @@
+"""The operands of instructions."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Final
+
+from ptxgen.errors import TypeMismatchError
+from ptxgen.ir import (
+    Address,
+    Arguments,
+    FloatImm,
+    Instr,
+    IntImm,
+    Not,
+    Operand,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Symbol,
+    TensorAddress,
+    Vector,
+)
+from ptxgen.isa.table import fits, op_of, recognise
+from ptxgen.parse.names import Names
+
+# After one of these, an operand of one token is over.
+_ENDS: Final = frozenset({",", ";", "]", "}", ")"})
+_SINK: Final = Sink()
+
+
+class Operands(Names):
+    """Reads operands."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.single = False  # whether the instruction being read has a vector of one element
+
+    def operand(self) -> Operand:
+        """The operand that must be next."""
+        words, at = self.words, self.at
+        word = words[at]
+        known = self.names.get(word)
+        if known is not None and words[at + 1] in _ENDS:
+            self.at = at + 1
+            return known
+        if word == "[":
+            self.at = at + 1
+            return self._address()
+        if word == "{":
+            self.at = at + 1
+            return self._vector()
+        return self._other(self.peek())
+
+    def _other(self, word: str) -> Operand:
+        if self.starts_constant(word):
+            return self._literal(word)
+        if word == "!":
+            return self._not()
+        if word in ("[", "{"):
+            self.at += 1
+            return self._address() if word == "[" else self._vector()
+        if not self.is_name(word):
+            self.fail(f"wanted an operand, got {self.shown(word)}")
+        token = self.at
+        self.at += 1
+        known: Reg | Special | Symbol | Sink = _SINK if word == "_" else self.value(word, token)
+        after = self.peek()
+        if after == "|" and isinstance(known, (Reg, Sink)):
+            self.at += 1
+            return Pair(known, self._register_or_sink("the second of two results"))
+        if after in ("+", "-") and isinstance(known, Symbol):
+            return Symbol(known.name, known.offset + self.offset())
+        return known
+
+    def _literal(self, word: str) -> IntImm | FloatImm:
+        start = self.at
+        found = self.constant()
+        if self.at == start + 1 and word[0].isdigit() and not self.decimal:
+            self.names[word] = found  # next time, it takes no reading
+        return found
+
+    def _not(self) -> Not | IntImm | FloatImm:
+        start = self.at
+        self.at += 1
+        word = self.peek()
+        token = self.at
+        if self.is_name(word) and word != "WARP_SZ":
+            self.at += 1
+            register = self.value(word, token)
+            if not isinstance(register, Reg):
+                self.fail("after '!' there must be a predicate register or a number", token)
+            return Not(register)
+        self.at = start
+        return self.constant()
+
+    def _register_or_sink(self, what: str) -> Reg | Sink:
+        token = self.at
+        if self.skip("_"):
+            return _SINK
+        found = self.value(self.name("a register"), token)
+        if not isinstance(found, Reg):
+            self.fail(f"{what} must be a register", token)
+        return found
+
+    # ---------------------------------------------------------------------------------- addresses
+
+    def _address(self) -> Address | TensorAddress:
+        word = self.next()
+        token = self.at - 1
+        if self.starts_constant(word):
+            self.at = token
+            offset = self.whole("an address")
+            base = None
+        else:
+            base = self._base(word, token)
+            if self.words[self.at] == "]":  # most have nothing more
+                self.at += 1
+                return Address(base)
+            offset = self.offset()
+        if base is not None and self.skip(","):
+            return self._tensor_address(base, offset)
+        if not self.skip("]"):
+            got = self.shown(self.peek())
+            self.fail(f"wanted '+', '-' or ']' in an address, got {got}")
+        return Address(base, offset)
+
+    def _base(self, word: str, token: int) -> Reg | Symbol:
+        known = self.names.get(word)
+        if known.__class__ is Reg or known.__class__ is Symbol:
+            return known
+        if not self.is_name(word):
+            token += not word
+            self.fail(f"wanted a register or a name, got {self.shown(word)}", token)
+        base = self.value(word, token)
+        if isinstance(base, Special):
+            self.fail("an address must be a register or a name", token)
+        return base
+
+    def offset(self) -> int:
+        """What is added, `+4`, `+-4` or `-4`, maybe more than once; 0 if nothing is."""
+        offset = 0
+        while True:
+            sign = self.peek()
+            if sign not in ("+", "-"):
+                return offset
+            self.at += 1
+            words, at = self.words, self.at
+            if words[at].isdecimal() and words[at + 1] in _ENDS and words[at][0] != "0":
+                self.at += 1
+                amount = self.integer(words[at], at)
+            else:
+                amount = self._amount()
+            offset += amount if sign == "+" else -amount
+
+    def _amount(self) -> int:
+        """A number of bytes; of an expression without brackets, the first sum ends it."""
+        token = self.at
+        word = self.peek()
+        if not self.starts_constant(word) and word not in ("!", "~"):
+            self.fail(f"wanted an offset in bytes, got {self.shown(word)}")
+        value = self.summand("an offset in bytes")
+        if value is None:
+            self.fail("wanted an offset in bytes, got a floating-point number", token)
+        return value
+
+    def _tensor_address(self, base: Reg | Symbol, offset: int) -> TensorAddress:
+        self.want("{")
+        coordinates = []
+        for item in self._vector().items:
+            if not isinstance(item, (Reg, IntImm)):
+                self.fail("a coordinate must be a register or an integer", self.at - 1)
+            coordinates.append(item)
+        self.want("]")
+        return TensorAddress(base, offset, tuple(coordinates))
+
+    # ---------------------------------------------------------------------------------- several
+
+    def _vector(self) -> Vector:
+        items: list[Reg | IntImm | FloatImm | Sink] = []
+        while True:
+            self.peek()
+            token = self.at
+            item = self._item("a vector")
+            if isinstance(item, Symbol):
+                self.fail(f"wanted a register or a number in a vector, got {item.name!r}", token)
+            items.append(item)
+            if self.skip("}"):
+                self.single = self.single or len(items) == 1
+                return Vector(tuple(items))
+            self.want(",")
+
+    def arguments(self) -> Arguments:
+        """What is in the brackets of a call, of which the first is next."""
+        self.want("(")
+        items: list[Reg | IntImm | FloatImm | Symbol | Sink] = []
+        if self.skip(")"):
+            return Arguments(())
+        while True:
+            items.append(self._item("arguments"))
+            if self.skip(")"):
+                return Arguments(tuple(items))
+            self.want(",")
+
+    def _item(self, where: str) -> Reg | IntImm | FloatImm | Symbol | Sink:
+        word = self.peek()
+        known = self.names.get(word)
+        if known.__class__ is Reg:
+            self.at += 1
+            return known
+        if self.starts_constant(word) or word in ("!", "~"):
+            return self.constant()
+        if not self.is_name(word):
+            self.fail(f"wanted an operand, got {self.shown(word)}")
+        token = self.at
+        self.at += 1
+        if word == "_":
+            return _SINK
+        found = self.value(word, token)
+        if isinstance(found, Special):
+            self.fail(f"wanted a register or a number in {where}, got {found.name!r}", token)
+        return found
+
+    # ---------------------------------------------------------------------------------- adjustments
+
+    def without_needless_braces(self, instr: Instr) -> Instr:
+        """The instruction with `{%r1}` as `%r1`, unless its row has vectors of one element.
+
+        Triton writes `ld.global.b32 {%r1}, [%rd1]`.
+        """
+        if any(fits(op, instr.operands) for op in recognise(instr.opcode)):
+            return instr
+        operands = tuple(
+            o.items[0] if isinstance(o, Vector) and len(o.items) == 1 else o for o in instr.operands
+        )
+        return Instr(instr.opcode, operands, instr.guard, instr.origin)
+
+    def with_narrow_floats(self, instr: Instr, token: int) -> Instr:
+        """The instruction with each 64-bit literal as wide as its operand is.
+
+        PTX ISA, section "Floating-Point Constants": a decimal literal is a double until it is used.
+        """
+        try:
+            op = op_of(instr)
+        except TypeMismatchError as error:
+            self.fail(str(error), token)
+        operands = list(instr.operands)
+        for place, (operand, wanted) in enumerate(zip(instr.operands, op.flat, strict=False)):
+            if wanted.type is not None and wanted.type.bits == 32:
+                operands[place] = _narrowed(operand)
+        return Instr(instr.opcode, tuple(operands), instr.guard, instr.origin)
+
+
+def _narrowed(operand: Operand) -> Operand:
+    if isinstance(operand, Vector):
+        return Vector(tuple(narrow(i) if isinstance(i, FloatImm) else i for i in operand.items))
+    return narrow(operand) if isinstance(operand, FloatImm) else operand
+
+
+def narrow(literal: FloatImm) -> FloatImm:
+    """The literal as a float, rounded if it is a double."""
+    if literal.width == 32:
+        return literal
+    (value,) = struct.unpack("<d", literal.bits.to_bytes(8, "little"))
+    try:
+        data = struct.pack("<f", value)
+    except OverflowError:  # rounds to infinity
+        data = struct.pack("<f", math.copysign(math.inf, value))
+    return FloatImm(int.from_bytes(data, "little"), 32)

@@ -1,0 +1,280 @@
+"""Declarations of variables and parameters, and their initial values."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ptxgen.ir import FloatImm, IntImm, Param, Pointer, Variable
+from ptxgen.parse.operands import Operands, narrow
+from ptxgen.types import ScalarType
+
+_LANES: Final = {".v2": 2, ".v4": 4, ".v8": 8}
+_OPAQUE: Final = (".texref", ".surfref", ".samplerref")
+_INITIALISED: Final = ("global", "const")
+_MOST_BYTES: Final = 2**40  # of a variable; more than any GPU has
+_MOST_DATA: Final = 2**28  # bytes of an initial value
+_BYTE: Final = 0xFF
+
+
+class _Element(NamedTuple):
+    """What a declaration says before the names: the type and the least alignment, bytes."""
+
+    type: ScalarType
+    lanes: int
+    align: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element."""
+        return self.type.nbytes * self.lanes
+
+
+@dataclass(slots=True)
+class _Value:
+    """An initial value as far as it has been read."""
+
+    type: ScalarType
+    data: bytearray = field(default_factory=bytearray)
+    pointers: list[Pointer] = field(default_factory=list)
+
+
+class Variables(Operands):
+    """Reads variables and parameters."""
+
+    def declared(
+        self, space: str, linkage: str, named: Callable[[str, int], str]
+    ) -> Iterator[Variable]:
+        """The variables of a line whose space is behind us; `named` gives each its name, from
+        that in the text and its token.
+        """
+        element = self._element()
+        while True:
+            self.peek()
+            token = self.at
+            name = named(self.name("the variable's name"), token)
+            sizes = self._sizes()
+            value = _Value(element.type)
+            if self.skip("="):
+                self._initial(space, element, sizes, value)
+            nbytes = self._nbytes(element, sizes, value, linkage, token)
+            scalar = space == "param" and element.lanes == 1 and not sizes
+            yield Variable(
+                space, name, nbytes, element.align or element.nbytes,
+                bytes(value.data).rstrip(b"\0"), tuple(merged(value.pointers)), linkage,
+                element.type.name if scalar else "",
+            )  # fmt: skip
+            if not self.skip(","):
+                break
+        self.want(";")
+
+    def _element(self) -> _Element:
+        align, lanes = 0, 1
+        while True:
+            word = self.peek()
+            if word == ".attribute":
+                self._attribute()
+            elif word == ".align":
+                self.at += 1
+                align = self.count("an alignment")
+            elif word in _LANES:
+                self.at += 1
+                lanes = _LANES[word]
+            else:
+                break
+        token = self.at
+        if word in _OPAQUE:
+            self.fail(f"{word} is not read: textures, surfaces and samplers are not modelled")
+        type = self.type()
+        if not type.nbytes:
+            self.fail("only registers can be of type .pred", token)
+        return _Element(type, lanes, align)
+
+    def _attribute(self) -> None:
+        """`.attribute(.managed)`: where the variable may be reached from, which changes nothing."""
+        self.want(".attribute")
+        self.want("(")
+        while not self.skip(")"):
+            if not self.next():
+                self.fail("wanted ')' after .attribute, got the end of the text")
+
+    def _sizes(self) -> list[int]:
+        """The numbers of elements in brackets, 0 for empty ones."""
+        sizes: list[int] = []
+        while self.skip("["):
+            self.peek()
+            token = self.at
+            if self.skip("]"):
+                if sizes:
+                    self.fail("only the first size of an array may be left out", token)
+                sizes.append(0)
+                continue
+            sizes.append(self.whole("a number of elements"))
+            if sizes[-1] <= 0:
+                self.fail("an array has 1 or more elements", token)
+            self.want("]")
+        return sizes
+
+    def _nbytes(
+        self, element: _Element, sizes: list[int], value: _Value, linkage: str, token: int
+    ) -> int:
+        nbytes = element.nbytes
+        for size in sizes[1:]:
+            nbytes *= size
+        if sizes and not sizes[0] and nbytes:
+            if not value.data and linkage != "extern":
+                self.fail("an array without a size must be .extern or have an initial value", token)
+            nbytes = -(-len(value.data) // nbytes) * nbytes
+        elif sizes:
+            nbytes *= sizes[0]
+        if nbytes > _MOST_BYTES:
+            self.fail(f"a variable of {nbytes} bytes is too large", token)
+        return nbytes
+
+    # ---------------------------------------------------------------------------------- parameters
+
+    def params(self) -> tuple[Param, ...]:
+        """The parameters or results in brackets, of which the first is next."""
+        found: list[Param] = []
+        self.want("(")
+        if self.skip(")"):
+            return ()
+        while True:
+            found.append(self._param())
+            if self.skip(")"):
+                return tuple(found)
+            self.want(",")
+
+    def _param(self) -> Param:
+        register = self.skip(".reg")
+        if not register:
+            self.want(".param")
+        align = self.count("an alignment") if self.skip(".align") else 0
+        word = self.peek()
+        if word in _OPAQUE:
+            self.fail(f"{word} is not read: textures, surfaces and samplers are not modelled")
+        type = self.type()
+        if self.skip(".ptr"):  # a promise that changes no meaning
+            while self.peek()[:1] == ".":
+                if self.next() == ".align":
+                    self.count("an alignment")
+        self.peek()
+        token = self.at
+        name = self.name("the parameter's name")
+        sizes = self._sizes()
+        if 0 in sizes:
+            self.fail("a parameter's array must have a size", token)
+        count = 1 if sizes else 0
+        for size in sizes:
+            count *= size
+        if count * type.nbytes > _MOST_BYTES:
+            self.fail(f"a parameter of {count * type.nbytes} bytes is too large", token)
+        return Param(name, type.name, count, align, register)
+
+    # ---------------------------------------------------------------------------------- values
+
+    def _initial(self, space: str, element: _Element, sizes: list[int], value: _Value) -> None:
+        if space not in _INITIALISED:
+            self.fail(f"a variable in {space} memory has no initial value", self.at - 1)
+        shape = [*sizes, *([element.lanes] if element.lanes > 1 else [])]
+        if not shape:
+            self._scalar(value, 0)
+            return
+        strides = [element.type.nbytes]
+        for size in reversed(shape[1:]):
+            strides.insert(0, strides[0] * size)
+        self._list(value, shape, strides, 0)
+
+    def _list(self, value: _Value, shape: Sequence[int], strides: Sequence[int], at: int) -> None:
+        """What is in braces: elements, or lists of them, from byte `at` on."""
+        self.want("{")
+        if self.skip("}"):
+            return
+        number = 0
+        while True:
+            self.peek()
+            if shape[0] and number == shape[0]:
+                self.fail(f"wanted {shape[0]} or fewer initial values here")
+            if at + number * strides[0] > _MOST_DATA:
+                self.fail("this initial value is too large")
+            if len(shape) > 1:
+                self._list(value, shape[1:], strides[1:], at + number * strides[0])
+            else:
+                self._scalar(value, at + number * strides[0])
+            number += 1
+            if self.skip("}"):
+                return
+            self.want(",")
+
+    def _scalar(self, value: _Value, at: int) -> None:
+        """One element's value, at byte `at`."""
+        type = value.type
+        word = self.peek()
+        value.data.extend(bytes(at + type.nbytes - len(value.data)))
+        if self.is_name(word) and word != "WARP_SZ":
+            value.pointers.append(self._pointer(at, type.nbytes, 0))
+            return
+        if word[:1].isdigit() and self.words[self.at + 1] == "(":
+            value.pointers.append(self._masked(word, at))
+            return
+        token = self.at
+        found = self.constant("an initial value")
+        if isinstance(found, IntImm):
+            if type.is_float:
+                self.fail(f"wanted a floating-point number for a .{type}, got an integer", token)
+            bits = found.value
+        else:
+            bits = self._float(found, type, token)
+        data = (bits & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")
+        value.data[at : at + type.nbytes] = data
+
+    def _float(self, found: FloatImm, type: ScalarType, token: int) -> int:
+        if type.kind not in "fb" or type.bits not in (32, 64):
+            self.fail(f"wanted an integer for a .{type}, got a floating-point number", token)
+        if type.bits == 32:
+            return narrow(found).bits
+        if found.width == 64:
+            return found.bits
+        (single,) = struct.unpack("<f", found.bits.to_bytes(4, "little"))
+        return int.from_bytes(struct.pack("<d", single), "little")
+
+    def _pointer(self, at: int, nbytes: int, shift: int) -> Pointer:
+        """`symbol+4` or `generic(symbol)+4`."""
+        symbol = self.name("a variable or a function")
+        generic = symbol == "generic" and self.skip("(")
+        if generic:
+            symbol = self.name("a variable")
+            self.want(")")
+        return Pointer(at, symbol, self.offset(), generic, nbytes, shift)
+
+    def _masked(self, word: str, at: int) -> Pointer:
+        """`0xFF00(symbol+4)`: one byte of an address."""
+        token = self.at
+        self.at += 1
+        mask = self.integer(word, token)
+        shift = max(mask.bit_length() - 8, 0)
+        if mask != _BYTE << shift or shift % 8:
+            self.fail(f"a mask is 0xFF, 0xFF00 and so on, got {word}", token)
+        self.want("(")
+        pointer = self._pointer(at, 1, shift)
+        self.want(")")
+        return pointer
+
+
+def merged(pointers: Sequence[Pointer]) -> Iterator[Pointer]:
+    """The same, with the eight bytes of one address, in a row, as one pointer."""
+    place = 0
+    while place < len(pointers):
+        first = pointers[place]
+        whole = [
+            Pointer(first.offset + i, first.symbol, first.addend, first.generic, 1, 8 * i)
+            for i in range(8)
+        ]
+        if list(pointers[place : place + 8]) == whole:
+            yield Pointer(first.offset, first.symbol, first.addend, first.generic)
+            place += 8
+        else:
+            yield first
+            place += 1

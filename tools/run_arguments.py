@@ -1,0 +1,255 @@
+"""What `tools/run.py --arg` accepts, as arguments of a launch, and the files that results go to."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.interpreter.arguments import Argument
+from ptxgen.ir import Param
+from ptxgen.types import TYPES
+
+Array = NDArray[Any]
+
+NUMBERS: Final[dict[str, np.dtype[Any]]] = {
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+_ELEMENTS: Final[dict[str, np.dtype[Any]]] = {
+    **NUMBERS,
+    **{np.dtype(dtype).name: np.dtype(dtype) for dtype in (*NUMBERS.values(), np.bool_)},
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+_FORMS: Final = (*NUMBERS, "hex", "inout", "out", "zeros", "random")
+
+
+class FileError(Exception):
+    """A file that cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One argument as it was written. `make` takes its place among the arguments; `output` is the
+    file that gets the array after the run, if any.
+    """
+
+    text: str
+    make: Callable[[int], Argument]
+    output: Path | None = None
+
+
+def given(text: str) -> Given:
+    """An argument from its words. Raises `argparse.ArgumentTypeError`."""
+    form, colon, rest = text.partition(":")
+    if colon and form in NUMBERS:
+        number = _number(text, NUMBERS[form], rest)
+        return Given(text, lambda _: number)
+    if colon and form in ("hex", "inout", "out", "zeros", "random"):
+        return _OTHERS[form](text, rest)
+    if text.endswith(".npy"):
+        return Given(text, lambda _: _read_only(Path(text)))
+    hint = did_you_mean(form, _FORMS) if colon else ""
+    raise argparse.ArgumentTypeError(
+        f"must be FORM:VALUE with a form of {', '.join(_FORMS)}, or a .npy file, got {text!r}{hint}"
+    )
+
+
+def fitted(number: int, what: Given, param: Param, value: Argument) -> Argument:
+    """A number as its parameter holds it: integers by their bits, whatever their signs are, since
+    compilers declare all integers as unsigned. Raises `LaunchError` if the two differ in size, or
+    one is an integer and the other is not.
+    """
+    type = TYPES[param.type]
+    if not isinstance(value, np.generic) or param.count:
+        return value
+    integer = isinstance(value, np.integer)
+    if value.nbytes != type.nbytes or (type.kind != "b" and integer == type.is_float):
+        raise LaunchError(
+            f"argument {number} ({param.name}) has the type {type}, which {what.text} is not"
+        )
+    if integer and type.kind in "us":
+        return value.view(f"{'u' if type.kind == 'u' else 'i'}{value.nbytes}")
+    return value
+
+
+# -------------------------------------------------------------------------------------------- forms
+
+
+def _number(text: str, dtype: np.dtype[Any], words: str) -> np.generic:
+    try:
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            value: int | float = int(words, 0)
+            if not limits.min <= value <= limits.max:
+                raise argparse.ArgumentTypeError(
+                    f"must be from {limits.min} to {limits.max}, got {text!r}"
+                )
+        else:
+            value = float(words)
+    except ValueError:
+        kind = "an integer" if dtype.kind in "iu" else "a number"
+        raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}") from None
+    with np.errstate(over="ignore"):  # a number too large for its type is infinite
+        made: np.generic = np.asarray(value).astype(dtype)[()]
+    return made
+
+
+def _hex(text: str, rest: str) -> Given:
+    try:
+        data = bytes.fromhex(rest)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be bytes of two hexadecimal digits each, got {text!r}"
+        ) from None
+    return Given(text, lambda _: data)
+
+
+def _inout(text: str, rest: str) -> Given:
+    path = _path(text, rest)
+    return Given(text, lambda _: _read(path), path)
+
+
+def _out(text: str, rest: str) -> Given:
+    name, dtype, shape = _fields(text, rest, "out:FILE.npy:TYPE:SHAPE", 3)
+    element, extents = _element(text, dtype), _shape(text, shape)
+    return Given(text, lambda _: np.zeros(extents, element), _path(text, name))
+
+
+def _zeros(text: str, rest: str) -> Given:
+    dtype, shape = _fields(text, rest, "zeros:TYPE:SHAPE", 2)
+    element, extents = _element(text, dtype), _shape(text, shape)
+    return Given(text, lambda _: np.zeros(extents, element))
+
+
+def _random(text: str, rest: str) -> Given:
+    words = rest.split(":")
+    seed = words.pop() if len(words) == 3 else None
+    dtype, shape = _fields(text, ":".join(words), "random:TYPE:SHAPE or random:TYPE:SHAPE:SEED", 2)
+    if seed is not None and not seed.isdecimal():
+        raise argparse.ArgumentTypeError(f"must end in a seed from 0, got {text!r}")
+    element, extents = _element(text, dtype), _shape(text, shape)
+    return Given(text, lambda n: _numbers(element, extents, n if seed is None else int(seed)))
+
+
+_OTHERS: Final[dict[str, Callable[[str, str], Given]]] = {
+    "hex": _hex, "inout": _inout, "out": _out, "zeros": _zeros, "random": _random,
+}  # fmt: skip
+
+
+def _fields(text: str, rest: str, form: str, count: int) -> list[str]:
+    words = rest.rsplit(":", count - 1)
+    if len(words) != count or not all(words):
+        raise argparse.ArgumentTypeError(f"must be {form}, got {text!r}")
+    return words
+
+
+def _path(text: str, name: str) -> Path:
+    if not name.endswith(".npy"):
+        raise argparse.ArgumentTypeError(f"must name a .npy file, got {text!r}")
+    return Path(name)
+
+
+def _element(text: str, name: str) -> np.dtype[Any]:
+    if name not in _ELEMENTS:
+        raise argparse.ArgumentTypeError(
+            f"unknown type {name!r} in {text!r}{did_you_mean(name, _ELEMENTS)}; the types are "
+            f"{', '.join(_ELEMENTS)}"
+        )
+    return _ELEMENTS[name]
+
+
+def _shape(text: str, words: str) -> tuple[int, ...]:
+    sizes = words.split("x")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f"must have a shape such as 1024 or 1024x64, got {words!r} in {text!r}"
+        )
+    return tuple(map(int, sizes))
+
+
+def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> Array:
+    """Of a normal distribution for floating-point types, else of all values of the type."""
+    random = np.random.default_rng(seed)
+    if dtype == np.bool_:
+        return random.integers(0, 2, shape).astype(np.bool_)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return random.standard_normal(shape).astype(dtype)
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def _read(path: Path) -> Array:
+    """A file's array, in C order and the byte order of this machine."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise FileError(f"cannot read {path}: it is no .npy file of numbers") from error
+    if not isinstance(array, np.ndarray):
+        raise FileError(f"cannot read {path}: it holds several arrays, and one is wanted")
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _read_only(path: Path) -> Array:
+    array = _read(path)
+    array.setflags(write=False)
+    return array
+
+
+def check_writable(paths: Sequence[Path]) -> None:
+    """Raise `FileError` for a file that could not be written; asked before the time is spent."""
+    for path in paths:
+        folder = Path(os.path.realpath(path)).parent
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            why = "it is a directory" if path.is_dir() else f"{folder} is no writable directory"
+            raise FileError(f"cannot write {path}: {why}")
+
+
+def write_arrays(arrays: Mapping[Path, Array]) -> None:
+    """Write arrays as .npy files: first all of them beside their places, then into these, so that
+    a file has its old bytes or the new ones. Raises `FileError`.
+    """
+    written: dict[Path, Path] = {}
+    try:
+        for name, array in arrays.items():
+            path = Path(os.path.realpath(name))
+            written[path.with_name(f".{os.urandom(8).hex()}.tmp")] = path
+            _write(next(reversed(written)), path, array)
+        for temporary, path in written.items():
+            temporary.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot write {error.filename}: {error.strerror}") from error
+    finally:
+        for temporary in written:
+            temporary.unlink(missing_ok=True)
+
+
+def _write(temporary: Path, path: Path, array: Array) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    with temporary.open("xb") as file:
+        file.write(buffer.getvalue())
+        file.flush()
+        os.fsync(file.fileno())  # before the rename, or a power cut could leave an empty file
+    if path.exists():
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode))
