@@ -42,7 +42,12 @@ class VerifyError(PtxGenError, ValueError):
 
 
 class TrapError(PtxGenError, RuntimeError):
-    """The interpreter stopped a kernel: bad access, deadlock, runaway loop, trap."""
+    """The interpreter stopped a kernel: bad access, deadlock, runaway loop, trap.
+
+    `printed` is what the kernel had printed before.
+    """
+
+    printed: str = ""
 
 
 class LaunchError(PtxGenError, ValueError):

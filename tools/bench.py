@@ -19,9 +19,10 @@ if not __package__:  # run as a script: measure this checkout, whatever else is 
 from ptxgen.errors import BackendError, PtxGenError, did_you_mean
 from ptxgen.runtime.cuda import cuda_backend
 from tools.bench_build import assemble_jobs, emit_jobs
-from tools.bench_cpu import CPU_REMARKS, cpu_jobs, interpreter_jobs
+from tools.bench_cpu import CPU_REMARKS, cpu_jobs
 from tools.bench_device import Gpu, open_gpu
 from tools.bench_gpu import GPU_REMARKS, gpu_jobs
+from tools.bench_interpreter import interpreter_jobs
 from tools.bench_launch import LAUNCH_REMARKS, launch_jobs
 from tools.bench_record import Job, Measurement
 from tools.bench_report import (
@@ -43,7 +44,7 @@ ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
-    "interpreter": "the kernel's PTX on the interpreter",
+    "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "launch": "what a repeated launch costs on the host, without driver and GPU",
     "gpu": "the kernel on a GPU, against its own ceilings and PyTorch (needs a GPU)",
 }

@@ -1,4 +1,4 @@
-"""The CPU: `flash.cpu` against PyTorch and plain numpy, and the speed of the interpreter."""
+"""The CPU: `flash.cpu` against PyTorch and plain numpy."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # has no types
 
-from flash.arrays import view
-from flash.build import build
-from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
-from flash.execute import make_plan
-from flash.launch import alignment, check
 from flash.reference import causal_offset
-from ptxgen import interpreter
 from tools.bench_record import (
     MS,
     Found,
     Goal,
     Job,
-    Work,
     flat,
     interleaved,
     measured,
@@ -40,13 +33,6 @@ RATIO_GOAL: Final = 1.3
 AGREEMENT: Final = 1e-4
 # A pool of OpenMP threads spins for about 5 ms after its last work (libgomp, GOMP_SPINCOUNT).
 _SPIN_S: Final = 0.02
-
-_INTERPRETED: Final = (  # head_dim, batch, heads, sequence, causal
-    (64, 1, 1, 64, False),
-    (64, 2, 4, 200, True),
-    (128, 1, 2, 256, False),
-    (40, 1, 2, 113, True),
-)
 
 
 def normal(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
@@ -149,56 +135,3 @@ def dense_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
     return np.asarray(scores @ v, np.float32)
-
-
-# -------------------------------------------------------------------------------- interpreter
-
-
-def interpreter_jobs(quick: bool) -> list[Job]:
-    """Whole kernels on the interpreter, with and without the sanitizers."""
-    shapes = _INTERPRETED[:1] if quick else _INTERPRETED
-    repeats = 2 if quick else 5
-    return [
-        Job(
-            f"interpret d={d} B{b} H{h} N={n}",
-            functools.partial(interpret, d, b, h, n, causal, repeats),
-        )
-        for d, b, h, n, causal in shapes
-    ]
-
-
-def interpret(head_dim: int, batch: int, heads: int, seq: int, causal: bool, repeats: int) -> Found:
-    """Time and speed of one launch of the default kernel, its program kept from a first one."""
-    config = AttentionConfig(head_dim, causal=causal)
-    arrays = [view(x, "array") for x in normal(*[(batch, heads, seq, head_dim)] * 4)]
-    q, k, v, out = arrays
-    geometry = check(config, q, k, v, out)
-    pointers = tuple(array.pointer for array in arrays)
-    made = build(config.kernel(None, alignment(config, geometry, *pointers)))
-    plan = make_plan(made, geometry, config.scale, pointers)
-    memory = [np.asarray(array.owner) for array in arrays]
-
-    def run(*, sanitize: bool) -> interpreter.Result:
-        return interpreter.run(
-            made.module, grid=plan.grid, block=plan.block,
-            args=[*memory, *plan.values[len(memory) :]],
-            dynamic_smem=plan.dynamic_shared, sanitize=sanitize,
-        )  # fmt: skip
-
-    works: dict[str, Work] = {
-        "plain": functools.partial(run, sanitize=False),
-        "sanitized": functools.partial(run, sanitize=True),
-    }
-    counters = run(sanitize=False).counters
-    run(sanitize=True)  # each generates its program once, which does not count
-    samples = interleaved(works, rounds=repeats, batch=1, dropped=0)
-    plain, sanitized = (flat(samples[name]) for name in works)
-    settings = {"d": head_dim, "B": batch, "H": heads, "N": seq, "causal": causal}
-    speed = [counters.thread_instructions / t / 1e6 for t in plain]
-    slower = ratios(samples["sanitized"], samples["plain"])
-    return [
-        measured("interpreter", "ms", [t * MS for t in plain], config=settings),
-        measured("speed", "M thread-instr./s", speed, config=settings, headline=True),
-        measured("sanitized", "ms", [t * MS for t in sanitized], config=settings),
-        measured("sanitized / plain", "x", slower, config=settings, headline=True),
-    ]

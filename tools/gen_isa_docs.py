@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -17,6 +19,9 @@ from ptxgen.isa import ANY, SPECIALS, Gate, Inst
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "isa.md"
 OK, FAILED = 0, 1
+
+
+_MANY: Final = 16  # choices in a row that need the same; of more, the first and the last are shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,14 +75,19 @@ def _cells(row: Inst) -> dict[str, str]:
 
 
 def _slot(row: Inst, slot: str) -> str:
-    """The slot with its choices, and what those need beyond the row itself."""
-    choices = row.choices[slot]
-    values = [
-        (slot if value is True else str(value)) + (f" ({_needs(gate)})" if gate is not ANY else "")
-        for value, gate in choices.items()
+    """The slot with its choices, and behind those that need more than the row itself, what."""
+    given = [
+        (slot if value is True else str(value), gate)
+        for value, gate in row.choices[slot].items()
         if value is not None and value is not False
     ]
-    return f"`.{values[0]}`" if values == [slot] else f"`{slot}`: {', '.join(values)}"
+    groups = []
+    for gate, members in itertools.groupby(given, key=lambda pair: pair[1]):
+        names = [name for name, _ in members]
+        if len(names) > _MANY:
+            names = [*names[:2], "…", names[-1]]
+        groups.append(", ".join(names) + (f" ({_needs(gate)})" if gate is not ANY else ""))
+    return f"`.{groups[0]}`" if groups == [slot] else f"`{slot}`: {', '.join(groups)}"
 
 
 def _needs(gate: Gate) -> str:

@@ -30,12 +30,14 @@ NUMBERS: Final[dict[str, np.dtype[Any]]] = {
 }
 _ELEMENTS: Final[dict[str, np.dtype[Any]]] = {
     **NUMBERS,
-    **{np.dtype(dtype).name: np.dtype(dtype) for dtype in (*NUMBERS.values(), np.bool_)},
+    **{dtype.name: dtype for dtype in NUMBERS.values()},
+    "bool": np.dtype(np.bool_),
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
+_NOT_OF_NUMPY: Final = 2  # `isbuiltin` of a dtype that another package defines
 _FORMS: Final = (*NUMBERS, "hex", "inout", "out", "zeros", "random")
 
 
@@ -70,22 +72,18 @@ def given(text: str) -> Given:
     )
 
 
-def fitted(number: int, what: Given, param: Param, value: Argument) -> Argument:
-    """A number as its parameter holds it: integers by their bits, whatever their signs are, since
-    compilers declare all integers as unsigned. Raises `LaunchError` if the two differ in size, or
-    one is an integer and the other is not.
+def check_type(number: int, what: Given, param: Param, value: Argument) -> None:
+    """Raise `LaunchError` for a number that differs from its parameter in size, or where one is an
+    integer and the other is not. Signs may differ: compilers declare all integers as unsigned.
     """
     type = TYPES[param.type]
     if not isinstance(value, np.generic) or param.count:
-        return value
+        return
     integer = isinstance(value, np.integer)
     if value.nbytes != type.nbytes or (type.kind != "b" and integer == type.is_float):
         raise LaunchError(
-            f"argument {number} ({param.name}) has the type {type}, which {what.text} is not"
+            f"argument {number} ({param.name}) must have the type {type}, got {what.text}"
         )
-    if integer and type.kind in "us":
-        return value.view(f"{'u' if type.kind == 'u' else 'i'}{value.nbytes}")
-    return value
 
 
 # -------------------------------------------------------------------------------------------- forms
@@ -106,7 +104,7 @@ def _number(text: str, dtype: np.dtype[Any], words: str) -> np.generic:
         kind = "an integer" if dtype.kind in "iu" else "a number"
         raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}") from None
     with np.errstate(over="ignore"):  # a number too large for its type is infinite
-        made: np.generic = np.asarray(value).astype(dtype)[()]
+        made: np.generic = np.asarray(value).astype(dtype).reshape(1)[0]
     return made
 
 
@@ -245,6 +243,8 @@ def write_arrays(arrays: Mapping[Path, Array]) -> None:
 
 
 def _write(temporary: Path, path: Path, array: Array) -> None:
+    if array.dtype.isbuiltin == _NOT_OF_NUMPY:  # which numpy could not read again
+        array = array.view(f"V{array.itemsize}")
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     with temporary.open("xb") as file:

@@ -100,8 +100,8 @@ class DeviceArena:
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
         self._bases: list[int] = []
-        # What `ptxgen.interpreter.variables` keeps of each module, by its id.
-        self.modules: dict[int, Any] = {}
+        # What `ptxgen.interpreter.variables` keeps of each module, by its text or its id.
+        self.modules: dict[str | int, Any] = {}
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

@@ -29,6 +29,7 @@ Extent = int | Sequence[int]
 Extents = tuple[int, int, int]
 
 _MAX_THREADS: Final = 1024
+_MAX_BLOCK: Final = (1024, 1024, 64)
 _MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
 _MAX_CLUSTER: Final = 16  # CTAs; PTX ISA, section "Cluster Dimension Directives", with opt-in
 
@@ -66,6 +67,8 @@ def _check_block(kernel: Kernel, block: Extents) -> None:
             f"{kernel.name}: a block has at most {_MAX_THREADS} threads, got {block}, "
             f"{threads} threads"
         )
+    if block[2] > _MAX_BLOCK[2]:
+        raise LaunchError(f"{kernel.name}: block must be at most {_MAX_BLOCK}, got {block}")
     if kernel.threads and threads > kernel.threads:
         raise LaunchError(
             f"{kernel.name} promises at most {kernel.threads} threads a block (.maxntid), "
@@ -79,7 +82,8 @@ def _check_block(kernel: Kernel, block: Extents) -> None:
 
 def _extent(kernel: Kernel, what: str, given: Extent) -> Extents:
     try:
-        sizes = tuple(map(operator.index, (given,) if isinstance(given, int) else given))
+        one = isinstance(given, (int, np.integer))
+        sizes = tuple(map(operator.index, (given,) if one else given))  # type: ignore[arg-type]
     except TypeError:
         sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
@@ -96,6 +100,11 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
     Raises `LaunchError`.
     """
     kernel = linked.kernel
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
+        raise LaunchError(
+            f"{kernel.name}: args must be a list with an argument for each parameter, "
+            f"got {type(args).__name__}"
+        )
     if len(args) != len(kernel.params):
         names = ", ".join(f"{p.name}: {p.type}" for p in kernel.params)
         raise LaunchError(
@@ -138,8 +147,10 @@ def _array(who: str, param: Param, given: Lanes | TensorMap) -> Lanes:
         assert isinstance(given.base, np.ndarray)
         return given.base
     if TYPES[param.type].bits != 64 or TYPES[param.type].is_float or param.count:
-        said = f"type {param.type}" if not param.count else f"{param_bytes(param)} bytes"
-        raise LaunchError(f"{who} must be a number for its {said}, got an array")
+        wanted = f"a number for its type {param.type}"
+        if param.count:
+            wanted = f"bytes or a numpy structure for its {param_bytes(param)} bytes"
+        raise LaunchError(f"{who} must be {wanted}, got an array")
     if given.dtype.hasobject:
         raise LaunchError(f"{who} must be an array of numbers, got {given.dtype}")
     return given
@@ -158,7 +169,7 @@ def _plain(who: str, param: Param, value: Any) -> bytes:
     if type.is_float:
         if not isinstance(value, (int, float, np.integer, np.floating)):
             raise LaunchError(f"{who} must be a number for its type {type}, got {value!r}")
-        return np.asarray(value, type.dtype).tobytes()
+        return _float(who, param, value)
     if type.kind == "b" and isinstance(value, np.generic) and value.dtype.kind not in "iub":
         if value.nbytes != wanted:
             raise LaunchError(f"{who} must have {wanted} bytes for its type {type}, got {value!r}")
@@ -166,14 +177,31 @@ def _plain(who: str, param: Param, value: Any) -> bytes:
     return _integer(who, param, value)
 
 
+def _float(who: str, param: Param, value: Any) -> bytes:
+    type = TYPES[param.type]
+    try:
+        with np.errstate(over="ignore"):
+            rounded = np.asarray(value, type.dtype)
+    except OverflowError:  # an integer that is too large for any float
+        rounded = np.asarray(np.inf, type.dtype)
+    if np.isinf(rounded) and value not in (np.inf, -np.inf):
+        raise LaunchError(f"{who} must be a number that its type {type} has, got {value!r}")
+    return rounded.tobytes()
+
+
 def _integer(who: str, param: Param, value: Any) -> bytes:
     type = TYPES[param.type]
     try:
         whole = operator.index(value.item() if isinstance(value, np.bool_) else value)
     except TypeError:
-        raise LaunchError(f"{who} must be an integer for its type {type}, got {value!r}") from None
-    low = 0 if type.kind == "u" else -(1 << (type.bits - 1))
-    high = (1 << (type.bits - (type.kind == "s"))) - 1
+        hint = ""
+        if isinstance(value, float) and type.kind == "b" and type.bits in (16, 32, 64):
+            hint = f"; for the bits of a float, pass np.float{type.bits}({value})"
+        raise LaunchError(
+            f"{who} must be an integer for its type {type}, got {value!r}{hint}"
+        ) from None
+    # Compilers declare signed parameters as unsigned or untyped, too.
+    low, high = -(1 << (type.bits - 1)), (1 << type.bits) - 1
     if not low <= whole <= high:
         raise LaunchError(f"{who} must be from {low} to {high} for its type {type}, got {whole}")
     return (whole & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")

@@ -1,4 +1,4 @@
-"""Segments as generated Python functions, and the program they make.
+"""Segments as Python functions, and the program they make.
 
 What a function takes and returns, `ptxgen.interpreter.writer` says.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ptxgen.interpreter.calls import Call, call_of
-from ptxgen.interpreter.fast import FAST, Fast
+from ptxgen.interpreter.fast import FAST
 from ptxgen.interpreter.linking import Linked, Routine
 from ptxgen.interpreter.segments import (
     Segment,
@@ -23,10 +23,14 @@ from ptxgen.interpreter.segments import (
     split,
     together,
 )
+from ptxgen.interpreter.stepwise import Stepper
 from ptxgen.interpreter.writer import Function, Writer
 from ptxgen.ir import Instr, IntImm, Reg
 
 _FULL_WARP: Final = 0xFFFFFFFF
+
+
+_Maker = Writer | Stepper
 
 
 @dataclass(slots=True)
@@ -65,13 +69,13 @@ class Program:
     sources: tuple[str, ...]
 
 
-def compile_program(linked: Linked, *, sanitize: bool = False, fast: bool = True) -> Program:
+def compile_program(linked: Linked, *, sanitize: bool = False, stepwise: bool = False) -> Program:
     """The functions of all segments of a kernel and of what it calls.
 
-    With `sanitize`, reads of registers that may not have been written are checked. Without `fast`,
-    each instruction goes through its row's own function.
+    With `sanitize`, reads of registers that may not have been written are checked. With `stepwise`,
+    no code is generated: each instruction goes by itself, through its row's own function.
     """
-    made = _Compiler(linked, sanitize, FAST if fast else {})
+    made = _Compiler(linked, sanitize, stepwise)
     for routine in linked.routines:
         made.add(routine)
     return made.program()
@@ -80,10 +84,10 @@ def compile_program(linked: Linked, *, sanitize: bool = False, fast: bool = True
 class _Compiler:
     """Makes a program, routine after routine."""
 
-    def __init__(self, linked: Linked, sanitize: bool, fast: Mapping[str, Fast]) -> None:
+    def __init__(self, linked: Linked, sanitize: bool, stepwise: bool) -> None:
         self._linked = linked
         self._sanitize = sanitize
-        self._fast = fast
+        self._stepwise = stepwise
         self._instrs: list[Instr] = []
         self._blocks: list[Block] = []
         self._entries: list[int] = []
@@ -101,7 +105,8 @@ class _Compiler:
         given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
         suspects = maybe_undefined(parts, given, first) if self._sanitize else frozenset[str]()
         writers = [self._writer(part, routine, suspects) for part in parts]
-        wanted = _live_out(parts, writers, first)
+        # The definition takes no register for dead.
+        wanted = _everything(writers) if self._stepwise else _live_out(parts, writers, first)
         for part, writer, after in zip(parts, writers, wanted, strict=True):
             self._blocks.append(self._block(part, writer, after, routine, suspects))
         self._entries.append(first if parts else -1)
@@ -114,8 +119,12 @@ class _Compiler:
             self._slots, self._dtypes, tuple(self._sources),
         )  # fmt: skip
 
-    def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> Writer:
-        writer = Writer(part, self._linked, routine, suspects, self._fast)
+    def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> _Maker:
+        writer: _Maker
+        if self._stepwise:
+            writer = Stepper(part, self._linked, routine, suspects)
+        else:
+            writer = Writer(part, self._linked, routine, suspects, FAST)
         for name, dtype in writer.dtypes.items():
             if name not in self._slots:
                 self._slots[name] = len(self._slots)
@@ -123,15 +132,15 @@ class _Compiler:
         return writer
 
     def _block(
-        self, part: Segment, writer: Writer, wanted: set[str], routine: Routine,
+        self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine,
         suspects: frozenset[str],
     ) -> Block:  # fmt: skip
         outputs = tuple(name for name in writer.written if name in wanted)
-        source = writer.finish(outputs)
+        function, source = writer.finish(outputs)
         self._sources.append(source)
         block = Block(
             part,
-            writer.compiled(source) if part.steps else None,
+            function if part.steps else None,
             tuple(self._slots[name] for name in writer.inputs),
             tuple(self._slots[name] for name in outputs),
         )
@@ -148,7 +157,7 @@ class _Compiler:
             block.split = lambda: self._split(part, wanted, routine, suspects)
         return block
 
-    def _note_members(self, block: Block, step: Step, writer: Writer) -> None:
+    def _note_members(self, block: Block, step: Step, writer: _Maker) -> None:
         for want, got in zip(step.op.flat, step.instr.operands, strict=False):
             if want.name == "membermask" and isinstance(got, IntImm):
                 block.members = got.value & _FULL_WARP
@@ -168,7 +177,12 @@ class _Compiler:
         return tuple(reversed(made))
 
 
-def _live_out(parts: list[Segment], writers: list[Writer], first: int) -> list[set[str]]:
+def _everything(writers: list[_Maker]) -> list[set[str]]:
+    """For each segment, all registers of the routine."""
+    return [{name for writer in writers for name in writer.dtypes}] * len(writers)
+
+
+def _live_out(parts: list[Segment], writers: list[_Maker], first: int) -> list[set[str]]:
     """For each segment, the registers that something after it may read."""
     live_in = [set(w.inputs) for w in writers]
     live_out: list[set[str]] = [set() for _ in parts]

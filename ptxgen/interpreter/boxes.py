@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
+from ptxgen.isa.half import OOB_NAN
 from ptxgen.tensormap import CHUNK, TensorMap, swizzled
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def elements_of(of: TensorMap, part: Part, data: Lanes, base: int) -> Lanes:
 def empty_box(of: TensorMap) -> Lanes:
     """A box wholly outside the tensor: what is loaded there, as unsigned integers."""
     width = of.type.nbytes
-    # NaN as the arithmetic of PTX makes it: all bits but the sign (PTX ISA, "Floating Point
-    # Instructions"); the manual does not say which NaN it is here.
-    fill = 0 if of.oob_fill == "zeros" else (1 << (8 * width - 1)) - 1
-    return np.full(of.box_shape[::-1], fill, _UNSIGNED[width])
+    if of.oob_fill == "zeros":
+        return np.zeros(of.box_shape[::-1], _UNSIGNED[width])
+    # The NaN that `fma.oob` looks for; the manual does not give its bits.
+    fill = np.frombuffer(OOB_NAN.tobytes() * (width // 2), _UNSIGNED[width])
+    return np.full(of.box_shape[::-1], fill[0], _UNSIGNED[width])
 
 
 def loaded(of: TensorMap, elements: Lanes) -> Lanes:

@@ -52,31 +52,70 @@ def _formatted(machine: LaneMachine, text: str, buffer: int, lane: int) -> tuple
         at = -(-at // nbytes) * nbytes
         data = machine.peek(at, lane, nbytes)
         at, taken = at + nbytes, taken + 1
-        kind = "d" if letter in "eEfFgGaA" else ("i" if small else "q")
-        kind = kind if letter in "dieEfFgGaAc" else kind.upper()
-        return struct.unpack(f"<{kind}", data)[0]
+        code = {"h": "h", "hh": "b"}.get(size, "i") if small else "q"
+        if letter in "eEfFgGaA":
+            code = "d"
+        elif letter not in "dic":
+            code = code.upper()
+        return struct.unpack_from(f"<{code}", data)[0]
 
     def one(match: re.Match[str]) -> str:
         flags, width, precision, size, letter = match.groups()
         if letter == "%":
             return "%"
-        width = str(take("d", "")) if width == "*" else width or ""
-        precision = str(take("d", "")) if precision == "*" else precision
+        width = int(take("d", "") if width == "*" else width or 0)
+        if precision is not None:
+            precision = int(take("d", "") if precision == "*" else precision)
+        if max(abs(width), precision or 0) > _LONGEST:
+            machine.trap(f"vprintf is asked for more than {_LONGEST} characters by {match[0]}")
         value = take(letter, size or "")
-        after = "" if precision is None else f".{precision}"
         if letter == "s":
-            value = machine.peek_string(value, lane, _LONGEST)
-        elif letter == "p":
-            flags, letter = flags + "#", "x"
-        elif letter == "c":
-            value &= 0xFF
-        elif letter in "aA":
-            text = float(value).hex()
-            return text if letter == "a" else text.upper()
-        filled: str = f"%{flags}{width}{after}{letter.replace('u', 'd')}" % value
-        return filled
+            value = machine.peek_string(value, lane, _LONGEST) if value else "(null)"
+        if width < 0:
+            flags, width = flags + "-", -width
+        kept = None if precision is None or precision < 0 else precision
+        return _one(value, flags, width, kept, letter)
 
     return _FORMAT.sub(one, text), taken
+
+
+def _one(value: Any, flags: str, width: int, precision: int | None, letter: str) -> str:
+    """A value as C formats it."""
+    if letter == "p":
+        value, flags, letter = (value, flags + "#", "x") if value else ("(nil)", "-" * 0, "s")
+    if letter in "aA":
+        value, letter = _hexadecimal(float(value), precision, flags, letter), "s"
+        precision = None
+    if letter == "c":
+        value &= 0xFF
+    if letter in "uoxX":
+        flags = re.sub("[+ ]", "", flags)
+    if letter in "oxX" and "#" in flags and not value:
+        flags = flags.replace("#", "")
+    if letter == "o" and "#" in flags:
+        value, letter = f"0{value:o}", "s"
+    after = "" if precision is None else f".{precision}"
+    size = str(width) if width else ""
+    filled: str = f"%{flags}{size}{after}{letter.replace('u', 'd')}" % value
+    return filled
+
+
+def _hexadecimal(value: float, precision: int | None, flags: str, letter: str) -> str:
+    """`%a`: without zeros at the end, or with as many digits as asked for, half to even."""
+    sign = "-" if math.copysign(1, value) < 0 else "".join(c for c in "+ " if c in flags)[:1]
+    mantissa, power, exponent = abs(value).hex().partition("p")
+    if power:
+        digits = mantissa[4:].rstrip("0")
+        if precision is not None:
+            whole = (
+                round(int(mantissa[2] + mantissa[4:].ljust(13, "0"), 16) / 16 ** (13 - precision))
+                if precision < 13
+                else None
+            )
+            digits = digits.ljust(precision, "0") if whole is None else f"{whole:x}"[1:]
+        mantissa = f"{mantissa[:3]}{'.' * bool(digits)}{digits}"
+    text = f"{sign}{mantissa}{power}{exponent}"
+    return text if letter == "a" else text.upper()
 
 
 def assertfail(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:

@@ -22,11 +22,13 @@ from ptxgen.ir import (
     Function,
     Instr,
     IntImm,
+    Kernel,
     Param,
     Prototype,
     Reg,
     Sink,
     Symbol,
+    Targets,
 )
 
 if TYPE_CHECKING:
@@ -83,13 +85,15 @@ def call_of(
         if callee is None:
             raise TypeMismatchError(f"{where}: no function {target.name!r}")
         source = callee if isinstance(callee, Function) else linked.routines[callee].source
+        if isinstance(source, Kernel):
+            raise TypeMismatchError(f"{where}: {source.name} is a kernel, which nothing can call")
         results, params = signature(source)
     else:
-        prototypes = {s.name: s for s in caller.source.body or () if isinstance(s, Prototype)}
-        last = operands[-1] if operands else None
-        proto = prototypes.get(last.name) if isinstance(last, Symbol) else None
+        proto = _prototype(linked, caller, operands[-1] if operands else None)
         if proto is None:
-            raise TypeMismatchError(f"{where}: a call through a register needs a .callprototype")
+            raise TypeMismatchError(
+                f"{where}: a call through a register needs a .callprototype or .calltargets"
+            )
         results, params = signature(proto)
     assert isinstance(got, Arguments)
     assert isinstance(given, Arguments)
@@ -103,6 +107,22 @@ def call_of(
     }
     pointer = target if isinstance(target, Reg) else None
     return Call(caller, callee, pointer, given.items, got.items, params, results, registers, saved)
+
+
+def _prototype(linked: Linked, caller: Routine, label: object) -> Prototype | Function | None:
+    """What a label after a call says that the callee is like; of several targets, the first."""
+    functions: list[Function] = [
+        *linked.outside.values(),
+        *(r.source for r in linked.routines if isinstance(r.source, Function)),
+    ]
+    for statement in caller.source.body or ():
+        if not isinstance(label, Symbol) or getattr(statement, "name", "") != label.name:
+            continue
+        if isinstance(statement, Prototype):
+            return statement
+        if isinstance(statement, Targets):
+            return next((f for f in functions if f.name in statement.targets), None)
+    return None
 
 
 _OUTSIDE: Final = -1  # the place that a kernel's own threads return to
@@ -121,6 +141,7 @@ class Calls:
         self._sites = [np.full(lanes, _OUTSIDE, np.int64) for _ in self._linked.routines]
         self._depth = np.zeros(lanes, np.int64)
         self._stack: list[dict[int, Lanes]] = []
+        self._stack_bytes = 0
         if self._linked.recursive:
             machine.frame = np.zeros(lanes, np.uint64)
 
@@ -131,6 +152,7 @@ class Calls:
         """
         call = block.call
         assert call is not None
+        self._machine.at = block.segment.steps[-1].number
         pointers, values = value
         if call.callee is not None:
             return [self._enter(number, block, call, call.callee, mask, values)]
@@ -141,6 +163,7 @@ class Calls:
         for address in np.unique(wide[mask]):
             there = mask & (wide == address)
             callee = self._function_at(int(address), there)
+            self._check_prototype(call, callee, there)
             entered.append(self._enter(number, block, call, callee, there, values))
         return entered
 
@@ -180,6 +203,20 @@ class Calls:
         raise TrapError(
             f"{machine.faults.where(machine.at, lane)}: calls {address:#x}, where no function is"
         )
+
+    def _check_prototype(self, call: Call, callee: int | Function, mask: Lanes) -> None:
+        function = callee if isinstance(callee, Function) else self._linked.routines[callee].source
+        results, params = signature(function)
+        wanted = [[param_bytes(p) for p in group] for group in (results, params)]
+        said = [[param_bytes(p) for p in group] for group in (call.results, call.params)]
+        if said != wanted:
+            machine = self._machine
+            lane = int(np.flatnonzero(mask)[0])
+            raise TrapError(
+                f"{machine.faults.where(machine.at, lane)}: calls {function.name}, which takes "
+                f"{_sizes(wanted[1])} and gives {_sizes(wanted[0])}; the call says that it takes "
+                f"{_sizes(said[1])} and gives {_sizes(said[0])}"
+            )
 
     # ------------------------------------------------------------------------------- into a routine
 
@@ -278,14 +315,18 @@ class Calls:
             while len(self._stack) <= depth:
                 self._stack.append({})
             level = self._stack[depth]
-            for slot in call.saved:
-                held = self._registers[slot]
-                level.setdefault(slot, np.zeros_like(held))[lanes] = held[lanes]
-            level.setdefault(~routine.number, np.zeros_like(sites))[lanes] = sites[lanes]
+            kept = {slot: self._registers[slot] for slot in call.saved}
+            for key, held in {**kept, ~routine.number: sites}.items():
+                if key not in level:
+                    level[key] = np.zeros_like(held)
+                    self._stack_bytes += held.nbytes
+                level[key][lanes] = held[lanes]
         self._depth[mask] += 1
         assert machine.frame is not None
         machine.frame[mask] += np.uint64(call.caller.frame_bytes)
-        machine.need_local(int(machine.frame[mask].max()) + routine.frame_bytes)
+        wanted = machine.frame[mask] + np.uint64(routine.frame_bytes)
+        deepest = int(np.flatnonzero(mask)[wanted.argmax()])
+        machine.need_local(deepest, int(wanted.max()), self._stack_bytes)
 
     def _pop(self, call: Call, routine: Routine, mask: Lanes) -> None:
         assert self._machine.frame is not None
@@ -320,6 +361,10 @@ class Calls:
     def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes) -> None:
         memory, lanes, start = self._rows(routine, name, mask)
         memory[lanes[:, None], start[:, None] + np.arange(data.shape[1])] = data
+
+
+def _sizes(nbytes: list[int]) -> str:
+    return f"{', '.join(map(str, nbytes))} bytes" if nbytes else "nothing"
 
 
 def _as_lanes(data: Lanes, dtype: np.dtype[Any]) -> Lanes:

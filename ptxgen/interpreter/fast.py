@@ -59,10 +59,22 @@ def fma(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lane
     if np.minimum.reduce(size) >= _MIN_NORMAL and np.minimum.reduce(tail) != _HALFWAY:
         return result
     doubtful = np.flatnonzero((tail == _HALFWAY) | ~((size >= _MIN_NORMAL) | (total == 0)))
-    if len(doubtful):
+    if len(doubtful) and not _is_exact(total[doubtful], doubtful, wide_a, wide_b, wide_c):
         few = [x[doubtful] if np.ndim(x) else x for x in (a, b, c)]
         result[doubtful] = floating.fma_f32(*few, rnd="rn", ftz=False, sat=False)
     return result
+
+
+def _is_exact(total: Lanes, lanes: Lanes, a: Lanes, b: Lanes, c: Lanes) -> bool:
+    """Whether `total` is a * b + c without an error in all of the lanes: then it has been rounded
+    once.
+    """
+    a, b, c = (x[lanes] if np.ndim(x) else x for x in (a, b, c))
+    product = np.multiply(a, b)
+    rest = total - product
+    # The error of a sum (Knuth); NaN, which is an error here, if anything is not finite.
+    error = (product - (total - rest)) + (c - rest)
+    return not np.logical_or.reduce(error != 0)
 
 
 def fma_ftz(a: Lanes, b: Lanes, c: Lanes, wide_a: Lanes, wide_b: Lanes, wide_c: Lanes) -> Lanes:

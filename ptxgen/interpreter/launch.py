@@ -35,6 +35,9 @@ MAX_INSTRUCTIONS: Final = 20_000_000  # in a row: minutes of an endless loop
 _MAX_LANES: Final = 1 << 18  # of a batch; more gain no speed
 _MAX_SHADOW_BYTES: Final = 1 << 28  # what a batch's race detector may hold
 _MAX_LOCAL_BYTES: Final = 1 << 28  # and its threads' local memory, as far as it is known before
+_RECURSION_BYTES: Final = 1 << 14  # that a thread whose frames move may well need of it
+_MAX_REGISTER_BYTES: Final = 1 << 28  # and the registers; instructions hold as much again
+_MAX_SHARED_BYTES: Final = 1 << 28
 _SCHEDULES: Final = ("lockstep",)
 _SHOWN_REPORTS: Final = 10  # in the message of a TrapError; Result has all
 _PROGRAMS: Final = 16  # kernels whose functions are kept
@@ -52,6 +55,7 @@ def run(
     sanitize: bool = False,
     profile: bool = False,
     schedule: str = "lockstep",
+    stepwise: bool = False,
     max_instructions: int = MAX_INSTRUCTIONS,
     symbols: Contents | None = None,
     arena: DeviceArena | None = None,
@@ -69,9 +73,10 @@ def run(
     the same `arena` is given. With `sanitize`, races and missing waits in shared memory, reads of
     memory that was not written and of registers that may not have been written are reported, and if
     there are any, `TrapError` is raised at the end unless `raise_on_report` is false.
-    With `profile`, the traffic of shared and global memory is counted. `max_instructions` bounds
-    what one batch of CTAs executes one after another. `progress` is called with the CTAs done and
-    their total.
+    With `profile`, the traffic of shared and global memory is counted. With `stepwise`, each
+    instruction runs by itself, through its row's own function: the definition, and several times
+    slower. `max_instructions` bounds what one batch of CTAs executes one after another. `progress`
+    is called with the CTAs done and their total.
 
     Raises `LaunchError` for arguments that do not fit before anything runs, `ParseError` for text
     that is not PTX, `ModifierError` and `TypeMismatchError` for instructions that the table lacks,
@@ -82,12 +87,15 @@ def run(
             f"schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}"
             f"{did_you_mean(str(schedule), _SCHEDULES)}"
         )
-    module = _parsed(ptx_or_module) if isinstance(ptx_or_module, str) else ptx_or_module
+    _check_integer("dynamic_smem", dynamic_smem, 0)
+    _check_integer("max_instructions", max_instructions, 1)
+    text = ptx_or_module if isinstance(ptx_or_module, str) else None
+    module = _module(ptx_or_module)
     kernel = _kernel(module, entry)
     shape = extents(kernel, grid, block, cluster)
     arena = DeviceArena() if arena is None else arena
-    memory = module_memory(module, arena)
-    program = _program(module, kernel, dynamic_smem, memory, sanitize)
+    memory = module_memory(module, arena, text)
+    program = _program(module, kernel, dynamic_smem, memory, sanitize, stepwise)
     fill(memory, symbols or {})
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
@@ -107,6 +115,19 @@ def run(
     return Result(
         launch.counters, tuple(launch.reports.values()), "".join(launch.printed), memory.variables
     )
+
+
+def _check_integer(name: str, given: object, least: int) -> None:
+    if not isinstance(given, (int, np.integer)) or given < least:
+        raise LaunchError(f"{name} must be an integer from {least}, got {given!r}")
+
+
+def _module(given: object) -> Module:
+    if isinstance(given, Module):
+        return given
+    if isinstance(given, str):
+        return _parsed(given)
+    raise LaunchError(f"what is run must be PTX text or a Module, got {type(given).__name__}")
 
 
 @functools.lru_cache(maxsize=8)
@@ -135,16 +156,21 @@ class _Launch:
         _, block, cluster = self.shape
         linked = self.program.linked
         width = -(-math.prod(block) // WARP) * WARP
-        size = max(_MAX_LANES // width, 1)
-        if linked.local_bytes:
-            size = min(size, max(_MAX_LOCAL_BYTES // (linked.local_bytes * width), 1))
+        local = max(linked.local_bytes, linked.recursive * _RECURSION_BYTES)
+        registers = sum(dtype.itemsize for dtype in self.program.dtypes)
+        sizes = [
+            _MAX_LANES // width,
+            _MAX_LOCAL_BYTES // max(local * width, 1),
+            _MAX_REGISTER_BYTES // max(registers * width, 1),
+            _MAX_SHARED_BYTES // max(linked.shared_bytes, 1),
+        ]
         if sanitize and linked.shared_bytes:
             # The stamps of the last write and of each warp's last read.
             unit_bytes = 8 + 8 * (width // WARP)
             units = linked.shared_bytes // _grain(self.program)
-            size = min(size, max(_MAX_SHADOW_BYTES // (units * unit_bytes + 1), 1))
+            sizes.append(_MAX_SHADOW_BYTES // (units * unit_bytes + 1))
         ctas = math.prod(cluster)
-        return max(size // ctas, 1) * ctas
+        return max(min(sizes) // ctas, 1) * ctas
 
     def run_batch(self, first: int, count: int, sanitize: bool) -> None:
         """Run `count` CTAs from number `first` on. Raises `TrapError`."""
@@ -171,10 +197,13 @@ class _Launch:
         try:
             schedule.run()
         except TrapError as error:
+            error.printed = "".join(self.printed)
             if not self.reports:
                 raise
             before = _all_reports(linked.kernel.name, self.reports)
-            raise TrapError(f"{error}\nbefore that, {before}") from error
+            whole = TrapError(f"{error}\nbefore that, {before}")
+            whole.printed = error.printed
+            raise whole from error
         schedule.count(self.counters)
 
     def _spaces(self, batch: Batch) -> dict[str, Space]:
@@ -210,22 +239,25 @@ def _grain(program: Program) -> int:
     return narrowest
 
 
-_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, bool]
+_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, bool, bool]
 _programs: OrderedDict[_Key, tuple[Module, Program]] = OrderedDict()
 
 
 def _program(
-    module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory, sanitize: bool
-) -> Program:
+    module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory, sanitize: bool,
+    stepwise: bool,
+) -> Program:  # fmt: skip
     """The kernel's functions, kept for the next launch. What is kept holds the kernel and the
     functions, so their ids stay their own.
     """
     functions = tuple(id(f) for f in module.functions)
-    key = id(kernel), functions, tuple(memory.addresses.items()), dynamic_smem, sanitize
+    addresses = tuple(memory.addresses.items())
+    key = id(kernel), functions, addresses, dynamic_smem, sanitize, stepwise
     found = _programs.get(key)
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
-        found = _programs[key] = module, compile_program(linked, sanitize=sanitize)
+        made = compile_program(linked, sanitize=sanitize, stepwise=stepwise)
+        found = _programs[key] = module, made
         while len(_programs) > _PROGRAMS:
             _programs.popitem(last=False)
     _programs.move_to_end(key)
@@ -242,7 +274,7 @@ def _kernel(module: Module, entry: str | None) -> Kernel:
         return module.kernels[0]
     if entry not in names:
         raise LaunchError(
-            f"the module has no kernel {entry!r}{did_you_mean(entry, names)} "
+            f"the module has no kernel {entry!r}{did_you_mean(str(entry), names)} "
             f"(it has {', '.join(names) or 'none'})"
         )
     return module.kernels[names.index(entry)]

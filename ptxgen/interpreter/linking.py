@@ -25,6 +25,7 @@ from ptxgen.ir import (
     TensorAddress,
     Variable,
 )
+from ptxgen.target import TARGETS
 from ptxgen.types import TYPES
 
 # Where each space lies among generic addresses: below the first address of device memory, above
@@ -39,11 +40,14 @@ WINDOWS: Final = {
 PARAM_START: Final = 1 << 12
 CONST_START: Final = 1 << 12
 LOCAL_START: Final = 1 << 20  # above all parameters: what calls give and get is kept there
+# The most of a thread: CUDA C++ Programming Guide, "Compute Capabilities".
+LOCAL_BYTES: Final = 1 << 19
 FUNCTION_ADDRESS: Final = 1 << 20  # of the first function; others follow
 FUNCTION_BYTES: Final = 16
 
 _FRAME_ALIGN: Final = 32
 _DYNAMIC_ALIGN: Final = 16
+_MOST_SHARED: Final = max(t.shared_per_block_optin for t in TARGETS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +128,8 @@ def link(
 ) -> Linked:
     """The kernel with what it needs. `global_addresses` has the module's global variables.
 
-    Raises `LaunchError` for dynamic shared memory that is too small, and for names that nobody
-    defines.
+    Raises `LaunchError` for dynamic shared memory that is too small, and for more shared or local
+    memory than any GPU has.
     """
     needed = kernel.dynamic_shared_bytes
     if dynamic_smem < needed:
@@ -137,6 +141,11 @@ def link(
     addresses = function_addresses(module)
     order, calls, recursive = _reachable(module, kernel, functions)
     shared = _Shared(module, kernel, order, dynamic_smem)
+    if shared.nbytes > _MOST_SHARED:
+        raise LaunchError(
+            f"{kernel.name} needs {shared.nbytes} bytes of shared memory, {dynamic_smem} of them "
+            f"dynamic; a block has at most {_MOST_SHARED}"
+        )
     const, _ = constants(module)
     known = {
         **{name: Place(address) for name, address in addresses.items()},
@@ -163,9 +172,16 @@ def link(
         routines.append(
             Routine(len(routines), source, symbols, _up(frame_bytes, _FRAME_ALIGN), 0, called)
         )
-    local_bytes = (
-        _place_frames(routines) if not recursive else 4 * sum(r.frame_bytes for r in routines)
-    )
+    if recursive:
+        for routine in routines:  # so that no recursion is endless
+            routine.frame_bytes = max(routine.frame_bytes, _FRAME_ALIGN)
+    needed = _place_frames(routines) if not recursive else sum(r.frame_bytes for r in routines)
+    if needed > LOCAL_BYTES:
+        raise LaunchError(
+            f"{kernel.name} needs {needed} bytes of local memory a thread, which has at most "
+            f"{LOCAL_BYTES}"
+        )
+    local_bytes = min(4 * needed, LOCAL_BYTES) if recursive else needed
     return Linked(
         tuple(routines),
         {addresses[f.name]: f for f in module.functions if f.body is None},

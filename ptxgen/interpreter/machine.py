@@ -13,7 +13,13 @@ from ptxgen.interpreter.access import as_address
 from ptxgen.interpreter.barriers import BARRIERS
 from ptxgen.interpreter.bulk import BulkMachine
 from ptxgen.interpreter.lanes import WARP, absent_member
-from ptxgen.interpreter.linking import LOCAL_START, SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.linking import (
+    LOCAL_BYTES,
+    LOCAL_START,
+    SHARED_WINDOW,
+    WINDOW_BYTES,
+    WINDOWS,
+)
 from ptxgen.interpreter.memory import POISON, RANK_SHIFT, Address, Base, Space
 from ptxgen.interpreter.waiting import Agents, ClusterBarrier, MemoryWaits
 from ptxgen.types import b8, b32
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
 _FULL_WARP: Final = 0xFFFFFFFF
 # The registers of lanes that no instruction has written, by size in bytes.
 _POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
-_MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch; a thread of CUDA has 2**19
+_MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch, with what calls keep
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 # Special registers that count; one executed instruction is one cycle and one nanosecond.
 _CLOCKS: Final = {
@@ -138,21 +144,23 @@ class LaneMachine(BulkMachine):
         if wrong.any():
             self.faults.register(at, register, int(self.selection.ids[int(wrong.argmax())]))
 
-    def need_local(self, nbytes: int) -> None:
-        """Have at least so many bytes of local memory for each lane; what is there stays.
+    def need_local(self, lane: int, nbytes: int, besides: int) -> None:
+        """Have at least so many bytes of local memory for each lane, as one wants; what is there
+        stays. `besides` are what calls hold otherwise.
 
         Raises `TrapError` if that is too much.
         """
         local = self.spaces["local"]
-        if nbytes <= local.nbytes:
-            return
-        most = max(2 * local.nbytes, nbytes)
-        if most * self.batch.lanes > _MOST_LOCAL:
+        lanes = self.batch.lanes
+        if nbytes > LOCAL_BYTES or max(nbytes, local.nbytes) * lanes + besides > _MOST_LOCAL:
             raise TrapError(
-                f"kernel {self.faults.kernel}: the calls of a thread need more than "
-                f"{local.nbytes} bytes of local memory for each of {self.batch.lanes} lanes; "
+                f"{self._where(lane)}: the calls of the thread need {nbytes} bytes of local memory "
+                f"(a thread has at most {LOCAL_BYTES}, and {lanes} lanes run at once); "
                 "is it an endless recursion?"
             )
+        if nbytes <= local.nbytes:
+            return
+        most = min(max(2 * local.nbytes, nbytes), LOCAL_BYTES, max(_MOST_LOCAL // lanes, nbytes))
         grown = Space.local(local.first, most, self.batch.lanes)
         old = local.window.data.reshape(self.batch.lanes, -1)
         grown.window.data.reshape(self.batch.lanes, -1)[:, : old.shape[1]] = old

@@ -134,7 +134,7 @@ def segments(
                 names = tables[label] if leave.op.row.name == "brx" else (label,)
                 part.targets = tuple(first[labels[name]] for name in names)
             made.append(part)
-    return made
+    return made or [Segment((), routine=number)]
 
 
 def _cut(steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:

@@ -49,6 +49,7 @@ _FIRST_GLOBAL: Final = (
 )  # addresses from here on are global
 _ROWS: Final = 8  # addresses that ldmatrix takes for each matrix
 _MATRICES: Final = re.compile(r"ldmatrix\.(?:.*\.)?x([12])\b")
+_LOOKS: Final = ("mbarrier.test_wait", "mbarrier.try_wait")
 # Where the figures of an instruction stand in its row.
 _SHARED, _GLOBAL, _READ, _WRITTEN, _LEAST, _COUNT = 0, 3, 4, 5, 6, 7
 
@@ -62,6 +63,8 @@ class Traffic:
         self._rows = [_rows_of(instr.opcode) for instr in instrs]
         # The source of cp.async is counted as a whole; tensor maps are no data of the kernel.
         self._other = [i.opcode.startswith("cp.") for i in instrs]
+        # They look at an mbarrier as an atomic operation, but change nothing.
+        self._looks = [i.opcode.startswith(_LOOKS) for i in instrs]
 
     def by_instruction(self) -> dict[int, MemoryTraffic]:
         """What each instruction that reached shared or global memory came to, by its number."""
@@ -79,7 +82,8 @@ class Traffic:
         low = plan.low + offset
         if plan.window is machine.shared.window:
             # All shifts by whole words give the same figures: banks only turn round.
-            kind = "shared", total, low % BANK_BYTES, verb == "update", self._rows[at]
+            in_turn = verb == "update" and not self._looks[at]
+            kind = "shared", total, low % BANK_BYTES, in_turn, self._rows[at]
         elif low >= _FIRST_GLOBAL:
             kind = "global", total, low % SECTOR_BYTES, False, WARP
         else:

@@ -35,12 +35,14 @@ class ModuleMemory:
     constant: Lanes
 
 
-def module_memory(module: Module, arena: DeviceArena) -> ModuleMemory:
+def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -> ModuleMemory:
     """The variables of a module in an arena; with their initial values the first time.
 
-    Raises `LaunchError` for a variable that is declared but not defined.
+    A module that was given as `text` is known by it, as each parse makes another module. Raises
+    `LaunchError` for a variable that is declared but not defined.
     """
-    held: ModuleMemory | None = arena.modules.get(id(module))
+    key = id(module) if text is None else text
+    held: ModuleMemory | None = arena.modules.get(key)
     if held is not None:
         return held
     const, nbytes = constants(module)
@@ -69,7 +71,7 @@ def module_memory(module: Module, arena: DeviceArena) -> ModuleMemory:
             memory.variables[variable.name][:] = np.frombuffer(
                 _value(variable, known, const), np.uint8
             )
-    arena.modules[id(module)] = memory
+    arena.modules[key] = memory
     return memory
 
 

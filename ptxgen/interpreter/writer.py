@@ -86,24 +86,20 @@ class Writer:
             else:
                 self._instruction(step)
 
-    def finish(self, outputs: tuple[str, ...]) -> str:
-        """The source text of the function that returns these registers."""
+    def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
+        """The function that returns these registers, and its source text."""
         arguments = ", ".join(["m", *self.inputs.values()])
         results = "".join(f"{self.written[name]}, " for name in outputs)
         returned = f"return {self._taken}, {self._value_out}, ({results})"
         body = "\n    ".join([*self._lines, returned])
-        return f"def block({arguments}):\n    {body}\n"
+        source = f"def block({arguments}):\n    {body}\n"
+        names = dict(self._names)
+        exec(compile(source, "<block>", "exec"), names)  # the text is our own
+        return names["block"], source
 
     def key(self, register: str) -> str:
         """What a register of the routine is called in the whole program."""
         return self._prefix + register
-
-    def compiled(self, source: str) -> Function:
-        """The function of a source text made by `finish`."""
-        names = dict(self._names)
-        exec(compile(source, "<block>", "exec"), names)  # the text is our own
-        made: Function = names["block"]
-        return made
 
     # --------------------------------------------------------------------------------- instructions
 
@@ -319,8 +315,9 @@ class Writer:
         return found
 
     def _refuse(self, name: str, got: object) -> NoReturn:
+        said = f"{got.name}, a .{got.declared}" if isinstance(got, Reg) else got
         raise TypeMismatchError(
-            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {got}"
+            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
         )
 
     # ------------------------------------------------------------------------------------ registers

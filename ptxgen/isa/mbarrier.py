@@ -48,7 +48,14 @@ _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 )  # fmt: skip
 def mbarrier_init(machine: Machine, addr: Lanes, count: Lanes, *, space: str | None) -> tuple[()]:
     """Make an mbarrier whose phases wait for count arrivals each."""
-    _updated(machine, space, addr, lambda _, n: word.made(n), count)
+    active = machine.active()
+    words = np.zeros(active.shape, np.uint64)
+    counts = np.broadcast_to(count, active.shape)[active].tolist()
+    try:
+        words[active] = [word.made(n) for n in counts]
+    except ValueError as error:
+        machine.trap(str(error))
+    machine.store(_space(space), addr, b64, (words,))
     return ()
 
 
@@ -401,7 +408,12 @@ def _updated(
                 machine.trap(str(error))
         return changed
 
-    return machine.atomic("shared" if space else "generic", addr, b64, update, (operand,))
+    return machine.atomic(_space(space), addr, b64, update, (operand,))
+
+
+def _space(space: str | None) -> str:
+    """What the machine calls the space; all of `.shared`, also that of the cluster, is one."""
+    return "shared" if space else "generic"
 
 
 def _in_shared(machine: Machine, space: str | None, addr: Lanes) -> Lanes:

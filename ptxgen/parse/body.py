@@ -32,6 +32,11 @@ _TEXTURES: Final = "textures, surfaces and samplers are not modelled"
 _NOT_MODELLED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"), _TEXTURES),
     "tcgen05": "tensor memory and what works on it are not modelled",
+    "multimem": "memory of several GPUs is not modelled",
+    "alloca": "memory of the stack is not modelled",
+    "stacksave": "memory of the stack is not modelled",
+    "stackrestore": "memory of the stack is not modelled",
+    "clusterlaunchcontrol": "launches that are cancelled are not modelled",
 }
 _OPAQUE: Final = frozenset({".texref", ".surfref", ".samplerref"})
 _DECLARED: Final = (

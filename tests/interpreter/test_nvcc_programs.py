@@ -1,5 +1,5 @@
-"""CUDA programs compiled by nvcc (tests/ptx/cuda, kept as PTX in tests/ptx/nvcc) run here and give
-what numpy gives. Every kernel of every fixture is run by a test.
+"""CUDA programs compiled by nvcc (tests/ptx/cuda, kept as PTX in tests/ptx/nvcc) run here both
+ways, by generated code and stepwise, and give what numpy gives. Every kernel of every fixture is run by a test.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from interpreter.both_paths import run_both_ways
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter import DeviceArena, Result, run
+from ptxgen.interpreter import DeviceArena, Result
 from ptxgen.tensormap import TensorMap, swizzled
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,7 +50,9 @@ class Program:
         self, entry: str, *args: Any, grid: Any = 1, block: Any = 32, smem: int = 0, **more: Any
     ) -> Result:
         self.ran.add(entry)
-        return run(self.text, entry, grid=grid, block=block, args=args, dynamic_smem=smem, **more)
+        return run_both_ways(
+            self.text, entry, grid=grid, block=block, args=args, dynamic_smem=smem, **more
+        )
 
 
 Test = Callable[..., None]

@@ -316,8 +316,8 @@ def test_bad_launches_are_refused_before_anything_runs() -> None:
     assert refused(SAXPY, **{**good, "args": [x, y, 1.0]}) == (
         "k takes 4 arguments (x: u64, y: u64, a: f32, n: u32), got 3"
     )
-    assert refused(SAXPY, **{**good, "args": [x, y, 1.0, -1]}) == (
-        "k: argument 3 (n) must be from 0 to 4294967295 for its type u32, got -1"
+    assert refused(SAXPY, **{**good, "args": [x, y, 1.0, 1 << 32]}) == (
+        "k: argument 3 (n) must be from -2147483648 to 4294967295 for its type u32, got 4294967296"
     )
     assert refused(SAXPY, **{**good, "args": [x, y, 1.0, 2.5]}) == (
         "k: argument 3 (n) must be an integer for its type u32, got 2.5"

@@ -168,6 +168,30 @@ def test_atomic_operations_of_one_bank_take_turns_even_on_one_word() -> None:
     assert shared("red.shared.add.u32 [%r5], 1", [0, 128, *[IDLE] * 30]) == (1, 2, 1)
 
 
+def test_looking_at_an_mbarrier_is_a_read_and_arriving_is_not() -> None:
+    text = ptx(
+        """
+        mov.u32 %r1, %tid.x;
+        setp.eq.u32 %p0, %r1, 0;
+        @%p0 mbarrier.init.shared::cta.b64 [buf], 32;
+        bar.warp.sync -1;
+        mbarrier.arrive.shared::cta.b64 %rd1, [buf];
+        mbarrier.try_wait.shared::cta.b64 %p1, [buf], %rd1;
+        ret;
+        """,
+        shared=16,
+        version="8.0",
+        target="sm_90",
+    )
+    counters = run(text, grid=1, block=32, args=[], profile=True).counters
+    figures = {
+        t.where.split(".")[1]: (t.shared_requests, t.shared_wavefronts, t.shared_conflicts)
+        for _, t in counters.worst("shared_requests")
+    }
+    # Words of 8 bytes go by halves of the warp.
+    assert figures == {"init": (1, 1, 0), "arrive": (1, 32, 30), "try_wait": (1, 2, 0)}
+
+
 @pytest.mark.parametrize(("number", "matrices"), [("x1", 1), ("x2", 2), ("x4", 4)])
 def test_ldmatrix_takes_a_wavefront_for_each_matrix_whose_rows_do_not_conflict(
     number: str, matrices: int

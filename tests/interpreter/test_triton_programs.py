@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreter.both_paths import run_both_ways
 
-from ptxgen.interpreter import Result, run
+from ptxgen.interpreter import Result
 from ptxgen.tensormap import SWIZZLES, TensorMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,7 +39,7 @@ class Program:
             given += _described(arg, next(maps)) if "tensordesc" in declared else [arg]
         # Two pointers to scratch memory that these kernels do not use.
         assert len(facts["parameters"]) == len(given) + 2
-        return run(
+        return run_both_ways(
             self.path.read_text(), facts["entry"], grid=grid, block=facts["block"],
             args=[*given, 0, 0], dynamic_smem=facts["shared"],
         )  # fmt: skip

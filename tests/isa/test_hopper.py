@@ -53,6 +53,9 @@ class Barrier:
         self.word[...] = update(old, *operands)
         return old
 
+    def store(self, space: str, address: Any, type: Any, values: Any) -> None:
+        self.atomic(space, address, type, lambda _: values[0], ())
+
     def wait_until(self, address: Any, type: Any, ready: Callable[..., Any], what: str) -> None:
         assert (address[0], type) == (64, TYPES["b64"])
         self.asked.append((bool(ready(self.word)[0]), what))

@@ -36,6 +36,7 @@ from tools import (
     bench_device,
     bench_error,
     bench_gpu,
+    bench_interpreter,
     bench_launch,
     bench_record,
     bench_report,
@@ -381,23 +382,39 @@ def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPat
 def test_the_interpreter_is_measured_in_instructions_of_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sanitized: list[bool] = []
+    asked: list[dict[str, Any]] = []
     run = interpreter.run
 
     def recorded(*arguments: Any, **how: Any) -> Any:
-        sanitized.append(how["sanitize"])
+        asked.append({k: v for k, v in how.items() if k in ("sanitize", "profile")})
         return run(*arguments, **how)
 
-    monkeypatch.setattr(bench_cpu.interpreter, "run", recorded)
-    found = by_name(bench_cpu.interpret(8, 1, 1, 16, False, 1))
-    assert list(found) == ["interpreter", "speed", "sanitized", "sanitized / plain"]
+    monkeypatch.setattr(bench_interpreter.interpreter, "run", recorded)
+    found = by_name(bench_interpreter.kernel((8, 1, 1, 16, False), 1))
+    assert list(found) == ["interpreter", "speed", "sanitized / plain", "profiled / plain"]
     ms, rate = found["interpreter"].median, found["speed"].median
     instructions = rate * ms * 1e3
     assert instructions == pytest.approx(round(instructions))
     assert instructions > 1000
-    assert sanitized == [False, True, False, True]  # first calls do not count
-    ratio = found["sanitized"].median / ms
-    assert found["sanitized / plain"].median == pytest.approx(ratio)
+    # First calls do not count.
+    assert asked == [{}, {}, {"sanitize": True}, {"profile": True}, *asked[1:4]]
+
+
+def test_growth_says_what_grew_and_what_each_instruction_cost() -> None:
+    found = bench_interpreter.growth((8,), {"N": [16, 32]}, 1)
+    times = [x for x in found if x.name == "time"]
+    assert [(x.config["along"], x.config["N"]) for x in times] == [("N", 16), ("N", 32)]
+    each = [x.median for x in found if x.name == "time / work"]
+    assert len(each) == 2
+    assert all(x > 0 for x in each)
+
+
+def test_parsing_is_measured_in_instructions() -> None:
+    text = (bench_interpreter.ROOT / bench_interpreter.MMA).read_text(encoding="utf-8")
+    (found,) = bench_interpreter.parsing({"one": text}, 1)
+    lines = [x for x in text.splitlines() if x.startswith("\t") and x.rstrip().endswith(";")]
+    counted = [x for x in lines if not x.lstrip("\t ").startswith((".", "//"))]
+    assert found.config["instructions"] == len(counted)
 
 
 # ---------------------------------------------------------------------------- launch

@@ -1,0 +1,461 @@
+"""Run a kernel of a PTX file on the interpreter: `python tools/run.py file.ptx --entry saxpy …`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+if not __package__:  # run as a script, maybe in a bare checkout
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from ptxgen import interpreter
+from ptxgen.errors import LaunchError, PtxGenError, TrapError, did_you_mean
+from ptxgen.interpreter import Counters, MemoryTraffic, Result
+from ptxgen.interpreter.arguments import Argument
+from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
+from ptxgen.interpreter.linking import link, param_align, param_bytes
+from ptxgen.ir import Kernel, Module
+from ptxgen.parse import parse
+from tools.run_arguments import (
+    Array,
+    FileError,
+    Given,
+    check_type,
+    check_writable,
+    given,
+    write_arrays,
+)
+
+OK, FAILED, USAGE = range(3)
+
+STDIN: Final = "-"
+_QUIET_S: Final = 1.0  # without a bar, progress is told once in this time
+_OPCODES: Final = 10  # of the instruction mix are shown
+_WORST: Final = 5  # instructions with the most conflicts, and with the most excess sectors
+_SUMS: Final = {
+    "warp_instructions": "warp instructions",
+    "thread_instructions": "thread instructions",
+    "tensor_flops": "tensor-core operations",
+    "shared_requests": "shared requests",
+    "shared_wavefronts": "shared wavefronts",
+    "shared_conflicts": "bank conflicts",
+    "global_requests": "global requests",
+    "global_sectors_read": "global sectors read",
+    "global_sectors_written": "global sectors written",
+    "global_sectors_excess": "avoidable sectors",
+}
+
+_EPILOG = """\
+arguments, one --arg for each parameter, in their order:
+  i32:1000 u64:0xff f32:2.0   a number: i or u with 8, 16, 32 or 64, f with 16, 32 or 64, or bf16
+  hex:0011aabb                the bytes of a structure
+  x.npy                       an array; the kernel may only read it
+  inout:y.npy                 an array; the file gets what the kernel made of it
+  out:z.npy:f32:1024x64       an array of zeros, and the file for it
+  zeros:f32:1024              an array of zeros for the kernel's own use
+  random:f32:1024x64          random numbers (normal; integers: any); one more field is the seed,
+                              by default the argument's place, from 0
+
+examples:
+  python tools/run.py file.ptx                       list the entries and their parameters
+  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 \\
+      --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
+  python tools/run.py - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
+  python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
+      --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
+
+exit codes:
+  0  done
+  1  the PTX cannot be run, the kernel failed, the sanitizers found something, or a file cannot be
+     read or written
+  2  wrong usage, or arguments that do not fit the kernel
+
+Files are written after the kernel has succeeded, each in one step: after a failure or a finding
+they are as they were. Floating-point types that numpy lacks are written as bytes (V2, V1). What the
+kernel prints goes to standard output, messages and progress to standard error.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a kernel, or list the entries; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _arguments(argv)
+    try:
+        module = parse(_text(arguments.ptx))
+        if arguments.entry is None:
+            found = _listed(module)
+            print(json.dumps(found, indent=2) if arguments.json else _listing(found))
+            return OK
+        return _run(module, arguments)
+    except LaunchError as error:
+        return _fail(USAGE, error)
+    except TrapError as error:
+        sys.stdout.write("" if arguments.json else error.printed)
+        return _fail(FAILED, error)
+    except (PtxGenError, FileError) as error:
+        return _fail(FAILED, error)
+
+
+def _fail(code: int, error: Exception | str) -> int:
+    print(f"run.py: error: {error}", file=sys.stderr)
+    return code
+
+
+# ---------------------------------------------------------------------------------------- arguments
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="run.py",
+        description="Run a kernel of a PTX file on the CPU, or list the file's entries.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("ptx", metavar="FILE", help="PTX text; - for standard input")
+    add("--entry", metavar="NAME", help="the kernel to run; without it, entries are listed")
+    add("--json", action="store_true", help="print JSON")
+    _add_launch(parser.add_argument_group("the launch"))
+    _add_inspection(parser.add_argument_group("what is watched"))
+    arguments = parser.parse_args(argv)
+    if arguments.entry is None:
+        needless = [n for n, value in vars(arguments).items() if n in _LAUNCH and value]
+        if needless:
+            parser.error(f"--{needless[0].replace('_', '-')} needs --entry")
+    elif arguments.grid is None or arguments.block is None:
+        parser.error("--entry needs --grid and --block")
+    return arguments
+
+
+_LAUNCH: Final = (
+    "grid", "block", "arg", "symbol", "dynamic_smem", "out_dir", "counters", "sanitize",
+)  # fmt: skip
+
+
+def _add_launch(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--grid", type=_extents, metavar="X[,Y[,Z]]", help="CTAs; 4x2x1 means the same as 4,2,1")
+    add("--block", type=_extents, metavar="X[,Y[,Z]]", help="threads of a CTA")
+    add("--cluster", type=_extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
+    add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="see below")
+    add(
+        "--symbol",
+        type=_symbol,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value for a variable of the module: a .npy file, a number or hex:",
+    )
+    add("--dynamic-smem", type=_number, default=0, metavar="BYTES", help="of shared memory")
+    add("--out-dir", type=Path, metavar="DIR", help="for the files of inout: and out:")
+
+
+def _add_inspection(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--counters", action="store_true", help="count instructions and memory traffic")
+    add("--sanitize", action="store_true", help="find races, missing waits, uninitialised values")
+    add(
+        "--max-instructions",
+        type=_number,
+        default=MAX_INSTRUCTIONS,
+        metavar="N",
+        help=f"after which a kernel counts as endless (default: {MAX_INSTRUCTIONS})",
+    )
+
+
+def _extents(text: str) -> tuple[int, ...]:
+    words = re.split("[,x]", text)
+    if not 1 <= len(words) <= 3 or not all(w.isdecimal() and int(w) for w in words):
+        raise argparse.ArgumentTypeError(
+            f"must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got {text!r}"
+        )
+    return tuple(map(int, words))
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number from 0, got {text!r}")
+    return int(text)
+
+
+def _symbol(text: str) -> tuple[str, Given]:
+    name, equals, words = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    value = given(words)
+    if value.output is not None:
+        raise argparse.ArgumentTypeError(f"a variable is not written to a file, got {text!r}")
+    return name, value
+
+
+def _text(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+        return data.decode()
+    except OSError as error:
+        raise FileError(f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"cannot read {name}: it is no text, so it is no PTX") from error
+
+
+# ------------------------------------------------------------------------------------------ running
+
+
+def _run(module: Module, arguments: argparse.Namespace) -> int:
+    kernel = _kernel(module, arguments.entry)
+    files = _files(arguments.arg, arguments.out_dir)
+    check_writable(list(files.values()))
+    values = [_made(n, what) for n, what in enumerate(arguments.arg)]
+    for n, triple in enumerate(zip(arguments.arg, kernel.params, values, strict=False)):
+        check_type(n, *triple)
+    with _progress(kernel.name, math.prod(arguments.grid)) as progress:
+        result = interpreter.run(
+            module,
+            kernel.name,
+            grid=arguments.grid,
+            block=arguments.block,
+            args=values,
+            dynamic_smem=arguments.dynamic_smem,
+            cluster=arguments.cluster,
+            sanitize=arguments.sanitize,
+            profile=arguments.counters,
+            max_instructions=arguments.max_instructions,
+            symbols={name: _contents(_made(0, what)) for name, what in arguments.symbol},
+            raise_on_report=False,
+            progress=progress,
+        )
+    arrays = {path: values[n] for n, path in files.items() if not result.reports}
+    write_arrays({path: array for path, array in arrays.items() if isinstance(array, np.ndarray)})
+    if arguments.json:
+        print(json.dumps(_found(kernel, arguments, result, files), indent=2))
+    else:
+        sys.stdout.write(result.printed)
+        if arguments.counters:
+            print(_counted(result.counters))
+    if not result.reports:
+        return OK
+    count = f"{len(result.reports)} problem{'s' * (len(result.reports) > 1)}"
+    shown = "".join(f"\n  {report}" for report in result.reports)
+    return _fail(FAILED, f"the sanitizers report {count}; no file was written{shown}")
+
+
+def _kernel(module: Module, entry: str) -> Kernel:
+    for kernel in module.kernels:
+        if kernel.name == entry:
+            return kernel
+    names = [kernel.name for kernel in module.kernels]
+    raise LaunchError(
+        f"the file has no entry {entry!r}{did_you_mean(entry, names)} "
+        f"(it has {', '.join(names) or 'none'})"
+    )
+
+
+def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
+    """Where the arrays of arguments go, by the arguments' places."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot make {folder}: {error.strerror}") from error
+    files: dict[int, Path] = {}
+    for number, what in enumerate(arguments):
+        if what.output is not None:
+            path = what.output if folder is None else folder / what.output.name
+            if path.resolve() in [other.resolve() for other in files.values()]:
+                raise LaunchError(f"two arguments would be written to {path}")
+            files[number] = path
+    return files
+
+
+def _made(number: int, what: Given) -> Argument:
+    try:
+        return what.make(number)
+    except (MemoryError, ValueError) as error:  # numpy has both for an array that is too large
+        raise LaunchError(f"there is no memory for {what.text}") from error
+
+
+def _contents(value: Argument) -> Array | bytes:
+    return value if isinstance(value, bytes) else np.asarray(value)
+
+
+@contextmanager
+def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | None]:
+    """On a terminal, a bar if rich is there, else a line once in a while."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    if importlib.util.find_spec("rich") is None:
+        yield _lines(name)
+        return
+    rich: Any = importlib.import_module("rich.progress")
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with rich.Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"{name}, CTAs", total=ctas)
+        yield lambda done, _: bar.update(task, completed=done)
+
+
+def _lines(name: str) -> Callable[[int, int], None]:
+    said = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _QUIET_S and done < total:
+            said = time.monotonic()
+            print(f"run.py: {name}: {done} of {total} CTAs", file=sys.stderr, flush=True)
+
+    return progress
+
+
+# --------------------------------------------------------------------------------- what comes of it
+
+
+def _found(
+    kernel: Kernel, arguments: argparse.Namespace, result: Result, files: Mapping[int, Path]
+) -> dict[str, Any]:
+    return {
+        "entry": kernel.name,
+        "grid": [*arguments.grid, 1, 1][:3],
+        "block": [*arguments.block, 1, 1][:3],
+        "printed": result.printed,
+        "reports": [asdict(report) for report in result.reports],
+        "written": {str(n): str(path) for n, path in files.items() if not result.reports},
+        "counters": _counters(result.counters) if arguments.counters else None,
+    }
+
+
+def _counters(counters: Counters) -> dict[str, Any]:
+    return {
+        **{name: getattr(counters, name) for name in _SUMS},
+        "dispatched": counters.dispatched,
+        "by_opcode": dict(counters.by_opcode.most_common()),
+        "traffic_not_counted": list(counters.traffic_not_counted),
+        "memory_by_instruction": [
+            {"number": number, **_figures(found)}
+            for number, found in sorted((counters.memory_by_instruction or {}).items())
+        ],
+    }
+
+
+def _figures(found: MemoryTraffic) -> dict[str, Any]:
+    excess = {name: getattr(found, name) for name in ("shared_conflicts", "sectors_excess")}
+    return {**asdict(found), **excess}
+
+
+def _counted(counters: Counters) -> str:
+    sections = [[(words, getattr(counters, name)) for name, words in _SUMS.items()]]
+    sections.append(counters.by_opcode.most_common(_OPCODES))
+    lines = _columns(sections)
+    if counters.traffic_not_counted:
+        lines.append(f"\ntraffic not counted: {', '.join(counters.traffic_not_counted)}")
+    for figure, what in (
+        ("shared_conflicts", "bank conflicts"),
+        ("sectors_excess", "avoidable sectors"),
+    ):
+        worst = counters.worst(figure, _WORST)
+        if worst:
+            lines.append(f"\nmost {what}")
+            width = len(f"{getattr(worst[0][1], figure):,}")
+            lines += [f"{getattr(t, figure):>{width},}  {t.where}" for _, t in worst]
+    return "\n".join(lines)
+
+
+def _columns(sections: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
+    """Words to the left, numbers to the right; an empty line between sections."""
+    rows = [row for section in sections for row in section]
+    left = max(len(words) for words, _ in rows)
+    right = max(len(f"{number:,}") for _, number in rows)
+    lines: list[str] = []
+    for section in sections:
+        lines += [""] * bool(lines)
+        lines += [f"{words:<{left}}  {number:>{right},}" for words, number in section]
+    return lines
+
+
+# ------------------------------------------------------------------------------------------ listing
+
+
+def _listed(module: Module) -> dict[str, Any]:
+    return {
+        "ptx_version": ".".join(map(str, module.version)),
+        "target": module.target,
+        "entries": [_entry(module, kernel) for kernel in module.kernels],
+        "variables": [
+            {"name": v.name, "space": v.space, "bytes": v.nbytes}
+            for v in module.variables
+            if v.space in ("global", "const")
+        ],
+    }
+
+
+def _entry(module: Module, kernel: Kernel) -> dict[str, Any]:
+    dynamic = kernel.dynamic_shared_bytes
+    linked = link(module, kernel, dynamic, {})
+    unsized = any(v.space == "shared" and not v.nbytes for v in module.variables)
+    return {
+        "entry": kernel.name,
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.type,
+                "count": param.count,
+                "bytes": param_bytes(param),
+                "align": param_align(param),
+            }
+            for param in kernel.params
+        ],
+        "max_threads": kernel.threads,
+        "block": list(kernel.reqntid),
+        "cluster": list(kernel.cluster),
+        "shared_bytes": linked.shared_bytes - dynamic,
+        "dynamic_shared": bool(kernel.dynamic_shared) or unsized,
+        "dynamic_shared_bytes": dynamic,
+    }
+
+
+def _listing(found: Mapping[str, Any]) -> str:
+    lines = [f"PTX {found['ptx_version']} for {found['target']}"]
+    for entry in found["entries"]:
+        lines += ["", entry["entry"]]
+        lines += [f"  {what:<8}  {words}" for what, words in _facts(entry).items() if words]
+        for n, param in enumerate(entry["parameters"]):
+            count = f"[{param['count']}]" if param["count"] else ""
+            lines.append(
+                f"  {'arg ' + str(n):<8}  {param['name']}: {param['type']}{count}, "
+                f"{param['bytes']} bytes"
+            )
+    if found["variables"]:
+        lines += ["", "variables"]
+        lines += [f"  {v['space']:<8}  {v['name']}, {v['bytes']} bytes" for v in found["variables"]]
+    return "\n".join(lines)
+
+
+def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
+    block = f"at most {entry['max_threads']} threads" if entry["max_threads"] else "any"
+    if entry["block"]:
+        block = f"{'x'.join(map(str, entry['block']))} threads"
+    shared = f"{entry['shared_bytes']} bytes"
+    if entry["dynamic_shared"]:
+        least = entry["dynamic_shared_bytes"]
+        shared += ", and dynamic memory" + (f" of at least {least} bytes" if least else "")
+    cluster = f"{'x'.join(map(str, entry['cluster']))} CTAs" if entry["cluster"] else ""
+    return {"block": block, "cluster": cluster, "shared": shared}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
