@@ -7,7 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 if not __package__:  # run as a script: draw what this checkout measured
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -18,7 +20,17 @@ OK, FAILED = 0, 1
 
 OUTPUT: Final = ROOT / "docs" / "interpreter-cost.svg"
 RESULT: Final = ROOT / "benchmarks" / "results" / "interpreter-cpu.json"
-_AXES: Final = {"N": "sequence length N, 8 heads", "H": "heads, N = 256"}
+_AXES: Final = {"N": "longer sequences, 8 heads", "H": "more heads H, N = 256"}
+_OFFSET: Final = "offset points"  # how matplotlib calls places relative to another
+
+
+class Point(NamedTuple):
+    """A kernel: N or H, 10**9 thread-instructions, and seconds."""
+
+    size: int
+    work: float
+    seconds: float
+
 
 _EPILOG: Final = """\
 example:
@@ -43,21 +55,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = growth(json.loads(arguments.result.read_text(encoding="utf-8")))
         draw(found, arguments.output)
     except (OSError, ValueError) as error:
-        print(f"bench_plot.py: {error}", file=sys.stderr)
+        print(f"bench_plot.py: {arguments.result}: {error}", file=sys.stderr)
         return FAILED
     print(arguments.output)
     return OK
 
 
-def growth(result: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """Size and time (ms) of each kernel, along N and along H. Raises `ValueError`."""
-    points: dict[str, list[tuple[int, float]]] = {axis: [] for axis in _AXES}
-    for section in result["sections"]:
+def growth(result: dict[str, Any]) -> dict[str, list[Point]]:
+    """The kernels that grow along N, and those along H. Raises `ValueError`."""
+    points: dict[str, list[Point]] = {axis: [] for axis in _AXES}
+    for section in result["sections"].values():
+        each = {str(x["config"]): x for x in section["measurements"] if x["name"] == "time / work"}
         for one in section["measurements"]:
             config = one["config"]
             if one["name"] == "time" and config.get("along") in points:
                 axis = config["along"]
-                points[axis].append((config[axis], one["median"]))
+                work = one["median"] * 1e-3 / each[str(config)]["median"]  # in 10**9
+                points[axis].append(Point(config[axis], work, one["median"] * 1e-3))
     empty = [axis for axis, found in points.items() if len(found) < 2]
     if empty:
         raise ValueError(
@@ -67,24 +81,26 @@ def growth(result: dict[str, Any]) -> dict[str, list[tuple[int, float]]]:
     return points
 
 
-def draw(points: dict[str, list[tuple[int, float]]], output: Path) -> None:
-    """One panel an axis: time against size, and what time in proportion to the work would be."""
+def draw(points: dict[str, list[Point]], output: Path) -> None:
+    """One panel an axis: time against work, and the straight line that is nearest."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "interpreter-cost"  # the same data give the same file
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     for panel, (axis, found) in zip(figure.subplots(1, len(points)), points.items(), strict=True):
-        sizes, times = zip(*sorted(found), strict=True)
-        power = 2 if axis == "N" else 1  # attention's work grows with N squared, and with H
-        largest, slowest = sizes[-1], times[-1]
-        panel.loglog(sizes, times, "o-", label="measured")
-        ideal = [slowest * (size / largest) ** power for size in sizes]
-        panel.loglog(sizes, ideal, "--", label="in proportion to the work")
-        panel.set(xlabel=_AXES[axis], ylabel="ms", xticks=sizes, xticklabels=map(str, sizes))
-        panel.minorticks_off()
-        panel.legend(frameon=False)
-    figure.savefig(output, metadata={"Date": None})
+        work, times = [p.work for p in found], [p.seconds for p in found]
+        slope, start = np.polyfit(work, times, 1)
+        line = [0.0, max(work)]
+        label = f"{start:.2f} s + {slope:.1f} ns per thread-instruction"
+        panel.plot(line, [start + slope * x for x in line], "--", color="tab:orange", label=label)
+        panel.plot(work, times, "o", color="tab:blue")
+        for p in found:
+            panel.annotate(f"{axis} = {p.size}", (p.work, p.seconds), (6, -10), textcoords=_OFFSET)
+        panel.set(title=_AXES[axis], xlabel="10⁹ thread-instructions", ylabel="s")
+        panel.set(xlim=(0, max(work) * 1.3), ylim=(0, max(times) * 1.2))
+        panel.legend(frameon=False, loc="upper left")
+    figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":

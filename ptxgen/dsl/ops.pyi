@@ -74,11 +74,19 @@ class Ops:
             "cp_async_ca",
             "cp_async_ca_cta",
             "cp_async_ca_cta_policy",
+            "cp_async_ca_cta_unless",
+            "cp_async_ca_cta_unless_policy",
             "cp_async_ca_policy",
+            "cp_async_ca_unless",
+            "cp_async_ca_unless_policy",
             "cp_async_cg",
             "cp_async_cg_cta",
             "cp_async_cg_cta_policy",
+            "cp_async_cg_cta_unless",
+            "cp_async_cg_cta_unless_policy",
             "cp_async_cg_policy",
+            "cp_async_cg_unless",
+            "cp_async_cg_unless_policy",
             "cp_async_commit_group",
             "cp_async_mbarrier_arrive",
             "cp_async_wait_all",
@@ -1287,7 +1295,6 @@ class Ops:
         read: bool = False,
     ) -> None:
         """Wait until at most the n newest bulk groups of this thread are still under way; with .read, only until the others have read their sources. `cp.async.bulk.wait_group{.read} n:imm`"""
-    @overload
     def cp_async_ca(
         self,
         dst: Pointer,
@@ -1299,19 +1306,6 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16) bytes from src to dst; those from src_size on become 0. `cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm{, src_size:u32}`"""
-    @overload
-    def cp_async_ca(
-        self,
-        dst: Pointer,
-        src: Pointer,
-        cp_size: int,
-        ignore: Value,
-        /,
-        *,
-        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
-    ) -> None:
-        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm, ignore:pred`"""
-    @overload
     def cp_async_ca_cta(
         self,
         dst: Pointer,
@@ -1323,18 +1317,6 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; those from src_size on become 0. `cp.async.ca.shared::cta.global{.prefetch} [dst:u32], [src:u64], cp_size:imm{, src_size:u32}`"""
-    @overload
-    def cp_async_ca_cta(
-        self,
-        dst: Pointer,
-        src: Pointer,
-        cp_size: int,
-        ignore: Value,
-        /,
-        *,
-        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
-    ) -> None:
-        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.ca.shared::cta.global{.prefetch} [dst:u32], [src:u64], cp_size:imm, ignore:pred`"""
     @overload
     def cp_async_ca_cta_policy(
         self,
@@ -1360,8 +1342,18 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; those from src_size on become 0. `cp.async.ca.shared::cta.global.L2::cache_hint{.prefetch} [dst:u32], [src:u64], cp_size:imm, src_size:u32, policy:b64`"""
-    @overload
-    def cp_async_ca_cta_policy(
+    def cp_async_ca_cta_unless(
+        self,
+        dst: Pointer,
+        src: Pointer,
+        cp_size: int,
+        ignore: Value,
+        /,
+        *,
+        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
+    ) -> None:
+        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.ca.shared::cta.global{.prefetch} [dst:u32], [src:u64], cp_size:imm, ignore:pred`"""
+    def cp_async_ca_cta_unless_policy(
         self,
         dst: Pointer,
         src: Pointer,
@@ -1398,8 +1390,18 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; those from src_size on become 0. `cp.async.ca.shared.global.L2::cache_hint{.prefetch} [dst:u32], [src:u64], cp_size:imm, src_size:u32, policy:b64`"""
-    @overload
-    def cp_async_ca_policy(
+    def cp_async_ca_unless(
+        self,
+        dst: Pointer,
+        src: Pointer,
+        cp_size: int,
+        ignore: Value,
+        /,
+        *,
+        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
+    ) -> None:
+        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.ca.shared.global{.prefetch} [dst:u32], [src:u64], cp_size:imm, ignore:pred`"""
+    def cp_async_ca_unless_policy(
         self,
         dst: Pointer,
         src: Pointer,
@@ -1411,7 +1413,6 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.ca.shared.global.L2::cache_hint{.prefetch} [dst:u32], [src:u64], cp_size:imm, ignore:pred, policy:b64`"""
-    @overload
     def cp_async_cg(
         self,
         dst: Pointer,
@@ -1422,18 +1423,6 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying 16 bytes from src to dst, not through L1; those from src_size on become 0. `cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16{, src_size:u32}`"""
-    @overload
-    def cp_async_cg(
-        self,
-        dst: Pointer,
-        src: Pointer,
-        ignore: Value,
-        /,
-        *,
-        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
-    ) -> None:
-        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16, ignore:pred`"""
-    @overload
     def cp_async_cg_cta(
         self,
         dst: Pointer,
@@ -1444,17 +1433,6 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; those from src_size on become 0. `cp.async.cg.shared::cta.global{.prefetch} [dst:u32], [src:u64], 16{, src_size:u32}`"""
-    @overload
-    def cp_async_cg_cta(
-        self,
-        dst: Pointer,
-        src: Pointer,
-        ignore: Value,
-        /,
-        *,
-        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
-    ) -> None:
-        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.cg.shared::cta.global{.prefetch} [dst:u32], [src:u64], 16, ignore:pred`"""
     @overload
     def cp_async_cg_cta_policy(
         self,
@@ -1478,8 +1456,17 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; those from src_size on become 0. `cp.async.cg.shared::cta.global.L2::cache_hint{.prefetch} [dst:u32], [src:u64], 16, src_size:u32, policy:b64`"""
-    @overload
-    def cp_async_cg_cta_policy(
+    def cp_async_cg_cta_unless(
+        self,
+        dst: Pointer,
+        src: Pointer,
+        ignore: Value,
+        /,
+        *,
+        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
+    ) -> None:
+        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.cg.shared::cta.global{.prefetch} [dst:u32], [src:u64], 16, ignore:pred`"""
+    def cp_async_cg_cta_unless_policy(
         self,
         dst: Pointer,
         src: Pointer,
@@ -1513,8 +1500,17 @@ class Ops:
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
     ) -> None:
         """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; those from src_size on become 0. `cp.async.cg.shared.global.L2::cache_hint{.prefetch} [dst:u32], [src:u64], 16, src_size:u32, policy:b64`"""
-    @overload
-    def cp_async_cg_policy(
+    def cp_async_cg_unless(
+        self,
+        dst: Pointer,
+        src: Pointer,
+        ignore: Value,
+        /,
+        *,
+        prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
+    ) -> None:
+        """Start copying cp_size (4, 8, 16; .cg: 16) bytes from src to dst; if ignore holds, src is not read and they become 0. `cp.async.cg.shared.global{.prefetch} [dst:u32], [src:u64], 16, ignore:pred`"""
+    def cp_async_cg_unless_policy(
         self,
         dst: Pointer,
         src: Pointer,

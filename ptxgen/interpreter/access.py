@@ -165,9 +165,14 @@ class MemoryAccess:
         for first, size, window, start in known:
             if first <= address and address + nbytes <= first + size:
                 return window.data[start + address - first : start + size]
+        why = self.arena.describe(address)
+        for name, first in WINDOWS.items():
+            if first <= address < first + WINDOW_BYTES:
+                size = self.shared.nbytes if name == "shared" else self.spaces[name].nbytes
+                why = f"outside the {size} bytes of {name} memory"
         raise TrapError(
             f"{self._where(lane)} wants to read {nbytes} bytes of generic memory at {address:#x}, "
-            f"{self.arena.describe(address)}"
+            f"{why}"
         )
 
     # ------------------------------------------------------------------------------------- planning

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Above 2**32, so that an address cut to 32 bits never points into a buffer.
 FIRST_ADDRESS: Final = 1 << 33
 RED_ZONE: Final = 1 << 20  # bytes between buffers that belong to none
+_NULL_PAGE: Final = 1 << 12  # addresses that a null pointer and an offset come to
 BUFFER_ALIGN: Final = 256  # what cudaMalloc promises
 # A buffer's address equals the host address modulo this, so that a misaligned view is misaligned
 # here too.
@@ -102,6 +103,7 @@ class DeviceArena:
         self._bases: list[int] = []
         # What `ptxgen.interpreter.variables` keeps of each module, by its text or its id.
         self.modules: dict[str | int, Any] = {}
+        self.heap: set[int] = set()  # where the buffers begin that kernels got by `malloc`
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -184,6 +186,8 @@ class DeviceArena:
         """Where an address lies in relation to the nearest buffer."""
         if not self._buffers:
             return "no buffer exists"
+        if 0 <= address < _NULL_PAGE:
+            return "a null pointer" + f" and {address} bytes" * bool(address)
         near = min(self._buffers, key=lambda b: max(b.base - address, address - b.end + 1, 0))
         if address < near.base:
             where = f"{near.base - address} bytes before the start of"

@@ -100,11 +100,7 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
     Raises `LaunchError`.
     """
     kernel = linked.kernel
-    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
-        raise LaunchError(
-            f"{kernel.name}: args must be a list with an argument for each parameter, "
-            f"got {type(args).__name__}"
-        )
+    _check_list(kernel, args)
     if len(args) != len(kernel.params):
         names = ", ".join(f"{p.name}: {p.type}" for p in kernel.params)
         raise LaunchError(
@@ -132,6 +128,14 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
             data = plain[param.name]
         memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
     return memory
+
+
+def _check_list(kernel: Kernel, args: object) -> None:
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
+        raise LaunchError(
+            f"{kernel.name}: args must be a list with an argument for each parameter, "
+            f"got {type(args).__name__}"
+        )
 
 
 def _has_memory(given: Argument) -> bool:

@@ -7,6 +7,7 @@ argument, `[lanes, bytes]`, and returns the bytes of each result.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 Builtin = Callable[["LaneMachine", "Lanes", "list[Lanes]"], "list[Lanes]"]
 
 _LONGEST: Final = 1 << 16  # characters of a string
+_LARGEST: Final = 1 << 30  # bytes that one `malloc` gives
+_MANTISSA_DIGITS: Final = 13  # hexadecimal, after the point, of a 64-bit float
 # C++, `std::printf`; what a device's printf takes (CUDA C++ Programming Guide, "Formatted Output").
 _FORMAT: Final = re.compile(
-    r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXeEfFgGaAcspn%])"
+    r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t)?([diouxXeEfFgGaAcsp%])"
 )
 
 
@@ -67,7 +70,10 @@ def _formatted(machine: LaneMachine, text: str, buffer: int, lane: int) -> tuple
         if precision is not None:
             precision = int(take("d", "") if precision == "*" else precision)
         if max(abs(width), precision or 0) > _LONGEST:
-            machine.trap(f"vprintf is asked for more than {_LONGEST} characters by {match[0]}")
+            raise TrapError(
+                f"{machine.faults.where(machine.at, lane)}: vprintf is asked for more than "
+                f"{_LONGEST} characters by {match[0]}"
+            )
         value = take(letter, size or "")
         if letter == "s":
             value = machine.peek_string(value, lane, _LONGEST) if value else "(null)"
@@ -81,21 +87,20 @@ def _formatted(machine: LaneMachine, text: str, buffer: int, lane: int) -> tuple
 
 def _one(value: Any, flags: str, width: int, precision: int | None, letter: str) -> str:
     """A value as C formats it."""
-    if letter == "p":
-        value, flags, letter = (value, flags + "#", "x") if value else ("(nil)", "-" * 0, "s")
-    if letter in "aA":
-        value, letter = _hexadecimal(float(value), precision, flags, letter), "s"
-        precision = None
     if letter == "c":
         value &= 0xFF
     if letter in "uoxX":
         flags = re.sub("[+ ]", "", flags)
-    if letter in "oxX" and "#" in flags and not value:
+    if letter in "oxX" and not value:
         flags = flags.replace("#", "")
     if letter == "o" and "#" in flags:
         value, letter = f"0{value:o}", "s"
-    after = "" if precision is None else f".{precision}"
+    if letter == "p":
+        value, letter = f"{value:#x}" if value else "(nil)", "s"
+    if letter in "aA":
+        value, letter, precision = _hexadecimal(value, precision, flags, letter), "s", None
     size = str(width) if width else ""
+    after = "" if precision is None else f".{precision}"
     filled: str = f"%{flags}{size}{after}{letter.replace('u', 'd')}" % value
     return filled
 
@@ -105,15 +110,15 @@ def _hexadecimal(value: float, precision: int | None, flags: str, letter: str) -
     sign = "-" if math.copysign(1, value) < 0 else "".join(c for c in "+ " if c in flags)[:1]
     mantissa, power, exponent = abs(value).hex().partition("p")
     if power:
-        digits = mantissa[4:].rstrip("0")
-        if precision is not None:
-            whole = (
-                round(int(mantissa[2] + mantissa[4:].ljust(13, "0"), 16) / 16 ** (13 - precision))
-                if precision < 13
-                else None
-            )
-            digits = digits.ljust(precision, "0") if whole is None else f"{whole:x}"[1:]
-        mantissa = f"{mantissa[:3]}{'.' * bool(digits)}{digits}"
+        digits = (mantissa[2] + mantissa[4:]).ljust(1 + _MANTISSA_DIGITS, "0")
+        if precision is None:
+            digits = digits[0] + digits[1:].rstrip("0")
+        elif precision < _MANTISSA_DIGITS:
+            kept = round(int(digits, 16) / 16 ** (_MANTISSA_DIGITS - precision))
+            digits = f"{kept:0{precision + 1}x}"
+        else:
+            digits = digits.ljust(precision + 1, "0")
+        mantissa = f"0x{digits[0]}{'.' * bool(digits[1:])}{digits[1:]}"
     text = f"{sign}{mantissa}{power}{exponent}"
     return text if letter == "a" else text.upper()
 
@@ -132,25 +137,30 @@ def assertfail(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> li
 
 
 def malloc(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:
-    """Device memory for each lane; address 0 for no bytes."""
+    """Device memory for each lane; address 0 for no bytes, and for more than there are."""
     sizes = arguments[0].view(np.uint64)[:, 0]
-    addresses = [
-        machine.arena.place(np.empty(int(size), np.uint8), name=f"malloc of thread {lane}")
-        if size
-        else 0
-        for size, lane in zip(sizes, lanes, strict=True)
-    ]
-    return [np.array(addresses, np.uint64).view(np.uint8).reshape(-1, 8)]
+    addresses = np.zeros(len(lanes), np.uint64)
+    for n, (lane, size) in enumerate(zip(lanes.tolist(), sizes.tolist(), strict=True)):
+        if 0 < size <= _LARGEST:
+            name = f"malloc of thread {machine.batch.thread(lane)} of CTA {machine.batch.cta(lane)}"
+            addresses[n] = machine.arena.place(np.empty(size, np.uint8), name=name)
+            machine.arena.heap.add(int(addresses[n]))
+    return [addresses.view(np.uint8).reshape(-1, 8)]
 
 
 def free(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lanes]:
     """Give device memory back. Raises `TrapError` for an address that `malloc` did not give."""
-    for lane, address in zip(lanes, arguments[0].view(np.uint64)[:, 0], strict=True):
-        if address and not machine.arena.remove(int(address)):
+    arena = machine.arena
+    for lane, address in zip(lanes, arguments[0].view(np.uint64)[:, 0].tolist(), strict=True):
+        if not address:
+            continue
+        if address not in arena.heap:
             raise TrapError(
-                f"{machine.faults.where(machine.at, int(lane))}: frees {int(address):#x}, where no "
+                f"{machine.faults.where(machine.at, int(lane))}: frees {address:#x}, where no "
                 "memory from malloc begins"
             )
+        arena.heap.remove(address)
+        arena.remove(address)
     return []
 
 

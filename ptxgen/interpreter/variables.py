@@ -88,6 +88,10 @@ def _value(variable: Variable, known: Mapping[str, int], constant: Iterable[str]
 
 def fill(memory: ModuleMemory, contents: Contents) -> None:
     """Give variables new values, as `cudaMemcpyToSymbol` does. Raises `LaunchError`."""
+    if not isinstance(contents, Mapping):
+        raise LaunchError(
+            f"symbols must be a mapping from names to values, got {type(contents).__name__}"
+        )
     for name, value in contents.items():
         held = memory.variables.get(name)
         if held is None:
@@ -95,7 +99,16 @@ def fill(memory: ModuleMemory, contents: Contents) -> None:
                 f"the module has no variable {name!r} in global or constant memory"
                 f"{did_you_mean(name, memory.variables)}"
             )
-        data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+        data = _bytes_of(name, value)
         if len(data) > len(held):
             raise LaunchError(f"{name} has {len(held)} bytes, got {len(data)}")
         held[: len(data)] = np.frombuffer(data, np.uint8)
+
+
+def _bytes_of(name: str, value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return value.tobytes()
+    got = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else repr(value)
+    raise LaunchError(f"{name} must be given as a numpy array or number, or bytes, got {got}")

@@ -110,15 +110,17 @@ def _declare(cache: str, space: str) -> None:
         )(hinted(_copied, _FORMS[1][3], "prefetch", **fixed))  # fmt: skip
     for operands, meaning, constant, doc in _FORMS:
         ignores = "ignore" in operands
+        # Also for a predicate, which typed callers could not tell from a size.
+        called = f"{name}_unless" if ignores else name
         if ignores:
             inst(
-                f"{head}{{.prefetch}} {where}{operands}", name=name,
+                f"{head}{{.prefetch}} {where}{operands}", name=called,
                 prefetch=_PREFETCH, ptx=(7, 5), sm=80,
                 effect=Effect.ASYNC, section=f"{COPY}: cp.async",
             )(hinted(meaning, doc, "prefetch", **fixed))  # fmt: skip
         inst(
             f"{head}.L2::cache_hint{{.prefetch}} {where}{operands}, policy:b64",
-            name=f"{name}_policy", prefetch=_PREFETCH,
+            name=f"{called}_policy", prefetch=_PREFETCH,
             ptx=(7, 5) if ignores else (7, 4), sm=80,
             effect=Effect.ASYNC, section=f"{COPY}: cp.async",
         )(hinted(meaning, doc, "prefetch", "policy", **fixed, **constant))  # fmt: skip

@@ -1,5 +1,6 @@
 """CUDA programs compiled by nvcc (tests/ptx/cuda, kept as PTX in tests/ptx/nvcc) run here both
-ways, by generated code and stepwise, and give what numpy gives. Every kernel of every fixture is run by a test.
+ways, by generated code and stepwise, and give what numpy gives. Every kernel of every fixture is run
+by a test.
 """
 
 from __future__ import annotations
