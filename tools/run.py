@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from ptxgen.interpreter import Counters, MemoryTraffic, Result
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
 from ptxgen.interpreter.linking import link, param_align, param_bytes
+from ptxgen.interpreter.policies import LOCKSTEP
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
 from tools.run_arguments import (
@@ -35,13 +35,15 @@ from tools.run_arguments import (
     Given,
     check_type,
     check_writable,
+    count,
+    extents,
     given,
+    ptx_text,
     write_arrays,
 )
 
 OK, FAILED, USAGE = range(3)
 
-STDIN: Final = "-"
 _QUIET_S: Final = 1.0  # without a bar, progress is told once in this time
 _OPCODES: Final = 10  # of the instruction mix are shown
 _WORST: Final = 5  # instructions with the most conflicts, and with the most excess sectors
@@ -96,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _arguments(argv)
     try:
-        module = parse(_text(arguments.ptx))
+        module = parse(ptx_text(arguments.ptx))
         if arguments.entry is None:
             found = _listed(module)
             print(json.dumps(found, indent=2) if arguments.json else _listing(found))
@@ -145,14 +147,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 _LAUNCH: Final = (
     "grid", "block", "arg", "symbol", "dynamic_smem", "out_dir", "counters", "sanitize",
+    "schedule",
 )  # fmt: skip
 
 
 def _add_launch(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--grid", type=_extents, metavar="X[,Y[,Z]]", help="CTAs; 4x2x1 means the same as 4,2,1")
-    add("--block", type=_extents, metavar="X[,Y[,Z]]", help="threads of a CTA")
-    add("--cluster", type=_extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
+    add("--grid", type=extents, metavar="X[,Y[,Z]]", help="CTAs; 4x2x1 means the same as 4,2,1")
+    add("--block", type=extents, metavar="X[,Y[,Z]]", help="threads of a CTA")
+    add("--cluster", type=extents, default=(1,), metavar="X[,Y[,Z]]", help="CTAs of a cluster")
     add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="see below")
     add(
         "--symbol",
@@ -162,7 +165,7 @@ def _add_launch(group: argparse._ArgumentGroup) -> None:
         metavar="NAME=VALUE",
         help="a value for a variable of the module: a .npy file, a number or hex:",
     )
-    add("--dynamic-smem", type=_number, default=0, metavar="BYTES", help="of shared memory")
+    add("--dynamic-smem", type=count, default=0, metavar="BYTES", help="of shared memory")
     add("--out-dir", type=Path, metavar="DIR", help="for the files of inout: and out:")
 
 
@@ -171,27 +174,18 @@ def _add_inspection(group: argparse._ArgumentGroup) -> None:
     add("--counters", action="store_true", help="count instructions and memory traffic")
     add("--sanitize", action="store_true", help="find races, missing waits, uninitialised values")
     add(
+        "--schedule",
+        metavar="SCHEDULE",
+        help="lockstep, or pct:SEED or pct:SEED:DEPTH for an order of warps drawn from a seed "
+        f"(default: {LOCKSTEP})",
+    )
+    add(
         "--max-instructions",
-        type=_number,
+        type=count,
         default=MAX_INSTRUCTIONS,
         metavar="N",
         help=f"after which a kernel counts as endless (default: {MAX_INSTRUCTIONS})",
     )
-
-
-def _extents(text: str) -> tuple[int, ...]:
-    words = re.split("[,x]", text)
-    if not 1 <= len(words) <= 3 or not all(w.isdecimal() and int(w) for w in words):
-        raise argparse.ArgumentTypeError(
-            f"must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got {text!r}"
-        )
-    return tuple(map(int, words))
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number from 0, got {text!r}")
-    return int(text)
 
 
 def _symbol(text: str) -> tuple[str, Given]:
@@ -202,16 +196,6 @@ def _symbol(text: str) -> tuple[str, Given]:
     if value.output is not None:
         raise argparse.ArgumentTypeError(f"a variable is not written to a file, got {text!r}")
     return name, value
-
-
-def _text(name: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
-        return data.decode()
-    except OSError as error:
-        raise FileError(f"cannot read {name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"cannot read {name}: it is no text, so it is no PTX") from error
 
 
 # ------------------------------------------------------------------------------------------ running
@@ -235,6 +219,7 @@ def _run(module: Module, arguments: argparse.Namespace) -> int:
             cluster=arguments.cluster,
             sanitize=arguments.sanitize,
             profile=arguments.counters,
+            schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,
             symbols={name: _contents(_made(0, what)) for name, what in arguments.symbol},
             raise_on_report=False,

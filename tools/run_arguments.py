@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import stat
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from ptxgen.ir import Param
 from ptxgen.types import TYPES
 
 Array = NDArray[Any]
+
+STDIN: Final = "-"
 
 NUMBERS: Final[dict[str, np.dtype[Any]]] = {
     **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -70,6 +74,23 @@ def given(text: str) -> Given:
     raise argparse.ArgumentTypeError(
         f"must be FORM:VALUE with a form of {', '.join(_FORMS)}, or a .npy file, got {text!r}{hint}"
     )
+
+
+def extents(text: str) -> tuple[int, ...]:
+    """One to three sizes of a grid, a block or a cluster. Raises `argparse.ArgumentTypeError`."""
+    words = re.split("[,x]", text)
+    if not 1 <= len(words) <= 3 or not all(w.isdecimal() and int(w) for w in words):
+        raise argparse.ArgumentTypeError(
+            f"must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, got {text!r}"
+        )
+    return tuple(map(int, words))
+
+
+def count(text: str) -> int:
+    """A number from 0. Raises `argparse.ArgumentTypeError`."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number from 0, got {text!r}")
+    return int(text)
 
 
 def check_type(number: int, what: Given, param: Param, value: Argument) -> None:
@@ -193,6 +214,17 @@ def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> Array:
 
 
 # -------------------------------------------------------------------------------------------- files
+
+
+def ptx_text(name: str) -> str:
+    """The text of a PTX file, or of standard input. Raises `FileError`."""
+    try:
+        data = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+        return data.decode()
+    except OSError as error:
+        raise FileError(f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"cannot read {name}: it is no text, so it is no PTX") from error
 
 
 def _read(path: Path) -> Array:

@@ -2,6 +2,7 @@
 
 from ptxgen.interpreter.arena import DeviceArena
 from ptxgen.interpreter.launch import run
+from ptxgen.interpreter.policies import PCT
 from ptxgen.interpreter.reports import Counters, MemoryTraffic, Report, Result
 
-__all__ = ["Counters", "DeviceArena", "MemoryTraffic", "Report", "Result", "run"]
+__all__ = ["PCT", "Counters", "DeviceArena", "MemoryTraffic", "Report", "Result", "run"]

@@ -18,7 +18,6 @@ from ptxgen.interpreter.memory import (
     signed_lanes,
     turns,
 )
-from ptxgen.interpreter.race import Access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory, Space
-    from ptxgen.interpreter.race import Conflict, RaceDetector
     from ptxgen.interpreter.traffic import Traffic
+    from ptxgen.interpreter.watch import Watch
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -43,9 +42,8 @@ class MemoryAccess:
     arena: DeviceArena
     shared: SharedMemory
     spaces: dict[str, Space]  # all that are one row of bytes for each thread or for all
-    race: RaceDetector | None
+    watch: Watch | None
     traffic: Traffic | None = None
-    grain: int
     faults: Faults
     selection: Selection
     mask: Lanes | None
@@ -60,9 +58,8 @@ class MemoryAccess:
         plan = self._reach(space, address, total, "read")
         if plan is None:
             return self._load_parts(space, address, type, count)
-        if self.race is not None and plan.watched:
-            access = self._access(plan, address.offset, total)
-            self._judge(self.race.read(access, self.at), access)
+        if self.watch is not None:
+            self.watch.load(self, plan, address.offset, total)
         if self.traffic is not None:
             self.traffic.access(self, plan, address.offset, total, "read")
         assert plan.window is not None
@@ -79,9 +76,8 @@ class MemoryAccess:
             for part in self._parts(space, address, total):
                 self._with_mask(part, lambda: self.store(space, _fresh(address), type, values))
             return
-        if self.race is not None and plan.watched:
-            access = self._access(plan, address.offset, total)
-            self._judge(self.race.write(access, self.at), access)
+        if self.watch is not None:
+            self.watch.store(self, plan, address.offset, type, values)
         if self.traffic is not None:
             self.traffic.access(self, plan, address.offset, total, "write")
         assert plan.window is not None
@@ -108,9 +104,8 @@ class MemoryAccess:
                 )
                 old = np.where(part, got, old)
             return old
-        if self.race is not None and plan.watched:
-            access = self._access(plan, address.offset, type.nbytes)
-            self._judge(self.race.write(access, self.at, atomic=True), access)
+        if self.watch is not None:
+            self.watch.before_atomic(self, plan, address.offset, type.nbytes)
         if self.traffic is not None:
             self.traffic.access(self, plan, address.offset, type.nbytes, _ATOMIC_VERB)
         assert plan.window is not None
@@ -122,6 +117,8 @@ class MemoryAccess:
             before = cells[where]
             old[turn] = before
             cells[where] = update(before, *(x[turn] if np.ndim(x) else x for x in operands))
+        if self.watch is not None:
+            self.watch.after_atomic(self, plan, address.offset, old)
         return old
 
     def positions(self, address: Lanes | Address, nbytes: int) -> Lanes:
@@ -218,7 +215,7 @@ class MemoryAccess:
             self._parts(space, address, total, verb)
             return None
         plan.window, plan.first, plan.last = found.window, found.base, found.end
-        plan.writable = found.writable
+        plan.writable, plan.buffer = found.writable, found
         return self._reach(space, address, total, verb)
 
     def _inside(self, space: str, low: int, high: int) -> tuple[str, int] | None:
@@ -275,33 +272,12 @@ class MemoryAccess:
         """Which threads execute this instruction, bool."""
         return np.ones(self.selection.count, np.bool_) if self.mask is None else self.mask
 
-    def _active_ids(self, mask: Lanes | None) -> Lanes:
+    def active_ids(self, mask: Lanes | None) -> Lanes:
+        """The numbers in the batch of the lanes that are active under a mask."""
         ids = self.selection.ids
         return ids if mask is None else ids[mask]
 
     # ------------------------------------------------------------------------------------- reports
-
-    def _access(self, plan: Plan, offset: int, total: int) -> Access:
-        """What the race detector has to know of an access to shared memory."""
-        if plan.ids is None:
-            plan.ids = self._active_ids(plan.mask)
-            units = plan.index(self.grain)
-            plan.units = units if plan.mask is None else units[plan.mask]
-        assert plan.units is not None
-        low, high = plan.low + offset, plan.high + offset + total
-        return Access(
-            plan.ids,
-            plan.units + low // self.grain,
-            total // self.grain,
-            low // self.grain,
-            high // self.grain,
-        )
-
-    def _judge(self, conflicts: list[Conflict], access: Access) -> None:
-        """Turn what the race detector found into reports."""
-        for c in conflicts:
-            address = c.unit * self.grain % self.shared.stride
-            self.faults.memory(self.at, c, address, int(access.ids[c.position]))
 
     def _where(self, lane: int | None = None) -> str:
         return self.faults.where(self.at, lane)

@@ -9,7 +9,7 @@ import numpy as np
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.race import RaceDetector
+    from ptxgen.interpreter.watch import Watch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,9 +25,9 @@ class Barriers:
     the rest of their warp, as hardware counts warps.
     """
 
-    def __init__(self, ctas: int, width: int, race: RaceDetector | None) -> None:
+    def __init__(self, ctas: int, width: int, watch: Watch | None) -> None:
         self._width = width
-        self._race = race
+        self._watch = watch
         self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier a lane waits at, or -1
         self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction it waits in
         self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier a lane waited at last
@@ -59,8 +59,8 @@ class Barriers:
                 self._votes[ids] = False if votes is None else votes
             return None
         np.add.at(self._passed, (cta, barrier), 1)
-        if self._race is not None:
-            self._race.release(ids, barrier)
+        if self._watch is not None:
+            self._watch.release(ids, barrier)
         return None
 
     def complete(self, exited: Lanes) -> Lanes | None:
@@ -85,8 +85,9 @@ class Barriers:
         ids = np.flatnonzero(free)
         if self._votes is not None:
             self._count_votes(ids, done)
-        if self._race is not None and len(ids):
-            self._race.join(ids, self.at[ids])
+        if self._watch is not None and len(ids):
+            self._watch.sync.barrier(ids, self.since[ids], exited)
+            self._watch.join(ids, self.at[ids])
         self._passed[done] = 0
         self.at[ids] = -1
         return free

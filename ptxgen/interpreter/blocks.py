@@ -38,8 +38,9 @@ class Block:
     """A segment's function, the slots of its inputs and its outputs.
 
     `call` is the call at its end. `parts` are the same segment cut before each instruction that the
-    lanes of a warp execute together, for lanes that are not together; made when first needed. Of
-    such a part, `members` is the membermask, or `member_slot` the register that holds it.
+    lanes of a warp execute together, for lanes that are not together, or before every one, for
+    schedules that change inside a block; made when first needed. Of such a part, `members` is the
+    membermask, or `member_slot` the register that holds it.
     """
 
     segment: Segment
@@ -69,13 +70,16 @@ class Program:
     sources: tuple[str, ...]
 
 
-def compile_program(linked: Linked, *, sanitize: bool = False, stepwise: bool = False) -> Program:
+def compile_program(
+    linked: Linked, *, sanitize: bool = False, stepwise: bool = False, cut_each: bool = False
+) -> Program:
     """The functions of all segments of a kernel and of what it calls.
 
     With `sanitize`, reads of registers that may not have been written are checked. With `stepwise`,
-    no code is generated: each instruction goes by itself, through its row's own function.
+    no code is generated: each instruction goes by itself, through its row's own function. With
+    `cut_each`, the parts of blocks are single instructions.
     """
-    made = _Compiler(linked, sanitize, stepwise)
+    made = _Compiler(linked, sanitize, stepwise, cut_each)
     for routine in linked.routines:
         made.add(routine)
     return made.program()
@@ -84,10 +88,11 @@ def compile_program(linked: Linked, *, sanitize: bool = False, stepwise: bool = 
 class _Compiler:
     """Makes a program, routine after routine."""
 
-    def __init__(self, linked: Linked, sanitize: bool, stepwise: bool) -> None:
+    def __init__(self, linked: Linked, sanitize: bool, stepwise: bool, cut_each: bool) -> None:
         self._linked = linked
         self._sanitize = sanitize
         self._stepwise = stepwise
+        self._cut_each = cut_each
         self._instrs: list[Instr] = []
         self._blocks: list[Block] = []
         self._entries: list[int] = []
@@ -153,7 +158,7 @@ class _Compiler:
         block.together = any(together(step) for step in part.steps)
         if part.steps:
             self._note_members(block, part.steps[0], writer)
-        if block.together:
+        if block.together or (self._cut_each and len(part.steps) > 1):
             block.split = lambda: self._split(part, wanted, routine, suspects)
         return block
 
@@ -167,7 +172,7 @@ class _Compiler:
     def _split(
         self, part: Segment, wanted: set[str], routine: Routine, suspects: frozenset[str]
     ) -> tuple[Block, ...]:
-        parts = split(part)
+        parts = split(part, each=self._cut_each)
         writers = [self._writer(one, routine, suspects) for one in parts]
         made: list[Block] = []
         for one, writer in reversed(list(zip(parts, writers, strict=True))):

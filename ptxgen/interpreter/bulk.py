@@ -11,13 +11,14 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import boxes
 from ptxgen.interpreter.access import MemoryAccess, as_address
+from ptxgen.interpreter.bulk_start import Start, Tell, nothing
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.memory import POISON
 from ptxgen.isa import mbarrier_word
@@ -46,18 +47,7 @@ class _Groups:
 
     current: int | None = None
     closed: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """One lane's part of an instruction that starts copies: for messages that come later."""
-
-    machine: BulkMachine
-    at: int
-    lane: int
-
-    def refuse(self, why: str) -> NoReturn:
-        raise TrapError(f"{self.machine.faults.where(self.at, self.lane)}: {why}")
+    stamps: dict[int, int] = field(default_factory=dict)  # the sanitizers' newest of each key
 
 
 class BulkMachine(MemoryAccess):
@@ -75,15 +65,17 @@ class BulkMachine(MemoryAccess):
     def copy_async_arrive(self, address: Lanes | Address) -> None:
         """Have each thread arrive at an mbarrier once its copies by `copy_async` are complete."""
         positions = self.positions(address, 8)
-        ids = self._active_ids(self.mask)
+        ids = self.active_ids(self.mask)
         for position in np.unique(positions).tolist():
             threads = ids[positions == position]
-            start = _Start(self, self.at, int(threads[0]))
+            start = Start(self, self.at, int(threads[0]))
 
             def land(
-                threads: Lanes = threads, start: _Start = start, position: int = position
+                threads: Lanes = threads, start: Start = start, position: int = position
             ) -> None:
                 self.copies.wait(threads, None)
+                if self.watch is not None:
+                    self.watch.arrived(threads, position)
                 self._change(start, position, mbarrier_word.arrived, len(threads))
 
             self.agents.add(position, land)
@@ -100,13 +92,15 @@ class BulkMachine(MemoryAccess):
         for n, (start, target, bar, size) in enumerate(self._targets(dst, nbytes, mbarrier)):
             self._check_unit(start, int(sources[n]), size, "global")
             for position, counter in self._copies_of(start, target, bar, ctas, n):
+                landed = start.writes(np.array([position]), size, counter)
 
                 def land(
-                    start: _Start = start, position: int = position, counter: int = counter,
-                    source: int = int(sources[n]), size: int = size,
+                    start: Start = start, position: int = position, counter: int = counter,
+                    source: int = int(sources[n]), size: int = size, landed: Tell = landed,
                 ) -> None:  # fmt: skip
                     data = self._global(start, source, size, "read")
                     self.shared.window.data[position : position + size] = data
+                    landed()
                     self._change(start, counter, mbarrier_word.brought, size)
 
                 self._poison(position, size)
@@ -125,10 +119,18 @@ class BulkMachine(MemoryAccess):
             self._check_unit(start, source, size, "shared")
             self._check_end(start, source, size)
 
+            was_read = start.reads(np.array([source]), size, counter)
+            landed = nothing
+            if reduce is None:
+                landed = start.writes(np.array([target]), size, counter)
+
             def land(
-                start: _Start = start, source: int = source, target: int = target,
+                start: Start = start, source: int = source, target: int = target,
                 counter: int = counter, size: int = size,
+                was_read: Tell = was_read, landed: Tell = landed,
             ) -> None:  # fmt: skip
+                was_read()
+                landed()
                 memory = self.shared.window.data
                 _combine(
                     memory[target : target + size], memory[source : source + size], reduce, type
@@ -152,9 +154,13 @@ class BulkMachine(MemoryAccess):
             self._check_unit(start, target, size, "global")
             self._check_end(start, source, size)
 
+            was_read = start.reads(np.array([source]), size)
+
             def land(
-                start: _Start = start, source: int = source, target: int = target, size: int = size
-            ) -> None:
+                start: Start = start, source: int = source, target: int = target,
+                size: int = size, was_read: Tell = was_read,
+            ) -> None:  # fmt: skip
+                was_read()
                 data = self.shared.window.data[source : source + size]
                 _combine(self._global(start, target, size, "write"), data, reduce, type)
 
@@ -180,12 +186,16 @@ class BulkMachine(MemoryAccess):
         ):
             self._check_tile(start, target)
             for position, counter in self._copies_of(start, target, bar, ctas, n):
+                image = self._image(maps[n], position)
+                landed = start.writes(image * _UNIT, _UNIT, counter)
 
                 def land(
-                    start: _Start = start, position: int = position, counter: int = counter,
+                    start: Start = start, image: Lanes = image, counter: int = counter,
                     of: TensorMap = maps[n], corner: tuple[int, ...] = corners[n],
+                    landed: Tell = landed,
                 ) -> None:  # fmt: skip
-                    self._chunks[self._image(of, position)] = self._box(start, of, corner)
+                    self._chunks[image] = self._box(start, of, corner)
+                    landed()
                     self._change(start, counter, mbarrier_word.brought, of.box_bytes)
 
                 self._poison(position, size)
@@ -207,17 +217,21 @@ class BulkMachine(MemoryAccess):
             self._check_tile(start, source)
             self._check_end(start, source, boxes.image_bytes(of))
 
+            image = self._image(of, source)
+            was_read = start.reads(image * _UNIT, _UNIT)
+
             def land(
-                start: _Start = start, of: TensorMap = of, source: int = source,
-                corner: tuple[int, ...] = corners[n],
+                start: Start = start, of: TensorMap = of, image: Lanes = image,
+                corner: tuple[int, ...] = corners[n], was_read: Tell = was_read,
             ) -> None:  # fmt: skip
-                self._store_box(start, of, corner, source, reduce)
+                was_read()
+                self._store_box(start, of, corner, image, reduce)
 
             self.agents.add(self._group_of(start.lane), land)
 
     def bulk_commit(self) -> None:
         """Close the group of bulk copies that each thread started since the last commit."""
-        for lane in self._active_ids(self.mask).tolist():
+        for lane in self.active_ids(self.mask).tolist():
             groups = self._groups.setdefault(lane, _Groups())
             groups.closed.append(self._group_of(lane))
             groups.current = None
@@ -225,11 +239,13 @@ class BulkMachine(MemoryAccess):
     def bulk_wait(self, pending: int) -> None:
         """Wait until at most `pending` bulk groups of each thread are incomplete."""
         done: list[int] = []
-        for lane in self._active_ids(self.mask).tolist():
+        for lane in self.active_ids(self.mask).tolist():
             groups = self._groups.setdefault(lane, _Groups())
             keep = max(len(groups.closed) - pending, 0)
             done += groups.closed[:keep]
             del groups.closed[:keep]
+            if self.watch is not None and done:
+                self.watch.know(lane, max(groups.stamps.pop(key, 0) for key in done[-keep:]))
         self.agents.ask(done)
 
     # ------------------------------------------------------------------------------------ matrices
@@ -252,6 +268,11 @@ class BulkMachine(MemoryAccess):
         index = np.where(active[:, None], address, 0)
         if self.selection.shared_base is not None:
             index = index + np.asarray(self.selection.shared_base)[::WARP, None]
+        if self.watch is not None:
+            warps = np.flatnonzero(active)
+            self.watch.matrices(
+                self.at, self.selection.ids[warps * WARP], index[warps], type.nbytes
+            )
         values: Lanes = self.shared.window.elements(type.dtype, 1, 0)[index // type.nbytes]
         return values
 
@@ -272,17 +293,22 @@ class BulkMachine(MemoryAccess):
             groups.current = next(self._keys)
         return groups.current
 
+    def stamp_group(self, lane: int, stamp: int) -> None:
+        """Keep the sanitizers' stamp of a copy of the open group of a thread."""
+        key = self._group_of(lane)
+        self._groups[lane].stamps[key] = stamp
+
     def _each(self, values: Lanes | Address) -> Lanes:
         """The values of the active lanes."""
         all_lanes = np.broadcast_to(np.asarray(values), self.selection.count)
         return all_lanes if self.mask is None else all_lanes[self.mask]
 
-    def _start(self, n: int) -> _Start:
-        return _Start(self, self.at, int(self._active_ids(self.mask)[n]))
+    def _start(self, n: int) -> Start:
+        return Start(self, self.at, int(self.active_ids(self.mask)[n]))
 
     def _targets(
         self, dst: Lanes, nbytes: Lanes, mbarrier: Lanes, *, active_only: bool = False
-    ) -> list[tuple[_Start, int, int, int]]:
+    ) -> list[tuple[Start, int, int, int]]:
         """For each active lane: itself, the positions of its destination and mbarrier, and the
         bytes that it copies.
         """
@@ -296,7 +322,7 @@ class BulkMachine(MemoryAccess):
         return found
 
     def _copies_of(
-        self, start: _Start, target: int, counter: int, ctas: Lanes | None, n: int
+        self, start: Start, target: int, counter: int, ctas: Lanes | None, n: int
     ) -> list[tuple[int, int]]:
         """The positions of all destinations of a copy, and of their mbarriers."""
         if ctas is None:
@@ -340,14 +366,14 @@ class BulkMachine(MemoryAccess):
         columns = [self._each(c).astype(np.uint32).view(np.int32).tolist() for c in coordinates]
         return list(zip(*columns, strict=True))
 
-    def _check_unit(self, start: _Start, address: int, size: int, space: str) -> None:
+    def _check_unit(self, start: Start, address: int, size: int, space: str) -> None:
         if size % _UNIT or address % _UNIT:
             start.refuse(
                 f"a bulk copy's addresses and size are multiples of {_UNIT} bytes, got "
                 f"{size} bytes and the {space} address {address:#x}"
             )
 
-    def _check_tile(self, start: _Start, position: int) -> None:
+    def _check_tile(self, start: Start, position: int) -> None:
         address = position % self.shared.stride
         if address % _TILE_ALIGN:
             start.refuse(
@@ -355,7 +381,7 @@ class BulkMachine(MemoryAccess):
                 f"got {address:#x}"
             )
 
-    def _check_end(self, start: _Start, position: int, size: int) -> None:
+    def _check_end(self, start: Start, position: int, size: int) -> None:
         address = position % self.shared.stride
         if address + size > self.shared.nbytes:
             start.refuse(
@@ -367,16 +393,20 @@ class BulkMachine(MemoryAccess):
         self.shared.window.data[position : position + size].view(np.uint32)[...] = POISON
 
     def _change(
-        self, start: _Start, position: int, change: Callable[[int, int], int], operand: int
+        self, start: Start, position: int, change: Callable[[int, int], int], operand: int
     ) -> None:
         """Change the mbarrier at a position."""
         words = self.shared.window.elements(_WORD, 1, 0)
+        before = int(words[position // 8])
         try:
-            words[position // 8] = change(int(words[position // 8]), operand)
+            after = change(before, operand)
         except ValueError as error:
             start.refuse(str(error))
+        words[position // 8] = after
+        if self.watch is not None and (before ^ after) >> mbarrier_word.PHASE_BIT:
+            self.watch.objects.phase(np.array([position]))
 
-    def _global(self, start: _Start, address: int, size: int, verb: str) -> Lanes:
+    def _global(self, start: Start, address: int, size: int, verb: str) -> Lanes:
         """Bytes of global memory, in place."""
         found = self.arena.find(address, address + size)
         if found is None or (verb == "write" and not found.writable):
@@ -384,7 +414,7 @@ class BulkMachine(MemoryAccess):
             start.refuse(f"wants to {verb} {size} bytes of global memory at {address:#x}, {why}")
         return found.window.data[address - found.base : address - found.base + size]
 
-    def _box(self, start: _Start, of: TensorMap, corner: tuple[int, ...]) -> Lanes:
+    def _box(self, start: Start, of: TensorMap, corner: tuple[int, ...]) -> Lanes:
         """A box as it is loaded, as 16-byte chunks."""
         box = boxes.empty_box(of)
         part = boxes.part_inside(of, corner)
@@ -407,17 +437,17 @@ class BulkMachine(MemoryAccess):
 
     def _store_box(
         self,
-        start: _Start,
+        start: Start,
         of: TensorMap,
         corner: tuple[int, ...],
-        source: int,
+        image: Lanes,
         reduce: Reduce | None,
     ) -> None:
         part = boxes.part_inside(of, corner)
         if part is None:
             return
-        image = self._chunks[self._image(of, source)].view(f"u{of.type.nbytes}")
-        box = image.reshape(of.box_shape[::-1])[part.inside]
+        chunks = self._chunks[image].view(f"u{of.type.nbytes}")
+        box = chunks.reshape(of.box_shape[::-1])[part.inside]
         data = self._global(start, part.first, part.last - part.first, "write")
         elements = boxes.elements_of(of, part, data, part.first)
         if reduce is None:

@@ -2,29 +2,32 @@
 
 The source is read, and its bounds are checked, when the copy starts; the destination holds poison
 from then until the thread that started the copy has waited for its group. So a missing wait reads
-poison, on every run.
+poison, on every run. With `delays`, some copies are there earlier, those of a thread in order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.interpreter.memory import POISON
-from ptxgen.interpreter.race import Access
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.race import RaceDetector
+    from ptxgen.interpreter.waiting import Delays
+    from ptxgen.interpreter.watch import Watch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+_NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
 class _Copy:
     """What one instruction started: for each lane its number, its open group, its first destination
-    word, its data.
+    word, its data. It is written at `due`, or when it is waited for; `written` says whether it was.
     """
 
     at: int
@@ -32,29 +35,41 @@ class _Copy:
     group: Lanes
     word: Lanes
     data: Lanes  # [lanes, words] uint32
+    due: int = _NEVER
+    written: bool = False
 
     def only(self, chosen: Lanes) -> _Copy:
         return _Copy(
-            self.at, self.ids[chosen], self.group[chosen], self.word[chosen], self.data[chosen]
-        )
+            self.at, self.ids[chosen], self.group[chosen], self.word[chosen], self.data[chosen],
+            self.due, self.written,
+        )  # fmt: skip
 
 
 class AsyncCopies:
     """The copies of a batch of CTAs. `words` is the shared memory of the batch as uint32."""
 
-    def __init__(
-        self, lanes: int, words: Lanes, race: RaceDetector | None, units_per_word: int
-    ) -> None:
+    def __init__(self, lanes: int, words: Lanes, watch: Watch | None) -> None:
         self._words = words
-        self._race = race
-        self._units_per_word = units_per_word
+        self._watch = watch
         self._committed = np.zeros(lanes, np.int64)  # groups closed so far, by lane
         self._copies: list[_Copy] = []
+        self.delays: Delays | None = None  # None: every copy is as late as it may be
 
     def start(self, at: int, ids: Lanes, word: Lanes, data: Lanes) -> None:
         """Instruction `at` copies `data`, `[lanes, words]`, to `word` on."""
         self._words[_each_word(word, data.shape[1])] = POISON
-        self._copies.append(_Copy(at, ids, self._committed[ids], word, data))
+        copy = _Copy(at, ids, self._committed[ids], word, data)
+        self._copies.append(copy)
+        if self.delays is not None:
+            copy.due = self.delays.draw(_NEVER - self.delays.now)
+            self.work()
+
+    def work(self) -> None:
+        """Write what it is time for."""
+        now = -1 if self.delays is None else self.delays.now
+        for n, copy in enumerate(self._copies):
+            if copy.due <= now and not copy.written:
+                self._write_up_to(n)
 
     def commit(self, ids: Lanes) -> None:
         """These lanes close their open group."""
@@ -79,12 +94,26 @@ class AsyncCopies:
                 left.append(copy)
         self._copies = left
 
-    def _land(self, copy: _Copy) -> None:
+    def _write_up_to(self, number: int) -> None:
+        """Write a copy, after those that its threads, and so on, have started before."""
+        ids = self._copies[number].ids
+        wanted = []
+        for copy in self._copies[number::-1]:
+            if not copy.written and np.isin(copy.ids, ids).any():
+                ids = np.union1d(ids, copy.ids)
+                wanted.append(copy)
+        for copy in reversed(wanted):
+            self._write(copy)
+
+    def _write(self, copy: _Copy) -> None:
         self._words[_each_word(copy.word, copy.data.shape[1])] = copy.data
-        if self._race is not None:
-            per_word = self._units_per_word
-            access = Access(copy.ids, copy.word * per_word, copy.data.shape[1] * per_word, 0, 0)
-            self._race.end_copy(access, copy.at)
+        copy.written = True
+
+    def _land(self, copy: _Copy) -> None:
+        if not copy.written:
+            self._write(copy)
+        if self._watch is not None:
+            self._watch.end_copy(copy.at, copy.ids, copy.word, copy.data.shape[1])
 
 
 def _each_word(first: Lanes, count: int) -> Lanes:

@@ -4,12 +4,13 @@ to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptxgen.interpreter.reports import Report, where_from
 
 if TYPE_CHECKING:
+    from ptxgen.interpreter.arena import Buffer
     from ptxgen.interpreter.lanes import Batch
     from ptxgen.interpreter.race import Conflict
     from ptxgen.ir import Instr
@@ -31,6 +32,7 @@ class Faults:
     batch: Batch
     regions: tuple[tuple[str, int, int], ...]
     reports: Reports
+    notes: tuple[str, ...] = ()  # by instruction, the algorithm's note before it
 
     def where(self, at: int, lane: int | None = None) -> str:
         """Instruction `at`, and a lane's thread and CTA if one is given."""
@@ -46,36 +48,73 @@ class Faults:
 
     def register(self, at: int, register: str, lane: int) -> None:
         """Report a register read before it was written."""
-        message = f"{self.where(at, lane)}: undefined: reads {register}, which it has not written"
-        key = "undefined", at, -1
-        if key not in self.reports:
-            thread, cta = lane % self.batch.width, self.batch.cta(lane)
-            instr = where_from(self.instrs[at])
-            self.reports[key] = Report(
-                "undefined", "register", 0, register, cta, (thread,), instr, "", message
-            )
+        why = f"undefined: reads {register}, which it has not written"
+        self._add(_Problem("undefined", at, -1, lane, why, space="register", region=register))
 
-    def memory(self, at: int, conflict: Conflict, address: int, lane: int) -> None:
-        """Report what the race detector found at an address of shared memory."""
+    def memory(
+        self, at: int, conflict: Conflict, space: str, address: int, lane: int, cta: int,
+        buffer: Buffer | None = None,
+    ) -> None:  # fmt: skip
+        """Report what a race detector found at an address: of shared memory of the CTA `cta` of the
+        batch, or of an array in global memory.
+        """
         key = conflict.kind, at, conflict.other
         if key in self.reports:
+            self._again(key)
             return
-        region = self.region(address)
+        region = self.region(address) if buffer is None else buffer.name
         other = where_from(self.instrs[conflict.other]) if conflict.other >= 0 else ""
         inside = f" ({region})" if region else ""
-        message = (
-            f"{self.where(at, lane)}: {conflict.kind}: shared address {address:#x}{inside} "
-            f"{conflict.what}{self._whom(conflict, other)}"
+        where = ""
+        if buffer is None and cta >= 0 and cta != lane // self.batch.width:
+            where = f" of CTA {self.batch.cta(cta * self.batch.width)}"
+        why = (
+            f"{conflict.kind}: {space} address {address:#x}{inside}{where} "
+            f"{conflict.what}{self._whom(conflict, other, lane)}"
         )
-        threads: tuple[int, ...] = (lane % self.batch.width,)
-        if conflict.kind == "race" and conflict.other_thread >= 0:
-            threads = (*threads, conflict.other_thread)
+        met = conflict.other_thread if conflict.kind in ("race", "proxy") else -1
+        self._add(
+            _Problem(conflict.kind, at, conflict.other, lane, why, space, address, region, met)
+        )
+
+    def sync(
+        self, at: int, lane: int, kind: str, why: str, other: int = -1, address: int = -1
+    ) -> None:
+        """Report what an instruction does against the rules, with respect to another one, if
+        `other` is not -1.
+        """
+        region = self.region(address) if address >= 0 else ""
+        inside = f" ({region})" if region else ""
+        at_address = f"shared address {address:#x}{inside}: " if address >= 0 else ""
+        made = f"; it was made by {where_from(self.instrs[other])}" if other >= 0 else ""
+        space = "shared" if address >= 0 else ""
+        why = f"{kind}: {at_address}{why}{made}"
+        self._add(_Problem(kind, at, other, lane, why, space, max(address, 0), region))
+
+    def _again(self, key: tuple[str, int, int]) -> None:
+        self.reports[key] = replace(self.reports[key], count=self.reports[key].count + 1)
+
+    def _add(self, found: _Problem) -> None:
+        key = found.kind, found.at, found.other
+        if key in self.reports:
+            self._again(key)
+            return
+        batch, width = self.batch, self.batch.width
+        threads: tuple[int, ...] = (found.lane % width,)
+        other_cta = None
+        if found.other_lane >= 0:
+            threads = (*threads, found.other_lane % width)
+            if found.other_lane // width != found.lane // width:
+                other_cta = batch.cta(found.other_lane)
+        other = where_from(self.instrs[found.other]) if found.other >= 0 else ""
+        note = self.notes[found.at] if self.notes else ""
         self.reports[key] = Report(
-            conflict.kind, "shared", address, region, self.batch.cta(lane), threads,
-            where_from(self.instrs[at]), other, message,
+            found.kind, found.space, found.address, found.region, batch.cta(found.lane), threads,
+            where_from(self.instrs[found.at]), other,
+            f"{self.where(found.at, found.lane)}: {found.why}", other_cta, note,
         )  # fmt: skip
 
-    def _whom(self, conflict: Conflict, other: str) -> str:
+    def _whom(self, conflict: Conflict, other: str, lane: int) -> str:
         if conflict.kind == "uninitialised":
             return ""
         if conflict.kind == "pending":
@@ -84,4 +123,25 @@ class Faults:
         thread = (
             "several threads" if several else f"thread {self.batch.thread(conflict.other_thread)}"
         )
-        return f" {thread} in {other}; no barrier orders the two"
+        if not several and conflict.other_thread // self.batch.width != lane // self.batch.width:
+            thread += f" of CTA {self.batch.cta(conflict.other_thread)}"
+        lacking = {
+            "race": "no barrier orders the two",
+            "proxy": "no fence.proxy.async lets asynchronous operations see it",
+        }[conflict.kind]
+        return f" {thread} in {other}; {lacking}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What a report is made of: two instructions, by number, and lanes of the batch; -1: none."""
+
+    kind: str
+    at: int
+    other: int
+    lane: int
+    why: str
+    space: str
+    address: int = 0
+    region: str = ""
+    other_lane: int = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,11 +22,12 @@ from ptxgen.interpreter.lanes import WARP, Batch
 from ptxgen.interpreter.linking import CONST_START, LOCAL_START, PARAM_START, link
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
-from ptxgen.interpreter.race import RaceDetector
+from ptxgen.interpreter.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
 from ptxgen.interpreter.reports import Counters, Result
-from ptxgen.interpreter.schedule import Lockstep
+from ptxgen.interpreter.schedule import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
+from ptxgen.interpreter.watch import Watch, notes_of, sanitizers
 from ptxgen.ir import Kernel, Module
 from ptxgen.isa.table import op_of
 from ptxgen.parse import parse
@@ -38,7 +39,6 @@ _MAX_LOCAL_BYTES: Final = 1 << 28  # and its threads' local memory, as far as it
 _RECURSION_BYTES: Final = 1 << 14  # that a thread whose frames move may well need of it
 _MAX_REGISTER_BYTES: Final = 1 << 28  # and the registers; instructions hold as much again
 _MAX_SHARED_BYTES: Final = 1 << 28
-_SCHEDULES: Final = ("lockstep",)
 _SHOWN_REPORTS: Final = 10  # in the message of a TrapError; Result has all
 _PROGRAMS: Final = 16  # kernels whose functions are kept
 
@@ -52,9 +52,9 @@ def run(
     args: Sequence[Argument],
     dynamic_smem: int = 0,
     cluster: Extent = 1,
-    sanitize: bool = False,
+    sanitize: bool | str | Iterable[str] = False,
     profile: bool = False,
-    schedule: str = "lockstep",
+    schedule: Schedule = LOCKSTEP,
     stepwise: bool = False,
     max_instructions: int = MAX_INSTRUCTIONS,
     symbols: Contents | None = None,
@@ -70,23 +70,24 @@ def run(
     gets the address of the first element), a number, which may be an address made by `arena.place`,
     `bytes` for a structure, or a `TensorMap`. `dynamic_smem` is in bytes. `symbols` are values for
     the module's variables in global and constant memory; these are kept from launch to launch if
-    the same `arena` is given. With `sanitize`, races and missing waits in shared memory, reads of
-    memory that was not written and of registers that may not have been written are reported, and if
-    there are any, `TrapError` is raised at the end unless `raise_on_report` is false.
+    the same `arena` is given. `sanitize` is true for all sanitizers, or
+    names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.watch`) or `all`, in
+    a list or with commas. If they report anything, `TrapError` is raised at the end unless
+    `raise_on_report` is false.
     With `profile`, the traffic of shared and global memory is counted. With `stepwise`, each
     instruction runs by itself, through its row's own function: the definition, and several times
     slower. `max_instructions` bounds what one batch of CTAs executes one after another. `progress`
     is called with the CTAs done and their total.
 
+    `schedule` is "lockstep"; a `PCT`, under which warps run in an order drawn from a seed, and
+    asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH" for one.
+
     Raises `LaunchError` for arguments that do not fit before anything runs, `ParseError` for text
     that is not PTX, `ModifierError` and `TypeMismatchError` for instructions that the table lacks,
     `TrapError` when the kernel fails.
     """
-    if schedule not in _SCHEDULES:
-        raise LaunchError(
-            f"schedule must be one of {', '.join(_SCHEDULES)}, got {schedule!r}"
-            f"{did_you_mean(str(schedule), _SCHEDULES)}"
-        )
+    order = schedule_of(schedule)
+    asked = sanitizers(sanitize)
     _check_integer("dynamic_smem", dynamic_smem, 0)
     _check_integer("max_instructions", max_instructions, 1)
     text = ptx_or_module if isinstance(ptx_or_module, str) else None
@@ -95,17 +96,20 @@ def run(
     shape = extents(kernel, grid, block, cluster)
     arena = DeviceArena() if arena is None else arena
     memory = module_memory(module, arena, text)
-    program = _program(module, kernel, dynamic_smem, memory, sanitize, stepwise)
+    cut_each = order is not None
+    program = _program(module, kernel, dynamic_smem, memory, "init" in asked, stepwise, cut_each)
     fill(memory, symbols or {})
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
-    launch = _Launch(program, shape, dynamic_smem, arena, memory, params, max_instructions, traffic)
+    launch = _Launch(
+        program, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
+    )
     total = math.prod(shape[0])
-    size = launch.batch_size(sanitize)
+    size = launch.batch_size(bool(asked))
     with np.errstate(all="ignore"):
         for first in range(0, total, size):
             count = min(size, total - first)
-            launch.run_batch(first, count, sanitize)
+            launch.run_batch(first, count, asked)
             if progress is not None:
                 progress(first + count, total)
     if traffic is not None:
@@ -146,6 +150,7 @@ class _Launch:
     memory: ModuleMemory
     params: np.ndarray[Any, np.dtype[Any]]
     max_instructions: int
+    order: PCT | None
     traffic: Traffic | None
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
@@ -172,7 +177,7 @@ class _Launch:
         ctas = math.prod(cluster)
         return max(min(sizes) // ctas, 1) * ctas
 
-    def run_batch(self, first: int, count: int, sanitize: bool) -> None:
+    def run_batch(self, first: int, count: int, asked: frozenset[str]) -> None:
         """Run `count` CTAs from number `first` on. Raises `TrapError`."""
         program, linked = self.program, self.program.linked
         grid, block, cluster = self.shape
@@ -181,19 +186,25 @@ class _Launch:
             linked.shared_bytes, self.dynamic_smem, cluster,
         )  # fmt: skip
         shared = SharedMemory.poisoned(linked.shared_bytes, batch.ctas)
-        grain = _grain(program) if sanitize else 0
-        race = RaceDetector(batch.ctas, batch.width, shared.stride // grain) if grain else None
         words = shared.window.data.view(np.uint32)
-        copies = AsyncCopies(batch.lanes, words, race, 4 // grain if grain else 1)
-        barriers = Barriers(batch.ctas, batch.width, race)
+        notes = notes_of(linked) if asked else ()
         faults = Faults(
-            linked.kernel.name, program.instrs, batch, linked.regions, self.reports
+            linked.kernel.name, program.instrs, batch, linked.regions, self.reports, notes
         )  # fmt: skip
+        watch = None
+        if asked:
+            grains = _grain(program), _grain(program, "global")
+            watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap)
+            if first == 0:
+                watch.check_text(linked)
+        copies = AsyncCopies(batch.lanes, words, watch)
+        barriers = Barriers(batch.ctas, batch.width, watch)
         machine = LaneMachine(
-            batch, self.arena, self._spaces(batch), shared, copies, barriers, race, grain, faults,
+            batch, self.arena, self._spaces(batch), shared, copies, barriers, watch, faults,
         )  # fmt: skip
         machine.printed, machine.traffic = self.printed, self.traffic
-        schedule = Lockstep(program, machine, self.max_instructions)
+        policy = policy_of(self.order, machine)
+        schedule = Scheduler(program, machine, self.max_instructions, policy)
         try:
             schedule.run()
         except TrapError as error:
@@ -224,14 +235,13 @@ def _all_reports(kernel: str, reports: Reports) -> str:
     return "\n".join([f"kernel {kernel}: the sanitizer reports {count}:", *shown])
 
 
-def _grain(program: Program) -> int:
-    """Bytes of the narrowest access to shared memory, at most 4: what the race detector
-    distinguishes.
-    """
+def _grain(program: Program, space: str = "shared") -> int:
+    """Bytes of the narrowest access to a space, at most 4: what the race detector distinguishes."""
     narrowest = 4
     for instr in program.instrs:
         op = op_of(instr)
-        if op.modifiers.get("space", "shared") == "shared" and any(o.address for o in op.operands):
+        of = op.modifiers.get("space") or space
+        if str(of).partition("::")[0] == space and any(o.address for o in op.operands):
             sizes = [
                 o.type.nbytes for o in op.operands if o.type and not o.address and o.type.bits >= 8
             ]
@@ -239,24 +249,24 @@ def _grain(program: Program) -> int:
     return narrowest
 
 
-_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, bool, bool]
+_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, bool, bool, bool]
 _programs: OrderedDict[_Key, tuple[Module, Program]] = OrderedDict()
 
 
 def _program(
     module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory, sanitize: bool,
-    stepwise: bool,
+    stepwise: bool, cut_each: bool,
 ) -> Program:  # fmt: skip
     """The kernel's functions, kept for the next launch. What is kept holds the kernel and the
     functions, so their ids stay their own.
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())
-    key = id(kernel), functions, addresses, dynamic_smem, sanitize, stepwise
+    key = id(kernel), functions, addresses, dynamic_smem, sanitize, stepwise, cut_each
     found = _programs.get(key)
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
-        made = compile_program(linked, sanitize=sanitize, stepwise=stepwise)
+        made = compile_program(linked, sanitize=sanitize, stepwise=stepwise, cut_each=cut_each)
         found = _programs[key] = module, made
         while len(_programs) > _PROGRAMS:
             _programs.popitem(last=False)

@@ -4,6 +4,7 @@ CTAs.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory
-    from ptxgen.interpreter.race import RaceDetector
+    from ptxgen.interpreter.watch import Watch
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -66,8 +67,7 @@ class LaneMachine(BulkMachine):
         shared: SharedMemory,
         copies: AsyncCopies,
         barriers: Barriers,
-        race: RaceDetector | None,
-        grain: int,
+        watch: Watch | None,
         faults: Faults,
     ) -> None:
         self.batch = batch
@@ -76,11 +76,13 @@ class LaneMachine(BulkMachine):
         self.shared = shared
         self.copies = copies
         self.barriers = barriers
-        self.cluster = ClusterBarrier(batch.lanes, batch.width * batch.cluster_size)
+        self.cluster = ClusterBarrier(
+            batch.lanes, batch.width * batch.cluster_size,
+            None if watch is None else watch.cluster_leave,
+        )  # fmt: skip
         self.waits = MemoryWaits(batch.lanes)
         self.agents = Agents()
-        self.race = race
-        self.grain = grain
+        self.watch = watch
         self.faults = faults
         self.exited: Lanes = ~batch.real()
         self.frame: Lanes | None = None  # where each lane's frame begins, if frames move
@@ -180,22 +182,21 @@ class LaneMachine(BulkMachine):
         data = self._copied(src, nbytes, src_nbytes)
         if self.traffic is not None:
             self.traffic.copy(self, plan, dst.offset, nbytes, src, src_nbytes)
-        ids = self._active_ids(plan.mask)
+        ids = self.active_ids(plan.mask)
         word = plan.index(4) + (plan.low + dst.offset) // 4
         if plan.mask is not None:
             word, data = word[plan.mask], data[plan.mask]
-        if self.race is not None:
-            access = self._access(plan, dst.offset, nbytes)
-            self._judge(self.race.write(access, self.at, pending=True), access)
+        if self.watch is not None:
+            self.watch.copy_async(self, plan, dst.offset, nbytes)
         self.copies.start(self.at, ids, word, data)
 
     def copy_async_commit(self) -> None:
         """Close the group of copies started since the last commit."""
-        self.copies.commit(self._active_ids(self.mask))
+        self.copies.commit(self.active_ids(self.mask))
 
     def copy_async_wait(self, pending: int | None) -> None:
         """Wait until at most `pending` groups are under way; None: all copies, grouped or not."""
-        self.copies.wait(self._active_ids(self.mask), pending)
+        self.copies.wait(self.active_ids(self.mask), pending)
 
     # ------------------------------------------------------------------------------------ addresses
 
@@ -242,9 +243,9 @@ class LaneMachine(BulkMachine):
         return ranks
 
     def fence(self, scope: str) -> None:
-        """Nothing: every access is seen at once by all threads, and only barriers order shared
-        memory.
-        """
+        """Nothing but for the sanitizers: every access is seen at once by all threads."""
+        if self.watch is not None:
+            self.watch.fence(self.active_ids(self.mask), scope)
 
     # --------------------------------------------------------------------------- barriers and waits
 
@@ -254,7 +255,7 @@ class LaneMachine(BulkMachine):
         """Arrive at a CTA barrier, and wait there unless told otherwise; `vote` is what
         `barrier_outcome` combines.
         """
-        ids = self._active_ids(self.mask)
+        ids = self.active_ids(self.mask)
         number = self._for_active(barrier)
         count = np.zeros(len(ids), np.int64) if threads is None else self._for_active(threads)
         for wrong, what in (
@@ -284,11 +285,14 @@ class LaneMachine(BulkMachine):
 
     def cluster_arrive(self) -> None:
         """Arrive at the barrier of the cluster."""
-        self.cluster.arrive(self._active_ids(self.mask))
+        ids = self.active_ids(self.mask)
+        self.cluster.arrive(ids)
+        if self.watch is not None:
+            self.watch.cluster_arrive(self.at, ids)
 
     def cluster_wait(self) -> None:
         """Wait until all threads of the cluster have arrived."""
-        self.cluster.wait(self._active_ids(self.mask), self.at)
+        self.cluster.wait(self.active_ids(self.mask), self.at)
 
     def wait_until(
         self,
@@ -305,8 +309,9 @@ class LaneMachine(BulkMachine):
         cells = plan.index(type.nbytes) + (plan.low + address.offset) // type.nbytes
         view = self.shared.window.elements(type.dtype, 1, 0)
         where = f"{what} of the mbarrier at {plan.low + address.offset:#x}"
+        woken = None if self.watch is None else functools.partial(self.watch.waited, self.at)
         self.waits.add(
-            self.at, self.selection.ids, cells, view, ready, self.active(), where
+            self.at, self.selection.ids, cells, view, ready, self.active(), where, woken
         )  # fmt: skip
 
     def defer(self, action: Callable[[], None], address: Lanes | Address) -> None:
@@ -342,8 +347,8 @@ class LaneMachine(BulkMachine):
         """
         if self.mask is not None or np.ndim(membermask) or int(membermask) != _FULL_WARP:
             self._check_members(membermask)
-        if self.race is not None:
-            self.race.sync_warps(self._active_ids(self.mask))
+        if self.watch is not None:
+            self.watch.warp_sync(self.at, self.active_ids(self.mask))
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
         """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not
@@ -370,7 +375,7 @@ class LaneMachine(BulkMachine):
 
     def trap(self, reason: str) -> None:
         """Stop the kernel. Raises `TrapError`."""
-        raise TrapError(f"{self._where(int(self._active_ids(self.mask)[0]))}: {reason}")
+        raise TrapError(f"{self._where(int(self.active_ids(self.mask)[0]))}: {reason}")
 
     # ---------------------------------------------------------------------------------- inner parts
 

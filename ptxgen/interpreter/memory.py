@@ -16,6 +16,7 @@ from ptxgen.interpreter.arena import Window
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.access import MemoryAccess
+    from ptxgen.interpreter.arena import Buffer
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -45,11 +46,12 @@ class Plan:
     first: int  # addresses that may be accessed: from `first`
     last: int  # to `last - 1`
     writable: bool = True
-    watched: bool = False  # whether the race detector watches: shared memory of the own CTA
+    watched: bool = False  # whether it is shared memory
+    buffer: Buffer | None = None  # the array of global memory that `window` is
     ids: Lanes | None = (
-        None  # the active lanes' numbers in the batch, once the race detector has asked
+        None  # the active lanes' numbers in the batch, once the sanitizers have asked
     )
-    units: Lanes | None = None  # and the units of the detector that `relative` of these lanes is
+    units: Lanes | None = None  # and their units that `relative` of these lanes is
     indices: dict[int, Lanes] = field(default_factory=dict)
     traffic: dict[Any, tuple[int, int, int]] = field(default_factory=dict)  # what accesses cost
 
@@ -167,7 +169,6 @@ def make_plan(machine: MemoryAccess, space: str, lanes: Lanes, mask: Lanes | Non
     watched = space == "shared"
     if watched and int(addresses.max()) >> RANK_SHIFT:
         addresses, ctas = _of_cluster(machine, addresses)
-        watched = False
     low, high = int(addresses.min()), int(addresses.max())
     relative = addresses - low
     spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)

@@ -1,14 +1,12 @@
-"""A happens-before race detector for shared memory, by vector clocks.
+"""A happens-before race detector for shared memory, by the clocks of `ptxgen.interpreter.clocks`.
 
-An agent is a warp of a CTA. `clock[cta, a]` stamps what agent `a` does now; `known[cta, a, b]` is
-the newest stamp of `b` that everything `a` does now comes after. The diagonal is kept one behind
-the clock, so that the same comparison finds conflicts between lanes of one warp. For each unit of
-memory: the stamp of the last write, and of each agent's last read. A copy under way makes its units
-pending, for its own thread too, until that thread has waited for it.
+For each unit of memory: the stamp of the last write, and of the last read of each warp and of its
+twin. A copy under way makes its units pending, for its own thread too, until it has been waited
+for. Stores of the value that is there already, and of one value by several threads, are no race.
 
-Nearly always, all that an access meets is older than the last barrier of its CTA. `floor[cta]` is
-the newest stamp that all agents of a CTA know of all others, so one comparison tells. Reads are
-only logged; they are put into the shadow when a write to the same range of addresses comes before a
+Nearly always, all that an access meets is older than the last barrier of its CTA. The clocks' floor
+is the newest stamp that all warps know of all others, so one comparison tells. Reads are only
+logged; they are put into the shadow when a write to the same range of addresses comes before a
 barrier does.
 """
 
@@ -23,20 +21,30 @@ import numpy as np
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
+    from ptxgen.interpreter.clocks import Clocks
+
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# A stamp of a write: pending << 62 | clock << 32 | instruction << 11 | atomic << 10 | thread in the
-# CTA. 0: never written.
+# A stamp of a write: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of lane
+# in the batch. 0: never written.
 _PENDING: Final = 1 << 62
-_CLOCK: Final = 32
-_INSTR: Final = 11
-_INSTR_MASK: Final = (1 << 21) - 1
-_ATOMIC: Final = 1 << 10
-_THREAD_MASK: Final = (1 << 10) - 1
+_ASYNC: Final = 1 << 61
+_CLOCK: Final = 36
+_CLOCK_MASK: Final = (1 << 25) - 1
+_INSTR: Final = 19
+_INSTR_MASK: Final = (1 << 17) - 1
+_ATOMIC: Final = 1 << 18
+_LANE_MASK: Final = (1 << 18) - 1
 # A stamp of a read: clock << 32 | instruction << 11 | lane in the warp.
-_LANE_MASK: Final = 63
+_READ_CLOCK: Final = 32
+_READ_INSTR: Final = 11
+_READ_LANE: Final = 63
 _SEVERAL: Final = 63  # more than one lane has read with this clock
 _LOG_LIMIT: Final = 4096  # reads that may be logged
+
+_NOTED_LIMIT: Final = 256  # records of where such reads were
+
+Values = Callable[[], "tuple[Lanes, Lanes]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """The first of the problems of one access: `position` in its lanes, the unit, and the other
-    thread and instruction.
+    lane of the batch and instruction.
 
     `other_thread` is -1 where several may be meant, `other` is -1 where there is no other
     instruction.
@@ -75,78 +83,85 @@ class Conflict:
 
 @dataclass(slots=True)
 class _Reads:
-    """Reads with the same clocks: alive until all of these CTAs' floors have reached them."""
+    """Reads with the same clocks: alive until the floors of all of their clusters have reached
+    them.
+    """
 
     version: int
     ids: Lanes
-    ctas: Lanes
-    clock: Lanes  # of all agents, then
+    clusters: Lanes
+    clock: Lanes  # of all warps, then
     entries: list[tuple[Access, int]] = field(default_factory=list)
 
 
 class RaceDetector:
-    """Shadow of the shared memory of all CTAs of a batch.
-
-    `width` is the lanes of a CTA; `units` the units of memory of a CTA, counted through the whole
-    batch. The methods for accesses return what is wrong with them.
+    """Shadow of the shared memory of all CTAs of a batch; `units` are the units of memory of a CTA,
+    counted through the whole batch. The methods for accesses return what is wrong with them.
     """
 
-    def __init__(self, ctas: int, width: int, units: int) -> None:
-        self._width = width
-        self._agents = width // WARP
+    def __init__(self, clocks: Clocks, ctas: int, units: int) -> None:
+        self._clocks = clocks
         self._units = ctas * units
+        agents = clocks.group * (1 + clocks.twins)
         self._written = np.zeros(ctas * units, np.int64)
-        self._read = np.zeros(self._agents * ctas * units, np.int64)  # by agent, then unit
-        self._clock = np.ones((ctas, self._agents), np.int64)
-        self._known = np.zeros((ctas, self._agents, self._agents), np.int64)
-        self._released = np.zeros((ctas, 16, self._agents), np.int64)
-        self._floor = np.zeros(ctas, np.int64)
-        self._version = 0  # of the clocks
+        self._read = np.zeros(agents * ctas * units, np.int64)  # by agent, then unit
         self._logged: list[_Reads] = []
         self._entries = 0
         self._noted: list[_Reads] = []  # already in `_read`; their ranges say where
-        self._ctas_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
+        self._floor = clocks.floor
+        self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def read(self, access: Access, at: int) -> list[Conflict]:
-        """A load by instruction `at`."""
+    def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
+        """A load by instruction `at`; strong ones may race with strong writes."""
         stamps = self._stamps(access)
         found: list[Conflict] = []
         if not stamps.all():
-            found.append(
-                _first("uninitialised", stamps == 0, access, None, "is read before it was written")
-            )
+            found.append(_unwritten(access, stamps, "is read before it was written"))
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
-                access, stamps, atomic=False
+                access, stamps, atomic=strong
             )
-        self._log(access, at)
+        if not strong:
+            self._log(access, at)
         return found
 
+    def visit(self, access: Access, at: int) -> list[Conflict]:
+        """An operation on an mbarrier, which must come after the one that made it, and before what
+        uses its memory for something else.
+        """
+        stamps = self._stamps(access)
+        self._log(access, at)
+        if self._all_old(access, stamps):
+            return []
+        return self._unordered_writes(access, stamps, atomic=True)
+
     def write(
-        self, access: Access, at: int, *, atomic: bool = False, pending: bool = False
-    ) -> list[Conflict]:
-        """A store, an atomic update or, if `pending`, the start of a copy by instruction `at`."""
+        self, access: Access, at: int, *, atomic: bool = False, pending: bool = False,
+        strong: bool = False, values: Values | None = None,
+    ) -> list[Conflict]:  # fmt: skip
+        """A store, an atomic update or, if `pending`, the start of a copy by instruction `at`.
+        `values` gives what is stored and what is there, `[lanes, width]`.
+        """
         stamps = self._stamps(access)
         found: list[Conflict] = []
         if atomic and not stamps.all():
-            found.append(
-                _first(
-                    "uninitialised", stamps == 0, access, None, "is updated before it was written"
-                )
-            )
+            found.append(_unwritten(access, stamps, "is updated before it was written"))
+        strong = atomic or strong
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
-                access, stamps, atomic=atomic
+                access, stamps, atomic=strong, values=values
             )
         found += self._unordered_reads(access)
         mine = (
-            self._stamp(access.ids, at) | (_ATOMIC if atomic else 0) | (_PENDING if pending else 0)
+            self._stamp(access.ids, at) | (_ATOMIC if strong else 0) | (_PENDING if pending else 0)
         )
         self._put(access, mine)
         last = self._stamps(access)
         twice = last != mine[:, None]
-        if not atomic and twice.any():
-            found.append(_first("race", twice, access, last, "is written at the same time by"))
+        if not strong and twice.any():
+            twice = differing(access, twice, values)
+            if twice.any():
+                found.append(_first("race", twice, access, last, "is written at the same time by"))
         return found
 
     def end_copy(self, access: Access, at: int) -> None:
@@ -155,64 +170,91 @@ class RaceDetector:
         """
         self._put(access, self._stamp(access.ids, at))
 
-    def release(self, ids: Lanes, barrier: Lanes) -> None:
-        """Lanes arrive at a barrier without waiting: those that wait there will know what these did
-        so far.
-        """
-        cta, agent, barrier = self._warps(ids, barrier)
-        known = self._known[cta, agent]
-        known[np.arange(len(cta)), agent] = self._clock[cta, agent]
-        np.maximum.at(self._released, (cta, barrier), known)
-        self._tick(cta, agent)
+    # ---------------------------------------------------------------------- asynchronous operations
 
-    def join(self, ids: Lanes, barrier: Lanes) -> None:
-        """A barrier lets these lanes go; each knows what all of its CTA that arrived there had
-        done.
-        """
-        self.release(ids, barrier)
-        cta, agent, barrier = self._warps(ids, barrier)
-        merged = np.maximum(self._known[cta, agent], self._released[cta, barrier])
-        merged[np.arange(len(cta)), agent] = self._clock[cta, agent] - 1
-        self._known[cta, agent] = merged
-        self._released[cta, barrier] = 0
-        self._floor = self._known.min(axis=(1, 2))
-        self._drop(self._over)
-        self._noted = [r for r in self._noted if not self._over(r)]
+    def start_copy(self, access: Access, at: int, stamp: int) -> list[Conflict]:
+        """A lane has its warp's twin write, for which `stamp` stands, until `land`."""
+        stamps = self._stamps(access)
+        found = self._pending(access, stamps) or self._unordered_writes(
+            access, stamps, atomic=False
+        )
+        found = found or self._unordered_reads(access) or self._hidden(access, stamps)
+        lanes = access.ids
+        self._put(access, _PENDING | _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | lanes)
+        return found
 
-    def sync_warps(self, ids: Lanes) -> None:
-        """The lanes of each of these warps have waited for each other."""
-        cta, agent, _ = self._warps(ids, np.zeros(len(ids), np.int64))
-        self._tick(cta, agent)
-        self._known[cta, agent, agent] = self._clock[cta, agent] - 1
+    def land(self, access: Access) -> None:
+        """What `start_copy` began has been written."""
+        for n in range(access.width):
+            self._written[access.first + n] &= ~_PENDING
+
+    def start_read(
+        self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False
+    ) -> list[Conflict]:
+        """Lanes have the twins of their warps read, until somebody has waited for these stamps;
+        `by_warp` if the whole warp asks for it.
+        """
+        stamps = self._stamps(access)
+        found: list[Conflict] = []
+        if not stamps.all():
+            found.append(_unwritten(access, stamps, "is read before it was written"))
+        found += (
+            self._pending(access, stamps)
+            or self._unordered_writes(access, stamps, atomic=False, by_warp=by_warp)
+            or self._hidden(access, stamps)
+        )
+        agent = self._clocks.column(access.ids, True)
+        mine = (stamp << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
+        self._read[access.units() + (agent * self._units)[:, None]] = mine[:, None]
+        clusters = self._clusters(access.ids)
+        self._noted.append(
+            _Reads(-1, access.ids, clusters, np.full_like(self._clocks.clock, 1 << 40),
+                   [(access, at)])
+        )  # fmt: skip
+        self._forget_noted()
+        return found
+
+    def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
+        """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
+        if int(stamps.min()) >= _ASYNC:
+            return []
+        clocks = self._clocks
+        column = 2 * clocks.group + clocks.column(stamps & _LANE_MASK, False)
+        shown = clocks.known[(access.ids // WARP)[:, None], column]
+        wrong = (((stamps >> _CLOCK) & _CLOCK_MASK) > shown) & (stamps < _ASYNC) & (stamps > 0)
+        if not wrong.any():
+            return []
+        return [_first("proxy", wrong, access, stamps, "was written by")]
 
     # --------------------------------------------------------------------------------------- clocks
 
-    def _warps(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes, Lanes]:
-        """CTA, agent and barrier, once for each warp and barrier."""
-        keys = ids // WARP * 16 + barrier
-        # Lanes are in rising order, so neighbours that are equal are all; a warp met twice does no
-        # harm.
-        keys = keys[np.flatnonzero(np.diff(keys, prepend=-1))]
-        warp = keys // 16
-        return warp // self._agents, warp % self._agents, keys % 16
-
-    def _tick(self, cta: Lanes, agent: Lanes) -> None:
-        self._version += 1
-        # Assignment, not addition in place: an agent at two barriers at once ticks once.
-        self._clock[cta, agent] = self._clock[cta, agent] + 1
-
     def _over(self, reads: _Reads) -> bool:
-        return bool((self._floor[reads.ctas] >= reads.clock[reads.ctas].max(axis=1)).all())
+        if reads.version < 0:
+            return False
+        clock = reads.clock.reshape(-1, self._clocks.group)[reads.clusters].max(axis=1)
+        return bool((self._floor[reads.clusters] >= clock).all())
 
-    def _ctas(self, ids: Lanes) -> Lanes:
-        if self._ctas_of[0] is not ids:
-            self._ctas_of = ids, np.unique(ids // self._width)
-        return self._ctas_of[1]
+    def _refresh(self) -> None:
+        """Forget reads that all warps know of."""
+        if self._floor is not self._clocks.floor:
+            self._floor = self._clocks.floor
+            self._drop(self._over)
+            self._noted = [r for r in self._noted if not self._over(r)]
+
+    def _forget_noted(self) -> None:
+        # Where reads lie in detail is only asked to save time.
+        if len(self._noted) > _NOTED_LIMIT:
+            whole = Access(np.empty(0, np.int64), np.empty(0, np.int64), 1, 0, self._units)
+            last = self._noted[-1]
+            self._noted = [_Reads(-1, last.ids, last.clusters, last.clock, [(whole, 0)])]
+
+    def _clusters(self, ids: Lanes) -> Lanes:
+        if self._clusters_of[0] is not ids:
+            self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
+        return self._clusters_of[1]
 
     def _stamp(self, ids: Lanes, at: int) -> Lanes:
-        thread = ids % self._width
-        clock = self._clock.reshape(-1)[ids // WARP]
-        stamp: Lanes = (clock << _CLOCK) | (at << _INSTR) | thread
+        stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
         return stamp
 
     # --------------------------------------------------------------------------------------- writes
@@ -229,7 +271,8 @@ class RaceDetector:
             self._written[access.first + n] = stamp
 
     def _all_old(self, access: Access, stamps: Lanes) -> bool:
-        oldest = int(self._floor[self._ctas(access.ids)].min())
+        self._refresh()
+        oldest = int(self._floor[self._clusters(access.ids)].min())
         return int(stamps.max()) < (oldest + 1) << _CLOCK
 
     def _pending(self, access: Access, stamps: Lanes) -> list[Conflict]:
@@ -238,23 +281,32 @@ class RaceDetector:
             return []
         return [_first("pending", wrong, access, stamps, "may still be written by the copy")]
 
-    def _unordered_writes(self, access: Access, stamps: Lanes, *, atomic: bool) -> list[Conflict]:
-        thread = access.ids % self._width
-        writer = stamps & _THREAD_MASK
-        known = self._known[
-            (access.ids // self._width)[:, None], (thread // WARP)[:, None], writer // WARP
-        ]
-        wrong = ((stamps >> _CLOCK) > known) & (writer != thread[:, None])
+    def _unordered_writes(
+        self, access: Access, stamps: Lanes, *, atomic: bool, by_warp: bool = False,
+        values: Values | None = None,
+    ) -> list[Conflict]:  # fmt: skip
+        clocks = self._clocks
+        writer = stamps & _LANE_MASK
+        twin = (stamps & _ASYNC) != 0
+        warp = (access.ids // WARP)[:, None]
+        known = clocks.known[warp, clocks.column(writer, twin)]
+        same = writer // WARP == warp if by_warp else writer == access.ids[:, None]
+        wrong = (((stamps >> _CLOCK) & _CLOCK_MASK) > known) & (twin | ~same)
         if atomic:
             wrong &= (stamps & _ATOMIC) == 0
+        if values is not None and wrong.any():
+            given, there = values()
+            wrong &= given != there
         return [_first("race", wrong, access, stamps, "was written by")] if wrong.any() else []
 
     # ---------------------------------------------------------------------------------------- reads
 
     def _log(self, access: Access, at: int) -> None:
+        clocks = self._clocks
         last = self._logged[-1] if self._logged else None
-        if last is None or last.version != self._version or last.ids is not access.ids:
-            last = _Reads(self._version, access.ids, self._ctas(access.ids), self._clock.copy())
+        if last is None or last.version != clocks.version or last.ids is not access.ids:
+            clusters = self._clusters(access.ids)
+            last = _Reads(clocks.version, access.ids, clusters, clocks.clock.copy())
             self._logged.append(last)
         last.entries.append((access, at))
         self._entries += 1
@@ -269,7 +321,7 @@ class RaceDetector:
                 continue
             for access, at in met:
                 self._note_read(access, at, reads.clock)
-            self._noted.append(_Reads(reads.version, reads.ids, reads.ctas, reads.clock, met))
+            self._noted.append(_Reads(reads.version, reads.ids, reads.clusters, reads.clock, met))
             reads.entries = [
                 (a, at) for a, at in reads.entries if not (a.low < high and low < a.high)
             ]
@@ -280,44 +332,65 @@ class RaceDetector:
         self._entries = sum(len(r.entries) for r in self._logged)
 
     def _note_read(self, access: Access, at: int, clock: Lanes) -> None:
-        thread = access.ids % self._width
-        units = access.units() + (thread // WARP * self._units)[:, None]
+        agent = self._clocks.column(access.ids, False)
+        units = access.units() + (agent * self._units)[:, None]
         mine = (
-            (clock.reshape(-1)[access.ids // WARP] << _CLOCK) | (at << _INSTR) | (thread % WARP)
+            (clock[access.ids // WARP] << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
         )[:, None]
         before = self._read[units]
-        others = ((before >> _CLOCK) == (mine >> _CLOCK)) & (
-            (before & _LANE_MASK) != (mine & _LANE_MASK)
+        others = ((before >> _READ_CLOCK) == (mine >> _READ_CLOCK)) & (
+            (before & _READ_LANE) != (mine & _READ_LANE)
         )
         stamps = np.where(others, mine | _SEVERAL, mine)
         # Reads of other ranges may have been noted out of turn: the newest stays.
-        stamps = np.where((before >> _CLOCK) > (mine >> _CLOCK), before, stamps)
+        stamps = np.where((before >> _READ_CLOCK) > (mine >> _READ_CLOCK), before, stamps)
         self._read[units] = stamps
         several = self._read[units] != stamps
         if several.any():
             self._read[units[several]] |= _SEVERAL
 
     def _unordered_reads(self, access: Access) -> list[Conflict]:
+        self._refresh()
         self._note(access.low, access.high)
         if not any(
             a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries
         ):
             return []
-        thread = access.ids % self._width
-        agents = np.arange(self._agents)
+        clocks = self._clocks
+        agents = np.arange(clocks.group * (1 + clocks.twins))
         stamps = self._read[access.units()[:, :, None] + agents * self._units]
-        own = agents == (thread // WARP)[:, None, None]
-        same = own & ((stamps & _LANE_MASK) == (thread % WARP)[:, None, None])
-        known = self._known[access.ids // self._width, thread // WARP][:, None, :]
-        wrong = ((stamps >> _CLOCK) > known) & ~same
+        own = agents == clocks.column(access.ids, False)[:, None, None]
+        same = own & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
+        known = clocks.known[access.ids // WARP, : len(agents)][:, None, :]
+        wrong = ((stamps >> _READ_CLOCK) > known) & ~same
         if not wrong.any():
             return []
         row, column, reader = (int(i[0]) for i in np.nonzero(wrong))
         stamp = int(stamps[row, column, reader])
-        lane = stamp & _LANE_MASK
-        other = -1 if lane == _SEVERAL else reader * WARP + lane
+        lane = stamp & _READ_LANE
+        warp = int(access.ids[row]) // WARP // clocks.group * clocks.group + reader % clocks.group
+        other = -1 if lane == _SEVERAL else warp * WARP + lane
         unit = int(access.first[row]) + column
-        return [Conflict("race", row, unit, (stamp >> _INSTR) & _INSTR_MASK, other, "was read by")]
+        at = (stamp >> _READ_INSTR) & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)
+        return [Conflict("race", row, unit, at, other, "was read by")]
+
+
+def differing(access: Access, twice: Lanes, values: Values | None) -> Lanes:
+    """Which of the units that several lanes write get different values from them."""
+    if values is None:
+        return twice
+    given, _ = values()
+    units = access.units()
+    met = np.isin(units, units[twice])
+    order = np.argsort(units[met], kind="stable")
+    sorted_units, sorted_values = units[met][order], given[met][order]
+    differs = (sorted_units[1:] == sorted_units[:-1]) & (sorted_values[1:] != sorted_values[:-1])
+    wrong: Lanes = twice & np.isin(units, sorted_units[1:][differs])
+    return wrong
+
+
+def _unwritten(access: Access, stamps: Lanes, what: str) -> Conflict:
+    return _first("uninitialised", stamps == 0, access, None, what)
 
 
 def _first(kind: str, wrong: Lanes, access: Access, stamps: Lanes | None, what: str) -> Conflict:
@@ -326,4 +399,4 @@ def _first(kind: str, wrong: Lanes, access: Access, stamps: Lanes | None, what: 
     if stamps is None:
         return Conflict(kind, row, unit, -1, -1, what)
     stamp = int(stamps[row, column])
-    return Conflict(kind, row, unit, (stamp >> _INSTR) & _INSTR_MASK, stamp & _THREAD_MASK, what)
+    return Conflict(kind, row, unit, (stamp >> _INSTR) & _INSTR_MASK, stamp & _LANE_MASK, what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +18,19 @@ from ptxgen.text import render_instr
 class Report:
     """One thing that a sanitizer found; the same pair of instructions is reported once.
 
-    `kind` is `race` (two threads, not ordered by a barrier, at least one of them writes), `pending`
-    (an access to bytes that `cp.async` may still be copying), `uninitialised` (shared memory read
-    before it was written) or `undefined` (a register read before it was written). `address` is in
-    bytes from the start of the CTA's shared memory; `threads` are numbers within the CTA, x
-    fastest: the one that met the problem and, if there is one, the other; `cta` is the CTA's place
-    in the grid.
+    `kind` is `race` (two threads that nothing orders, at least one of them writes), `pending` (an
+    access to bytes that an asynchronous copy may still be writing), `uninitialised` (shared memory
+    or memory from `malloc` read before it was written), `undefined` (a register read before it was
+    written), `sync` (a barrier or an asynchronous operation used against its rules), `proxy` (an
+    asynchronous operation on what an ordinary one wrote, without `fence.proxy.async`) or `bounds`
+    (an access from one variable of shared memory into another).
+
+    `address` is in bytes, in shared memory from the start of the CTA's; `region` is the variable or
+    the array there, or the register. `threads` are numbers within the CTA, x fastest: the one that
+    met the problem and, if there is one, the other; `cta` is the CTA's place in the grid, and
+    `other_cta` that of the other thread if it is in another one. `note` is the last note of the
+    algorithm before the instruction, in kernels that have notes; `count` says how many accesses of
+    many threads at once met the problem.
     """
 
     kind: str
@@ -35,9 +42,16 @@ class Report:
     instr: str
     other: str
     message: str
+    other_cta: tuple[int, int, int] | None = None
+    note: str = ""
+    count: int = field(default=1, compare=False)
 
     def __str__(self) -> str:
         return self.message
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as what `json.dumps` takes."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

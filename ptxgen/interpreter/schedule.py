@@ -1,10 +1,9 @@
-"""Which lanes run next: the lockstep schedule, waiting, and what stops a batch of CTAs.
+"""What lanes do where a policy lets them run, waiting, and what stops a batch of CTAs.
 
-Of all segments that lanes have come to, the one that comes first in the program's order runs next,
-with all lanes that wait for it; so lanes that parted meet again where their paths do. Lockstep is
-one of the orders that a GPU may take; the race detector, not the schedule, finds what other orders
-would break. Lanes that have waited for long come first for a while, so that threads which spin
-until others have done something do not spin for ever.
+Lanes that have come to the same place wait there together, so those that parted meet again where
+their paths do. Which of them run next is for a `Policy`; in lockstep it is those that come first in
+the program's order. That is one of the orders that a GPU may take; the race detector, not the
+schedule, finds what all others would break.
 
 Where only some lanes of a warp come to an instruction that a warp executes together, they wait for
 the others that its membermask names.
@@ -26,22 +25,23 @@ from ptxgen.isa.special import SPECIALS
 if TYPE_CHECKING:
     from ptxgen.interpreter.blocks import Block, Program
     from ptxgen.interpreter.machine import LaneMachine
+    from ptxgen.interpreter.policies import Place, Policy, Ready
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Place = tuple[int, int]  # a block, and which of its parts
-
 _NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
-_PATIENCE: Final = 20_000  # instructions that lanes wait before they come first
 _FULL_WARP: Final = 0xFFFFFFFF
 
 
-class Lockstep:
+class Scheduler:
     """Runs one batch of CTAs to its end."""
 
-    def __init__(self, program: Program, machine: LaneMachine, max_instructions: int) -> None:
+    def __init__(
+        self, program: Program, machine: LaneMachine, max_instructions: int, policy: Policy
+    ) -> None:
         self._program = program
         self._machine = machine
+        self._policy = policy
         self._limit = max_instructions
         batch = machine.batch
         self._registers: list[Lanes] = [machine.undefined(dtype) for dtype in program.dtypes]
@@ -49,12 +49,9 @@ class Lockstep:
             slot = program.slots[name]
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
         self._calls = Calls(program, machine, self._registers)
-        # By place: the lanes that have come to it, and when the first of them did.
-        self._ready: dict[Place, Selection] = {}
-        self._since: dict[Place, int] = {}
+        self._ready: Ready = {}
         # Lanes that wait for others of their warp.
         self._parked: dict[Place, Lanes] = {}
-        self._late_until = 0  # until then, the last place comes first
         self._resume = np.zeros(batch.lanes, np.int64)  # the block with which waiting lanes go on
         self._runs: list[list[int]] = [[0, 0, 0] for _ in program.blocks]  # times, warps, threads
         self._part_runs: dict[Place, list[int]] = {}
@@ -62,22 +59,20 @@ class Lockstep:
     def run(self) -> None:
         """Run until all threads have ended. Raises `TrapError`."""
         self._go(self._program.entries[-1], Selection(self._machine.batch, ~self._machine.exited))
+        choose, machine = self._policy.next, self._machine
         while True:
             while self._ready:
-                place = self._next()
-                del self._since[place]
-                self._execute(place, self._ready.pop(place))
-                if self._machine.waits.some:
+                self._execute(*choose(self._ready, machine.cycles))
+                if machine.waits.some:
                     self._wake()
             self._wake()
-            if self._ready:
+            if machine.watch is not None and not self._ready and bool(machine.exited.all()):
+                machine.watch.sync.over = True
+            if self._ready or machine.agents.finish():
                 continue
-            if self._machine.agents.finish():
-                self._wake()
-            elif not self._waiting().any() and not self._parked:
-                return
-            if not self._ready and (self._waiting().any() or self._parked):
+            if self._waiting().any() or self._parked:
                 raise TrapError(self._deadlock())
+            return
 
     def count(self, counters: Counters) -> None:
         """Add what was executed."""
@@ -92,18 +87,7 @@ class Lockstep:
             for step in steps if warps else ():
                 counters.by_opcode[step.instr.opcode] += warps
 
-    # --------------------------------------------------------------------------------------- choice
-
-    def _next(self) -> Place:
-        if len(self._ready) == 1:
-            return next(iter(self._ready))
-        now = self._machine.cycles
-        if now < self._late_until:
-            return max(self._ready)
-        if now - min(self._since.values()) > _PATIENCE:
-            self._late_until = now + _PATIENCE
-            self._since = dict.fromkeys(self._since, now)
-        return min(self._ready)
+    # --------------------------------------------------------------------------------------- places
 
     def _go(self, number: int, selection: Selection, part: int = 0) -> None:
         """These lanes have come to a block, or to the kernel's end."""
@@ -122,7 +106,7 @@ class Lockstep:
         if mask is not None:
             selection = Selection(self._machine.batch, selection.full_mask() | mask)
         self._ready[place] = selection
-        self._since.setdefault(place, self._machine.cycles)
+        self._policy.came(place, self._machine.cycles)
 
     def _go_mask(self, number: int, mask: Lanes, part: int = 0) -> None:
         if mask.any():
@@ -137,7 +121,12 @@ class Lockstep:
     def _execute(self, place: Place, selection: Selection) -> None:
         number, part = place
         block = self._program.blocks[number]
-        if block.together and (part or not self._warps_are_whole(selection)):
+        ends_at = self._machine.cycles + len(block.segment.steps)
+        if (
+            part
+            or (block.together and not self._warps_are_whole(selection))
+            or (block.split is not None and ends_at > self._policy.change)
+        ):
             self._execute_part(place, block, selection)
             return
         self._charge(block, self._runs[number], selection)
@@ -154,8 +143,8 @@ class Lockstep:
         if one.together:
             here = self._met(one, selection)
             left = selection.full_mask() & ~here
-            if left.any():
-                self._parked[place] = left
+            if left.any():  # beside those that another choice of lanes has left
+                self._parked[place] = left | self._parked.get(place, False)
             if not here.any():
                 return
             selection = Selection(self._machine.batch, here)

@@ -151,9 +151,11 @@ def _cut(steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:
     return [*parts, tuple(part)]
 
 
-def split(segment: Segment) -> list[Segment]:
-    """A segment cut before each instruction that the lanes of a warp execute together."""
-    cuts = [n for n, step in enumerate(segment.steps) if n and together(step)]
+def split(segment: Segment, *, each: bool = False) -> list[Segment]:
+    """A segment cut before each instruction that the lanes of a warp execute together; with `each`,
+    before every instruction.
+    """
+    cuts = [n for n, step in enumerate(segment.steps) if n and (each or together(step))]
     bounds = [0, *cuts, len(segment.steps)]
     parts = [Segment(segment.steps[a:b], routine=segment.routine) for a, b in pairwise(bounds)]
     last = parts[-1]

@@ -13,7 +13,10 @@ import numpy as np
 if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+Woken = Callable[["Lanes", "Lanes"], None]
+
 _NEVER: Final = np.iinfo(np.int64).max
+_LATE: Final = 2048  # instructions; copies that are polled for have to come some time
 
 
 @dataclass(slots=True)
@@ -30,6 +33,12 @@ class _Wait:
     ready: Callable[[Lanes], Lanes]
     left: Lanes
     what: str
+    woken: Woken | None
+
+    def wake(self, now: Lanes) -> None:
+        """The wait of these of the lanes is over."""
+        if self.woken is not None and now.any():
+            self.woken(self.ids[now], self.cells[now] * self.view.itemsize)
 
 
 class MemoryWaits:
@@ -44,14 +53,18 @@ class MemoryWaits:
 
     def add(
         self, at: int, ids: Lanes, cells: Lanes, view: Lanes,
-        ready: Callable[[Lanes], Lanes], active: Lanes, what: str,
+        ready: Callable[[Lanes], Lanes], active: Lanes, what: str, woken: Woken | None = None,
     ) -> None:  # fmt: skip
-        """Make the active lanes wait whose cell is not ready."""
+        """Make the active lanes wait whose cell is not ready. `woken` is called with lanes whose
+        wait is over, and the bytes of shared memory that they waited for.
+        """
         left = active & ~np.broadcast_to(ready(view[cells]), active.shape)
+        wait = _Wait(ids, cells, view, ready, left, what, woken)
+        wait.wake(active & ~left)
         if left.any():
             self.waiting[ids[left]] = True
             self.since[ids[left]] = at
-            self._waits.append(_Wait(ids, cells, view, ready, left, what))
+            self._waits.append(wait)
 
     def complete(self, exited: Lanes) -> Lanes | None:
         """Lanes, as a mask, whose wait is over; None if there are none."""
@@ -62,6 +75,7 @@ class MemoryWaits:
             if now.any():
                 free = np.zeros_like(self.waiting) if free is None else free
                 free[wait.ids[now]] = True
+                wait.wake(now)
                 wait.left = wait.left & ~now
         if free is not None:
             self.waiting &= ~free
@@ -91,10 +105,13 @@ class MemoryWaits:
 
 
 class ClusterBarrier:
-    """The barriers of a batch's clusters, each with `lanes` lanes."""
+    """The barriers of a batch's clusters; `left` is called with lanes that they let go."""
 
-    def __init__(self, lanes: int, lanes_of_cluster: int) -> None:
+    def __init__(
+        self, lanes: int, lanes_of_cluster: int, left: Callable[[Lanes], None] | None = None
+    ) -> None:
         self._size = lanes_of_cluster
+        self._left = left
         self._arrivals: Lanes = np.zeros(lanes, np.int64)
         self.waiting: Lanes = np.zeros(lanes, np.bool_)
         self.since: Lanes = np.zeros(lanes, np.int64)
@@ -119,6 +136,8 @@ class ClusterBarrier:
         if not free.any():
             return None
         self.waiting &= ~free
+        if self._left is not None:
+            self._left(np.flatnonzero(free))
         return free
 
     def describe(self, lane: int) -> str:
@@ -155,3 +174,66 @@ class Agents:
     def finish(self) -> bool:
         """Do everything; whether there was anything."""
         return self.ask([position for position, _ in self._actions])
+
+
+class Delays:
+    """When asynchronous agents do what they were asked for: a third each at once, some time later,
+    and as late as possible. `now` counts the instructions of the batch.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.now = 0
+        self._rng = rng
+
+    def draw(self, latest: int) -> int:
+        """When the next action is to be done, `latest` instructions from now at most."""
+        kind = int(self._rng.integers(3))
+        if kind == 1:  # few instructions as likely as many
+            return self.now + int(2 ** self._rng.uniform(0, np.log2(min(latest, _LATE))))
+        return self.now if kind == 0 else self.now + latest
+
+    def pick(self, count: int) -> int:
+        """One of so many."""
+        return int(self._rng.integers(count))
+
+
+class LateAgents(Agents):
+    """Agents that take the time that `delays` says, whoever asks; only threads that wait for a
+    bulk group of theirs (those have negative numbers for a place) get what they ask for.
+    """
+
+    def __init__(self, delays: Delays) -> None:
+        super().__init__()
+        self._delays = delays
+        self._due: list[int] = []  # of each action
+
+    def add(self, position: int, action: Callable[[], None]) -> None:
+        """Have `action` done at the time drawn for it."""
+        due = self._delays.draw(_LATE)
+        if due <= self._delays.now:
+            action()
+            return
+        self._actions.append((position, action))
+        self._due.append(due)
+
+    def ask(self, positions: Iterable[int]) -> bool:
+        """Do what belongs to these bulk groups; whether there was anything."""
+        wanted = {position for position in positions if position < 0}
+        return self._do([n for n, entry in enumerate(self._actions) if entry[0] in wanted])
+
+    def work(self) -> None:
+        """Do what it is time for."""
+        if self._due:
+            self._do([n for n, due in enumerate(self._due) if due <= self._delays.now])
+
+    def finish(self) -> bool:
+        """Do any one action, as nothing else can run; whether there was one."""
+        return bool(self._actions) and self._do([self._delays.pick(len(self._actions))])
+
+    def _do(self, numbers: list[int]) -> bool:
+        chosen = [self._actions[n][1] for n in numbers]
+        for n in reversed(numbers):
+            del self._actions[n], self._due[n]
+        for action in chosen:
+            action()
+        return bool(chosen)

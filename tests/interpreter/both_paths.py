@@ -21,8 +21,9 @@ def run_both_ways(
     ptx: Any, entry: str | None = None, *, args: Sequence[Any], arena: DeviceArena | None = None,
     **how: Any,
 ) -> Result:  # fmt: skip
-    """As `run`, which it calls twice."""
-    kept = [x for x in _memory(args, arena) if x.flags.writeable]
+    """As `run` with all sanitizers, which it calls twice."""
+    how.setdefault("sanitize", "all")
+    kept = [x for x in memory_of(args, arena) if x.flags.writeable]
     before = [x.copy() for x in kept]
     arena = DeviceArena() if arena is None else arena
     twin = copy.copy(arena)  # of the same memory, but a new module gets variables of its own
@@ -60,7 +61,7 @@ def _outcome(*args: Any, **how: Any) -> Result | TrapError:
         return error
 
 
-def _memory(args: Iterable[Any], arena: DeviceArena | None) -> list[Array]:
+def memory_of(args: Iterable[Any], arena: DeviceArena | None) -> list[Array]:
     """What a kernel may write."""
     found = [x.base if isinstance(x, TensorMap) else x for x in args]
     if arena is not None:

@@ -341,7 +341,8 @@ def test_bad_launches_are_refused_before_anything_runs() -> None:
         "k: a block has at most 1024 threads, got (64, 32, 1), 2048 threads"
     )
     assert refused(SAXPY, **{**good, "schedule": "locksteps"}) == (
-        "schedule must be one of lockstep, got 'locksteps'; did you mean 'lockstep'?"
+        "schedule must be 'lockstep', 'pct:SEED', 'pct:SEED:DEPTH' with numbers, or a PCT, got "
+        "'locksteps'; did you mean 'lockstep'?"
     )
     assert refused(SAXPY, **{**good, "entry": "kk"}) == (
         "the module has no kernel 'kk'; did you mean 'k'? (it has k)"

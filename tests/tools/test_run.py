@@ -593,6 +593,7 @@ def test_the_list_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None
 def test_what_the_sanitizers_find_is_1_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    Path("race.ptx").write_text(RACE.replace("[%rd0], %r0;", "[%rd0], 7;"))  # no race there
     argv = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "64", "--sanitize"]
     argv += ["--arg", "out:o.npy:u32:1"]
     said = refused(argv, 1, capsys)

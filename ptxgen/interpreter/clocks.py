@@ -1,0 +1,219 @@
+"""Happens-before between the warps of a batch of CTAs, by vector clocks.
+
+An agent is a warp; where a kernel copies or multiplies asynchronously, each warp has a twin that
+stands for what it has started. `clock[w]` stamps what warp `w` does now. A row of `known` says what
+everything that a warp does now comes after, in columns of its cluster (its CTA without clusters):
+the newest stamps of the warps; then, with twins, those of the twins; then the newest stamps of
+warps whose writes a `fence.proxy.async` has shown to the asynchronous proxy. A warp's own column
+stays behind its clock, so that the same comparison finds conflicts between lanes of one warp.
+
+What orders memory, as the manual has it (PTX ISA, "Memory Consistency Model"): barriers of the CTA
+and the cluster, `bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics,
+`.release` stores and `.acquire` loads, fences with strong accesses), waits for asynchronous
+operations. `shfl`, `vote`, `match`, `redux`, `elect` and `mma` exchange registers only, and order
+no memory; threads of a warp are not in step.
+
+Where it is imprecise, it errs towards order, so that a correct kernel has no report: lanes of a
+warp share its releases and acquires; a barrier completes an acquire that a strong read began, as a
+fence would.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.lanes import WARP
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_BARRIERS: Final = 16
+
+
+class Clocks:
+    """The clocks of `warps` warps, `group` of which make a cluster and `of_cta` a CTA."""
+
+    def __init__(self, warps: int, group: int, of_cta: int, *, twins: bool) -> None:
+        self.group = group
+        self.of_cta = of_cta
+        self.twins = twins
+        columns = 3 * group if twins else group
+        self.clock: Lanes = np.ones(warps, np.int64)
+        self.known: Lanes = np.zeros((warps, columns), np.int64)
+        self.floor: Lanes = np.zeros(warps // group, np.int64)  # what all of a cluster know of all
+        self.version = 0  # of the clocks
+        self._twin: Lanes = np.zeros(warps, np.int64)
+        self._released: Lanes = np.zeros((warps // of_cta, _BARRIERS, columns), np.int64)
+        self._cluster: Lanes = np.zeros((warps // group, columns), np.int64)
+        # What a warp knows of all warps of the batch, if it has learnt of other clusters. Rows are
+        # never changed, so that warps may share them.
+        self.far: dict[int, Lanes] = {}
+        self._far_released: dict[tuple[int, int], Lanes] = {}
+
+    # ---------------------------------------------------------------------------------- questions
+
+    def warps(self, ids: Lanes) -> Lanes:
+        """The warps of lanes in rising order, once each."""
+        warps = ids // WARP
+        chosen: Lanes = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
+        return chosen
+
+    def column(self, lane: Lanes, twin: Lanes | bool) -> Lanes:
+        """The column of a lane's warp, or of its twin, in the rows of its cluster."""
+        column: Lanes = lane // WARP % self.group + self.group * np.asarray(twin)
+        return column
+
+    def seen(self, warp: Lanes, writer: Lanes) -> Lanes:
+        """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster."""
+        near: Lanes = self.known[warp, writer % self.group]
+        same = writer // self.group == warp // self.group
+        if same.all():
+            return near
+        far = np.zeros_like(near)
+        for w in np.unique(warp).tolist():
+            row = self.far.get(w)
+            if row is not None:
+                here = np.broadcast_to(warp == w, near.shape)
+                far[here] = row[writer[here]]
+        seen: Lanes = np.where(same, near, far)
+        return seen
+
+    # -------------------------------------------------------------------------------------- ticks
+
+    def tick(self, warps: Lanes) -> None:
+        """What these warps do from now on is newer than all before."""
+        self.version += 1
+        # Assignment, not addition in place: a warp that is named twice ticks once.
+        self.clock[warps] = self.clock[warps] + 1
+
+    def start(self, warps: Lanes) -> Lanes:
+        """The twins of these warps start something; its stamps."""
+        self._twin[warps] = self._twin[warps] + 1
+        stamps: Lanes = self._twin[warps]
+        return stamps
+
+    def rows(self, warps: Lanes) -> Lanes:
+        """What these warps know, and what they have done."""
+        rows: Lanes = self.known[warps]
+        rows[np.arange(len(warps)), warps % self.group] = self.clock[warps]
+        return rows
+
+    def learn(self, warps: Lanes, rows: Lanes) -> None:
+        """These warps come after what `rows` know."""
+        self.known[warps] = np.maximum(self.known[warps], rows)
+
+    def learn_far(self, warp: int, row: Lanes | None) -> None:
+        """A warp comes after what a row over all warps of the batch says."""
+        if row is None:
+            return
+        first = warp // self.group * self.group
+        near = self.known[warp, : self.group]
+        np.maximum(near, row[first : first + self.group], out=near)
+        self.far[warp] = merged(self.far.get(warp), row)
+
+    def far_row(self, warp: int) -> Lanes:
+        """What a warp knows of all warps of the batch, and what it has done."""
+        old = self.far.get(warp)
+        row = np.zeros(len(self.clock), np.int64) if old is None else old.copy()
+        first = warp // self.group * self.group
+        part = row[first : first + self.group]
+        np.maximum(part, self.rows(np.array([warp]))[0, : self.group], out=part)
+        return row
+
+    def learn_twin(self, warp: int, of: int, stamp: int) -> None:
+        """A warp comes after what the twin of warp `of` of its cluster did with this stamp."""
+        column = of % self.group + self.group
+        self.known[warp, column] = max(int(self.known[warp, column]), stamp)
+
+    def show(self, ids: Lanes) -> None:
+        """`fence.proxy.async`: what these warps know and have done is seen by asynchronous
+        operations that come after it.
+        """
+        if not self.twins:
+            return
+        warps = self.warps(ids)
+        shown = self.known[warps, 2 * self.group :]
+        rows = self.rows(warps)[:, : self.group]
+        self.known[warps, 2 * self.group :] = np.maximum(shown, rows)
+        self.tick(warps)
+
+    # ----------------------------------------------------------------------------------- barriers
+
+    def release(self, ids: Lanes, barrier: Lanes) -> None:
+        """Lanes arrive at a barrier of their CTA without waiting: those that wait there will know
+        what these did so far.
+        """
+        warps, barrier = self._each(ids, barrier)
+        np.maximum.at(self._released, (warps // self.of_cta, barrier), self.rows(warps))
+        if self.far:
+            for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
+                self._release_far(w, b)
+        self.tick(warps)
+
+    def join(self, ids: Lanes, barrier: Lanes) -> None:
+        """A barrier lets these lanes go; each knows what all of its CTA that arrived there had
+        done.
+        """
+        self.release(ids, barrier)
+        warps, barrier = self._each(ids, barrier)
+        ctas = warps // self.of_cta
+        merged_rows = np.maximum(self.known[warps], self._released[ctas, barrier])
+        merged_rows[np.arange(len(warps)), warps % self.group] = self.clock[warps] - 1
+        self.known[warps] = merged_rows
+        self._released[ctas, barrier] = 0
+        if self._far_released:
+            self._join_far(warps, barrier)
+        self.raise_floor()
+
+    def arrive_cluster(self, ids: Lanes) -> None:
+        """Lanes arrive at the barrier of their cluster, and release what they did so far."""
+        warps = self.warps(ids)
+        np.maximum.at(self._cluster, warps // self.group, self.rows(warps))
+        self.tick(warps)
+
+    def leave_cluster(self, ids: Lanes) -> None:
+        """The barrier of the cluster lets these lanes go."""
+        warps = self.warps(ids)
+        self.learn(warps, self._cluster[warps // self.group])
+        self.raise_floor()
+
+    def sync_warps(self, ids: Lanes) -> None:
+        """The lanes of each of these warps have waited for each other."""
+        warps = self.warps(ids)
+        self.tick(warps)
+        self.known[warps, warps % self.group] = self.clock[warps] - 1
+
+    def raise_floor(self) -> None:
+        """Find out what all warps of each cluster know of all others."""
+        known = self.known[:, : self.group]
+        self.floor = known.reshape(-1, self.group * self.group).min(axis=1)
+
+    def _each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
+        """Warp and barrier, once for each pair."""
+        keys = ids // WARP * _BARRIERS + barrier
+        # Lanes are in rising order, so neighbours that are equal are all; a warp met twice does no
+        # harm.
+        keys = keys[np.flatnonzero(np.diff(keys, prepend=-1))]
+        return keys // _BARRIERS, keys % _BARRIERS
+
+    def _release_far(self, warp: int, barrier: int) -> None:
+        row = self.far.get(warp)
+        if row is not None:
+            key = warp // self.of_cta, barrier
+            self._far_released[key] = merged(self._far_released.get(key), row)
+
+    def _join_far(self, warps: Lanes, barrier: Lanes) -> None:
+        for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
+            row = self._far_released.get((w // self.of_cta, b))
+            if row is not None:
+                self.far[w] = merged(self.far.get(w), row)
+
+
+def merged(one: Lanes | None, other: Lanes) -> Lanes:
+    """The larger of each; one of the two itself where it will do."""
+    if one is None or one is other:
+        return other
+    both: Lanes = np.maximum(one, other)
+    return both

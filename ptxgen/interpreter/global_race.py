@@ -1,0 +1,191 @@
+"""A happens-before race detector for global memory, by the clocks of `ptxgen.interpreter.clocks`.
+
+For each unit of an array that a kernel may write: the stamp of the last write, and of two reads,
+the last one and the last one of another CTA. So a write that should have come after several reads
+is found by one of them. CTAs of one launch are compared as far as they run in one batch; launches
+are in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.race import Access, Conflict, Values, differing
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.arena import Buffer
+    from ptxgen.interpreter.clocks import Clocks
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+# A stamp: 25 bits of clock, 17 of instruction, atomic, 18 of lane in the batch. 0: none.
+_CLOCK: Final = 36
+_INSTR: Final = 19
+_INSTR_MASK: Final = (1 << 17) - 1
+_ATOMIC: Final = 1 << 18
+_LANE_MASK: Final = (1 << 18) - 1
+_LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """The stamps of one array."""
+
+    buffer: Buffer
+    units: int
+    known: bool = True  # whether it held values before the kernel
+    written: Lanes | None = None
+    last: Lanes | None = None
+    first: Lanes | None = None
+    log: list[tuple[Access, Lanes]] = field(default_factory=list)
+    logged: int = 0
+
+
+class GlobalRaces:
+    """Shadow of the arrays that the CTAs of a batch reach; `grain` is the bytes of a unit. The
+    methods return what is wrong with an access; `heap` says of an array whether `malloc` made it.
+    """
+
+    def __init__(self, clocks: Clocks, grain: int, heap: Callable[[Buffer], bool]) -> None:
+        self._clocks = clocks
+        self._grain = grain
+        self._heap = heap
+        self._shadows: dict[int, _Shadow] = {}
+
+    def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
+        """A load by instruction `at`."""
+        shadow = self._shadow(buffer)
+        found: list[Conflict] = []
+        if shadow.written is not None or not shadow.known:
+            stamps = self._stamps(shadow, access)
+            if not shadow.known and not stamps.all():
+                found.append(_unwritten(stamps, access, "is read before it was written"))
+            found += self._unordered(access, stamps, "was written by", strong=strong)
+        if not strong:
+            self._log(shadow, access, at)
+        return found
+
+    def write(
+        self, buffer: Buffer, access: Access, at: int, *, strong: bool, atomic: bool = False,
+        values: Values | None = None,
+    ) -> list[Conflict]:  # fmt: skip
+        """A store, or an atomic update, by instruction `at`."""
+        shadow = self._shadow(buffer)
+        stamps = self._stamps(shadow, access)
+        found: list[Conflict] = []
+        if atomic and not shadow.known and not stamps.all():
+            found.append(_unwritten(stamps, access, "is updated before it was written"))
+        found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
+        found = found or self._after_reads(shadow, access)
+        assert shadow.written is not None
+        units, mine = access.units(), self._stamp(access.ids, at)
+        mine = mine | (_ATOMIC if strong else 0)
+        shadow.written[units] = mine[:, None]
+        if not strong:
+            last = shadow.written[units]
+            twice = last != mine[:, None]
+            if twice.any():
+                twice = differing(access, twice, values)
+                found += _first(access, twice, last, "is written at the same time by")
+        return found
+
+    # -------------------------------------------------------------------------------------- stamps
+
+    def _shadow(self, buffer: Buffer) -> _Shadow:
+        found = self._shadows.get(id(buffer))
+        if found is None:
+            units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
+            # The shadow holds the array, so that its id stays its own.
+            found = self._shadows[id(buffer)] = _Shadow(buffer, units, not self._heap(buffer))
+        return found
+
+    def _stamp(self, ids: Lanes, at: int) -> Lanes:
+        stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
+        return stamp
+
+    def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
+        if shadow.written is None:
+            shadow.written = np.zeros(shadow.units, np.int64)
+        return shadow.written[access.units()]
+
+    def _unordered(
+        self, access: Access, stamps: Lanes, what: str, *, strong: bool,
+        values: Values | None = None,
+    ) -> list[Conflict]:  # fmt: skip
+        """Which of these stamps of others an access does not come after."""
+        doubtful = (stamps > 0) & ((stamps & _LANE_MASK) != access.ids[:, None])
+        if strong:
+            doubtful &= (stamps & _ATOMIC) == 0
+        if not doubtful.any():
+            return []
+        rows, columns = np.nonzero(doubtful)
+        some = stamps[rows, columns]
+        seen = self._clocks.seen(access.ids[rows] // WARP, (some & _LANE_MASK) // WARP)
+        wrong = np.zeros_like(doubtful)
+        wrong[rows, columns] = (some >> _CLOCK) > seen
+        if values is not None and wrong.any():
+            given, there = values()
+            wrong &= given != there
+        return _first(access, wrong, stamps, what)
+
+    # --------------------------------------------------------------------------------------- reads
+
+    def _log(self, shadow: _Shadow, access: Access, at: int) -> None:
+        shadow.log.append((access, self._stamp(access.ids, at)))
+        shadow.logged += len(access.ids)
+        if shadow.logged > _LOG_LIMIT:
+            self._note(shadow)
+
+    def _note(self, shadow: _Shadow) -> None:
+        """Put the logged reads into the shadow."""
+        if shadow.last is None or shadow.first is None:
+            shadow.last = np.zeros(shadow.units, np.int64)
+            shadow.first = np.zeros(shadow.units, np.int64)
+        last, first = shadow.last, shadow.first
+        for access, stamp in shadow.log:
+            units, mine = (
+                access.units(),
+                np.broadcast_to(stamp[:, None], (len(stamp), access.width)),
+            )
+            before = last[units]
+            kept = (before > 0) & (self._cta(before) != self._cta(mine))
+            first[units[kept]] = before[kept]
+            last[units] = mine
+            lost = self._cta(last[units]) != self._cta(mine)
+            first[units[lost]] = mine[lost]
+        shadow.log.clear()
+        shadow.logged = 0
+
+    def _cta(self, stamps: Lanes) -> Lanes:
+        cta: Lanes = (stamps & _LANE_MASK) // (WARP * self._clocks.of_cta)
+        return cta
+
+    def _after_reads(self, shadow: _Shadow, access: Access) -> list[Conflict]:
+        if shadow.log:
+            self._note(shadow)
+        for stamps in (shadow.last, shadow.first):
+            if stamps is not None:
+                found = self._unordered(access, stamps[access.units()], "was read by", strong=False)
+                if found:
+                    return found
+        return []
+
+
+def _unwritten(stamps: Lanes, access: Access, what: str) -> Conflict:
+    row, column = (int(i[0]) for i in np.nonzero(stamps == 0))
+    return Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)
+
+
+def _first(access: Access, wrong: Lanes, stamps: Lanes, what: str) -> list[Conflict]:
+    if not wrong.any():
+        return []
+    row, column = (int(i[0]) for i in np.nonzero(wrong))
+    stamp = int(stamps[row, column])
+    unit = int(access.first[row]) + column
+    at = (stamp >> _INSTR) & _INSTR_MASK
+    return [Conflict("race", row, unit, at, stamp & _LANE_MASK, what)]

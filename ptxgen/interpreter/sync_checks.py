@@ -1,0 +1,143 @@
+"""Barriers and asynchronous operations that are used against their rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.lanes import WARP
+from ptxgen.ir import IntImm
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.clocks import Clocks
+    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.race import Access
+    from ptxgen.ir import Instr
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_MBARRIER_BYTES: Final = 8
+
+
+class SyncChecks:
+    """What a batch has under way. `wanted` says whether to report what is wrong; the order that
+    waits make is kept in any case.
+    """
+
+    def __init__(
+        self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Faults, stride: int, *,
+        wanted: bool,
+    ) -> None:  # fmt: skip
+        self._clocks = clocks
+        self._instrs = instrs
+        self._faults = faults
+        self._stride = stride
+        self._wanted = wanted
+        self._made: dict[int, int] = {}  # mbarriers, by position: the instruction that made each
+        self._open: dict[int, int] = {}  # the newest multiplication of each warp in no group yet
+        self._groups: dict[int, list[int]] = {}
+        self.over = False  # whether all threads have ended
+
+    # ------------------------------------------------------------------------------------- barriers
+
+    def barrier(self, ids: Lanes, since: Lanes, exited: Lanes) -> None:
+        """A barrier lets lanes go that came by these instructions: of a warp, all that have not
+        ended must have come by the same, if the instruction is one that a warp executes together.
+        """
+        if not self._wanted:
+            return
+        aligned = [at for at in np.unique(since).tolist() if self._is_aligned(at)]
+        if not aligned:
+            return
+        warp = ids // WARP
+        first = np.flatnonzero(np.diff(warp, prepend=-1))
+        there = np.diff(np.append(first, len(ids)))
+        live = (~exited).reshape(-1, WARP).sum(axis=1)[warp[first]]
+        mixed = np.minimum.reduceat(since, first) != np.maximum.reduceat(since, first)
+        for n in np.flatnonzero((there != live) | mixed).tolist():
+            at = int(since[first[n]])
+            if at in aligned:
+                lane = int(ids[first[n]])
+                came = "come to different barriers" if mixed[n] else "have not come"
+                self._report(
+                    at, lane,
+                    f"a warp executes it together, but {there[n]} of its {live[n]} threads are "
+                    f"here and the others {came}",
+                )  # fmt: skip
+                return
+
+    def _is_aligned(self, at: int) -> bool:
+        opcode = self._instrs[at].opcode
+        return opcode.startswith("bar.") or ".aligned" in opcode
+
+    # ------------------------------------------------------------------------------------ mbarriers
+
+    def mbarrier_made(self, at: int, ids: Lanes, places: Lanes) -> None:
+        """Lanes have made mbarriers at these positions."""
+        for lane, place in zip(ids.tolist(), places.tolist(), strict=True):
+            if place in self._made and self._wanted:
+                self._report(
+                    at, lane,
+                    f"the mbarrier at {place % self._stride:#x} is made again while it is one; "
+                    "mbarrier.inval must come first", self._made[place], place,
+                )  # fmt: skip
+            self._made[place] = at
+
+    def mbarrier_ended(self, places: Lanes) -> None:
+        """There are no mbarriers at these positions any more."""
+        for place in places.tolist():
+            self._made.pop(place, None)
+
+    # -------------------------------------------------------------------------------- wgmma, copies
+
+    def started(self, ids: Lanes) -> Lanes:
+        """Warps, by a lane each, start to multiply; the stamps."""
+        warps = ids // WARP
+        stamps = self._clocks.start(warps)
+        self._open |= zip(warps.tolist(), stamps.tolist(), strict=True)
+        return stamps
+
+    def warpgroup(self, at: int, name: str, ids: Lanes) -> None:
+        """Warps close a group of multiplications, or wait for groups."""
+        warps = self._clocks.warps(ids).tolist()
+        if name == "wgmma_commit_group":
+            for w in warps:
+                stamp = self._open.pop(w, 0)
+                self._groups.setdefault(w, []).append(stamp)
+        elif name == "wgmma_wait_group":
+            (count,) = self._instrs[at].operands
+            assert isinstance(count, IntImm)
+            for w in warps:
+                groups = self._groups.get(w, [])
+                done = groups[: max(len(groups) - count.value, 0)]
+                if done:
+                    self._clocks.learn_twin(w, w, max(done))
+                    self._groups[w] = groups[len(done) :]
+
+    def landed(self, at: int, lane: int) -> None:
+        """A bulk copy is done: because somebody waits for it, or because nothing else is left."""
+        if self.over and self._wanted:
+            self._report(at, lane, "the copy is still under way when its threads have ended")
+
+    # -------------------------------------------------------------------------------------- reports
+
+    def straddles(self, at: int, access: Access, grain: int) -> None:
+        """Report an access that begins in one variable of shared memory and ends in another."""
+        first = access.first * grain % self._stride
+        last = first + access.width * grain - 1
+        for name, start, size in self._faults.regions:
+            across = (first < start + size) & (last >= start + size) & (first >= start)
+            if across.any():
+                n = int(across.argmax())
+                other = self._faults.region(int(last[n]))
+                if other and other != name:
+                    self._faults.sync(
+                        at, int(access.ids[n]), "bounds",
+                        f"begins in {name} and ends in {other}", -1, int(first[n]),
+                    )  # fmt: skip
+                    return
+
+    def _report(self, at: int, lane: int, why: str, other: int = -1, place: int = -1) -> None:
+        address = place % self._stride if place >= 0 else -1
+        self._faults.sync(at, lane, "sync", why, other, address)

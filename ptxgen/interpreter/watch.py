@@ -1,0 +1,428 @@
+"""The run-time sanitizers of a batch: what memory, barriers and asynchronous copies tell them.
+
+`bounds` finds accesses that reach from one variable of shared memory into another; `init` reads of
+registers, shared memory and memory from `malloc` before they were written; `race` accesses of two
+threads that nothing orders, in shared and global memory; `sync` barriers and asynchronous
+operations used against their rules; `proxy` ordinary writes that asynchronous operations may not
+see yet. An access outside of all memory, or not aligned, stops a kernel in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.interpreter.async_rules import broken_rules
+from ptxgen.interpreter.clocks import Clocks
+from ptxgen.interpreter.global_race import GlobalRaces
+from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.orders import Objects, Order, optimistic, order_of
+from ptxgen.interpreter.race import Access, RaceDetector
+from ptxgen.interpreter.sync_checks import SyncChecks
+from ptxgen.ir import Instr, Note
+from ptxgen.isa.table import op_of
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.access import MemoryAccess
+    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.lanes import Batch
+    from ptxgen.interpreter.linking import Linked
+    from ptxgen.interpreter.memory import Plan
+    from ptxgen.interpreter.race import Conflict
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+SANITIZERS: Final = ("bounds", "init", "race", "sync", "proxy")
+ALL: Final = "all"
+# Which sanitizers look for a kind of report.
+_OF_KIND: Final = {
+    "race": {"race"}, "pending": {"race", "sync"}, "uninitialised": {"init"},
+    "proxy": {"proxy"},
+}  # fmt: skip
+_PHASE_BIT: Final = np.uint64(63)
+
+
+def sanitizers(asked: bool | str | Iterable[str]) -> frozenset[str]:
+    """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
+    if isinstance(asked, bool):
+        return frozenset(SANITIZERS) if asked else frozenset()
+    names = asked.split(",") if isinstance(asked, str) else list(asked)
+    known = (*SANITIZERS, ALL)
+    for name in names:
+        if name not in known:
+            raise LaunchError(
+                f"sanitize must be True, False or names among {', '.join(known)}, got {name!r}"
+                f"{did_you_mean(str(name), known)}"
+            )
+    return frozenset(SANITIZERS) if ALL in names else frozenset(names)
+
+
+class Watch:
+    """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
+    their units in shared and global memory.
+    """
+
+    def __init__(
+        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Faults,
+        grain: int, global_grain: int, heap: set[int],
+    ) -> None:  # fmt: skip
+        self._names = names
+        self._batch = batch
+        self._faults = faults
+        self._instrs = instrs
+        self._orders: list[Order | None] = [None] * len(instrs)
+        self._optimistic = optimistic(instrs)
+        self.grain = grain
+        self._global_grain = global_grain
+        warps = batch.width // WARP
+        asynchronous = any(_is_asynchronous(x.opcode) for x in instrs)
+        self.clocks = Clocks(
+            batch.lanes // WARP, warps * batch.cluster_size, warps, twins=asynchronous
+        )
+        self.objects = Objects(self.clocks)
+        self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
+        self._global = GlobalRaces(self.clocks, global_grain, lambda b: b.base in heap)
+        self._global_races = bool({"race", "init"} & names)
+        self.sync = SyncChecks(
+            self.clocks, instrs, faults, batch.shared_stride, wanted="sync" in names
+        )
+
+    # ------------------------------------------------------------------------------------- reports
+
+    def wants(self, kind: str) -> bool:
+        """Whether reports of this kind were asked for."""
+        return bool(_OF_KIND[kind] & self._names)
+
+    def order(self, at: int) -> Order:
+        """What instruction `at` does to the order of accesses."""
+        found = self._orders[at]
+        if found is None:
+            guesses = at in self._optimistic
+            found = Order(True) if guesses else order_of(self._instrs[at])
+            self._orders[at] = found
+        return found
+
+    def _judge(self, at: int, conflicts: list[Conflict], access: Access) -> None:
+        for c in conflicts:
+            if self.wants(c.kind):
+                place = c.unit * self.grain
+                cta, address = divmod(place, self._batch.shared_stride)
+                self._faults.memory(at, c, "shared", address, int(access.ids[c.position]), cta)
+
+    def _judge_global(self, at: int, conflicts: list[Conflict], access: Access, plan: Plan) -> None:
+        assert plan.buffer is not None
+        first = plan.buffer.base // self._global_grain
+        for c in conflicts:
+            if self.wants(c.kind):
+                address = max((c.unit + first) * self._global_grain, plan.buffer.base)
+                lane = int(access.ids[c.position])
+                self._faults.memory(at, c, "global", address, lane, -1, plan.buffer)
+
+    # -------------------------------------------------------------------------------------- memory
+
+    def load(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+        """A load is about to happen."""
+        order = self.order(machine.at)
+        if plan.watched:
+            access = self._access(machine, plan, offset, total)
+            self._straddles(machine.at, access)
+            self._judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
+        elif self._follows(plan):
+            access = self._far_access(machine, plan, offset, total)
+            assert plan.buffer is not None
+            found = self._global.read(plan.buffer, access, machine.at, strong=order.strong)
+            self._judge_global(machine.at, found, access, plan)
+        if order.strong:
+            self._acquire(machine, plan, offset, order)
+
+    def store(
+        self, machine: MemoryAccess, plan: Plan, offset: int, type: ScalarType,
+        values: tuple[Lanes, ...],
+    ) -> None:  # fmt: skip
+        """A store is about to happen."""
+        order, at, total = self.order(machine.at), machine.at, type.nbytes * len(values)
+        if plan.watched:
+            access = self._access(machine, plan, offset, total)
+            self._straddles(at, access)
+            given = _Given(machine.shared.window.data, 0, self.grain, access, plan, values)
+            found = self.race.write(access, at, strong=order.strong, values=given)
+            self._judge(at, found, access)
+            if order.mbarrier:
+                self.sync.mbarrier_made(at, access.ids, _places(plan, offset))
+        elif self._follows(plan):
+            access = self._far_access(machine, plan, offset, total)
+            buffer = plan.buffer
+            assert buffer is not None
+            shift = buffer.base % self._global_grain
+            given = _Given(buffer.window.data, shift, self._global_grain, access, plan, values)
+            found = self._global.write(buffer, access, at, strong=order.strong, values=given)
+            self._judge_global(at, found, access, plan)
+        if order.strong:
+            self._release(machine, plan, offset, order)
+
+    def before_atomic(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+        """An atomic operation, or one on mbarriers, is about to happen."""
+        order, at = self.order(machine.at), machine.at
+        if plan.watched:
+            access = self._access(machine, plan, offset, total)
+            if order.mbarrier:
+                self._judge(at, self.race.visit(access, at), access)
+                if order.mbarrier == "mbarrier_inval":
+                    self.sync.mbarrier_ended(_places(plan, offset))
+            else:
+                self._straddles(at, access)
+                self._judge(at, self.race.write(access, at, atomic=True), access)
+        elif self._follows(plan):
+            access = self._far_access(machine, plan, offset, total)
+            assert plan.buffer is not None
+            found = self._global.write(plan.buffer, access, at, strong=True, atomic=True)
+            self._judge_global(at, found, access, plan)
+        if order.strong:
+            self._release(machine, plan, offset, order)
+
+    def after_atomic(self, machine: MemoryAccess, plan: Plan, offset: int, old: Lanes) -> None:
+        """An atomic operation has happened; `old` are the values before."""
+        order = self.order(machine.at)
+        if order.mbarrier and plan.watched:
+            places = _places(plan, offset)
+            words = machine.shared.window.elements(old.dtype, 1, 0)[places // old.itemsize]
+            was = old if plan.mask is None else old[plan.mask]
+            over = (words ^ was) >> _PHASE_BIT != 0
+            if over.any():
+                self.objects.phase(places[over])
+        if order.strong and (order.acquire or not order.mbarrier):
+            self._acquire(machine, plan, offset, order)
+
+    def _follows(self, plan: Plan) -> bool:
+        return self._global_races and plan.buffer is not None and plan.writable
+
+    def _acquire(self, machine: MemoryAccess, plan: Plan, offset: int, order: Order) -> None:
+        ids = machine.active_ids(plan.mask)
+        if plan.watched:
+            self.objects.acquire_shared(ids, _places(plan, offset), order)
+        elif plan.buffer is not None:
+            self.objects.acquire_global(ids, _places(plan, offset), order)
+
+    def _release(self, machine: MemoryAccess, plan: Plan, offset: int, order: Order) -> None:
+        ids = machine.active_ids(plan.mask)
+        if plan.watched:
+            if order.release or not order.mbarrier:
+                phased = bool(order.mbarrier)
+                places = _places(plan, offset)
+                self.objects.release_shared(ids, places, order, phased=phased)
+        elif plan.buffer is not None:
+            self.objects.release_global(ids, _places(plan, offset), order)
+
+    def _access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> Access:
+        """What the race detector has to know of an access to shared memory."""
+        if plan.ids is None:
+            plan.ids = machine.active_ids(plan.mask)
+            units = plan.index(self.grain)
+            plan.units = units if plan.mask is None else units[plan.mask]
+        assert plan.units is not None
+        low, high = plan.low + offset, plan.high + offset + total
+        grain = self.grain
+        return Access(
+            plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain
+        )
+
+    def _far_access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> Access:
+        if plan.ids is None:
+            plan.ids = machine.active_ids(plan.mask)
+            units = plan.index(self._global_grain)
+            plan.units = units if plan.mask is None else units[plan.mask]
+        assert plan.units is not None
+        assert plan.buffer is not None
+        grain = self._global_grain
+        first = (plan.low + offset) // grain - plan.buffer.base // grain
+        return Access(plan.ids, plan.units + first, total // grain, 0, 0)
+
+    def _straddles(self, at: int, access: Access) -> None:
+        """Report an access that begins in one variable of shared memory and ends in another."""
+        if access.width == 1 or "bounds" not in self._names:
+            return
+        self.sync.straddles(at, access, self.grain)
+
+    # ------------------------------------------------------------------------------------ barriers
+
+    def release(self, ids: Lanes, barrier: Lanes) -> None:
+        """Lanes arrive at barriers of their CTA without waiting."""
+        self.clocks.release(ids, barrier)
+
+    def join(self, ids: Lanes, barrier: Lanes) -> None:
+        """Barriers let lanes go."""
+        warps = self.clocks.warps(ids)
+        self.objects.finish(warps)
+        self.objects.share(warps)
+        self.clocks.join(ids, barrier)
+
+    def fence(self, ids: Lanes, scope: str) -> None:
+        """A fence of lanes."""
+        if scope == "proxy.async":
+            self.clocks.show(ids)
+        elif not scope.startswith("proxy."):
+            self.objects.fence(ids, scope)
+
+    def warp_sync(self, at: int, ids: Lanes) -> None:
+        """Lanes of warps execute an instruction together; `bar.warp.sync` orders memory."""
+        name = op_of(self._instrs[at]).row.name
+        if name == "bar_warp_sync":
+            self.objects.finish(self.clocks.warps(ids))
+            self.clocks.sync_warps(ids)
+        elif name.startswith(("wgmma_", "setmaxnreg")):
+            self.sync.warpgroup(at, name, ids)
+
+    def check_text(self, linked: Linked) -> None:
+        """Report the instructions that break a rule whichever way threads go."""
+        if "sync" not in self._names:
+            return
+        before = 0
+        for routine in linked.routines:
+            for at, why in broken_rules(routine.source):
+                self._faults.sync(before + at, 0, "sync", why)
+            before += sum(isinstance(s, Instr) for s in routine.source.body or ())
+
+    def cluster_arrive(self, at: int, ids: Lanes) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+        if op_of(self._instrs[at]).modifiers.get("sem") != "relaxed":
+            self.clocks.arrive_cluster(ids)
+
+    def cluster_leave(self, ids: Lanes) -> None:
+        """The barrier of the cluster lets lanes go."""
+        self.objects.finish(self.clocks.warps(ids))
+        self.clocks.leave_cluster(ids)
+
+    def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
+        """Lanes have waited for mbarriers at these places."""
+        order = self.order(at)
+        if order.acquire:
+            self.objects.acquire_shared(ids, places, order)
+
+    def arrived(self, ids: Lanes, place: int) -> None:
+        """Threads arrive at an mbarrier because the copies by `cp.async` that they started are
+        done.
+        """
+        order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
+        self.objects.release_shared(ids, np.full(len(ids), place), order, phased=True)
+
+    # ------------------------------------------------------------------------- asynchronous copies
+
+    def copy_async(self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int) -> None:
+        """`cp.async` starts; its destination is pending until its thread has waited."""
+        access = self._access(machine, plan, offset, nbytes)
+        self._judge(machine.at, self.race.write(access, machine.at, pending=True), access)
+
+    def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
+        """Threads have waited for what `cp.async` brought to each `word` on."""
+        per_word = 4 // self.grain
+        self.race.end_copy(Access(ids, word * per_word, words * per_word, 0, 0), at)
+
+    def start_copy(self, at: int, lane: int, first: Lanes, nbytes: int) -> int:
+        """A bulk copy starts to write `nbytes` at each of these positions; its stamp."""
+        stamp = self.start(lane)
+        access = self._range(lane, first, nbytes)
+        self._judge(at, self.race.start_copy(access, at, stamp), access)
+        return stamp
+
+    def land(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
+        """A bulk copy has written; the mbarrier at `place` counts it."""
+        self.sync.landed(at, lane)
+        self.race.land(self._range(lane, first, nbytes))
+        self.objects.landed(place, lane // WARP, stamp)
+
+    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, stamp: int) -> None:
+        """A bulk copy starts to read."""
+        access = self._range(lane, first, nbytes)
+        stamps = np.full(len(access.ids), stamp)
+        self._judge(at, self.race.start_read(access, at, stamps), access)
+
+    def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
+        """A bulk copy has read; the mbarrier at `place` counts it, if there is one."""
+        self.sync.landed(at, lane)
+        if place is not None:
+            self.objects.landed(place, lane // WARP, stamp)
+
+    def start(self, lane: int) -> int:
+        """The stamp of what a lane's warp starts now."""
+        return int(self.clocks.start(np.array([lane // WARP]))[0])
+
+    def know(self, lane: int, stamp: int) -> None:
+        """A lane has waited for what its warp started with this stamp."""
+        self.clocks.learn_twin(lane // WARP, lane // WARP, stamp)
+
+    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
+        """Warps, by a lane each, start to multiply what lies at these positions, `[warps, n]`."""
+        if not op_of(self._instrs[at]).row.name.startswith("wgmma_"):
+            return
+        stamps = self.sync.started(ids)
+        width = nbytes // self.grain
+        lanes, n = np.repeat(ids, words.shape[1]), words.shape[1]
+        first = words.reshape(-1) // self.grain
+        access = Access(lanes, first, width, 0, self._batch.shared_stride // self.grain)
+        found = self.race.start_read(access, at, np.repeat(stamps, n), by_warp=True)
+        self._judge(at, found, access)
+
+    def _range(self, lane: int, first: Lanes, nbytes: int) -> Access:
+        """Bytes from each of these positions on, in units of 16 bytes, of one lane."""
+        width = 16 // self.grain
+        starts = (first[:, None] + np.arange(0, nbytes, 16)).reshape(-1)
+        low = int(starts.min()) % self._batch.shared_stride // self.grain
+        high = (int(starts.max()) % self._batch.shared_stride + 16) // self.grain
+        return Access(np.full(len(starts), lane), starts // self.grain, width, low, high)
+
+
+def notes_of(linked: Linked) -> tuple[str, ...]:
+    """For each instruction of a program, the text of the last note before it in its routine."""
+    notes: list[str] = []
+    for routine in linked.routines:
+        note = ""
+        for statement in routine.source.body or ():
+            if isinstance(statement, Note):
+                note = statement.text
+            elif isinstance(statement, Instr):
+                notes.append(note)
+    return tuple(notes)
+
+
+class _Given:
+    """What is stored and what is there, in units; called only where a race is suspected."""
+
+    def __init__(
+        self, data: Lanes, shift: int, grain: int, access: Access, plan: Plan,
+        values: tuple[Lanes, ...],
+    ) -> None:  # fmt: skip
+        self._parts = data, shift, grain, access, plan, values
+
+    def __call__(self) -> tuple[Lanes, Lanes]:
+        data, shift, grain, access, plan, values = self._parts
+        lanes = len(access.ids)
+        columns = []
+        for value in values:
+            value = np.asarray(value)
+            if value.ndim and plan.mask is not None:
+                value = value[plan.mask]
+            columns.append(np.broadcast_to(value, lanes))
+        given = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
+        given = given.reshape(lanes, access.width, grain)
+        byte = access.units()[:, :, None] * grain - shift + np.arange(grain)
+        there = data[byte]
+        dtype = f"u{grain}"
+        return (
+            np.ascontiguousarray(given).view(dtype)[..., 0],
+            np.ascontiguousarray(there).view(dtype)[..., 0],
+        )
+
+
+def _places(plan: Plan, offset: int) -> Lanes:
+    """For each active lane, its address, in shared memory the position in the batch's."""
+    flat: Lanes = plan.relative + (plan.low + offset)
+    return flat if plan.mask is None else flat[plan.mask]
+
+
+def _is_asynchronous(opcode: str) -> bool:
+    heads = ("cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma")
+    return opcode.startswith(heads)

@@ -1,0 +1,439 @@
+"""What orders memory for the sanitizers, and one seeded bug for each rule."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from interpreter import test_hopper_programs as hopper
+from interpreter.programs import ELEMENT, line_of, ptx
+
+from ptxgen.errors import LaunchError
+from ptxgen.interpreter import Report, run
+from ptxgen.tensormap import TensorMap
+
+
+def reports(text: str, args: list[Any], **how: Any) -> tuple[Report, ...]:
+    launch = {"grid": 1, "block": 32, "sanitize": True, "raise_on_report": False, **how}
+    return run(text, args=args, **launch).reports
+
+
+def kinds(text: str, args: list[Any], **how: Any) -> set[str]:
+    return {r.kind for r in reports(text, args, **how)}
+
+
+# ---------------------------------------- names
+
+TWO_BUGS = ptx(
+    """
+    mov.u32 %r0, %tid.x;
+    ld.shared.u32 %r1, [buf+64];
+    st.shared.u32 [buf], %r0;
+    ret;
+""",
+    shared=128,
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "want"),
+    [
+        (True, {"race", "uninitialised"}),
+        ("all", {"race", "uninitialised"}),
+        ("race", {"race"}),
+        (["init"], {"uninitialised"}),
+        ("init,race", {"race", "uninitialised"}),
+        (("bounds", "sync", "proxy"), set()),
+        (False, set()),
+    ],
+)
+def test_each_sanitizer_may_run_alone(names: Any, want: set[str]) -> None:
+    assert kinds(TWO_BUGS, [], sanitize=names) == want
+
+
+def test_a_sanitizer_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(LaunchError) as caught:
+        run(TWO_BUGS, grid=1, block=32, args=[], sanitize="races")
+    assert str(caught.value) == (
+        "sanitize must be True, False or names among bounds, init, race, sync, proxy, all, "
+        "got 'races'; did you mean 'race'?"
+    )
+
+
+def test_a_report_is_counted_and_becomes_json() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r2, 0;
+$next:
+    st.shared.u32 [buf], %r0;
+    add.u32 %r2, %r2, 1;
+    setp.lt.u32 %p0, %r2, {turns};
+    @%p0 bra $next;
+    ret;
+    """
+    (report,) = reports(ptx(body.format(turns=1), shared=16), [])
+    assert report.count == 1
+    (report,) = reports(ptx(body.format(turns=3), shared=16), [])
+    assert report.count == 5  # with itself, and from the second turn on with the turn before
+    data = json.loads(json.dumps(report.as_json()))
+    assert (data["kind"], data["space"], data["region"], data["threads"]) == (
+        "race", "shared", "buf", [0, 31],
+    )  # fmt: skip
+
+
+# ---------------------------------------- stores of equal values
+
+
+@pytest.mark.parametrize(("value", "want"), [("%r1", set()), ("%r0", {"race"})])
+def test_threads_may_store_one_value_to_one_word(value: str, want: set[str]) -> None:
+    body = f"""
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, 7;
+    setp.lt.u32 %p0, %r0, 32;
+    @%p0 st.shared.u32 [buf], {value};
+    @!%p0 st.shared.u32 [buf], {value};
+    bar.sync 0;
+    ld.shared.u32 %r2, [buf];
+    ret;
+    """
+    assert kinds(ptx(body, shared=16), [], block=64) == want
+
+
+# ---------------------------------------- global memory
+
+
+def test_threads_of_two_blocks_that_write_one_element_race() -> None:
+    text = ptx(ELEMENT + "    st.global.u32 [%rd1], %r0;\n    ret;", "u64 x")
+    (report,) = reports(text, [np.zeros(4, np.uint32)], grid=2, block=1)
+    assert (report.space, report.address, report.region) == ("global", 0x200000000, "x")
+    assert (report.cta, report.other_cta, report.threads) == ((0, 0, 0), (1, 0, 0), (0, 0))
+    at = f"st.global.u32 [%rd1], %r0; (line {line_of(text, 'st.global')})"
+    assert report.message == (
+        f"kernel k: {at}: thread (0, 0, 0) of CTA (0, 0, 0): race: global address 0x200000000 (x) "
+        f"is written at the same time by thread (0, 0, 0) of CTA (1, 0, 0) in {at}; no barrier "
+        "orders the two"
+    )
+
+
+@pytest.mark.parametrize("sync", ["", "bar.sync 0;"])
+def test_a_barrier_orders_global_memory_inside_its_block_only(sync: str) -> None:
+    body = f"""
+    st.global.u32 [%rd0], %r0;
+    {sync}
+    xor.b32 %r4, %r0, {{distance}};
+    mul.wide.u32 %rd2, %r4, 4;
+    add.u64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r5, [%rd3];
+    ret;
+    """
+    near, far = (ptx(ELEMENT + body.format(distance=d), "u64 x") for d in (33, 64))
+    x = np.zeros(128, np.uint32)
+    assert kinds(near, [x], grid=2, block=64) == (set() if sync else {"race"})
+    assert kinds(far, [x], grid=2, block=64) == {"race"}
+
+
+@pytest.mark.parametrize("writer", [0, 3])
+def test_a_write_after_reads_of_other_blocks_is_a_race(writer: int) -> None:
+    body = f"""
+    ld.global.u32 %r5, [%rd1];
+    setp.eq.u32 %p0, %r0, {writer};
+    @%p0 st.global.u32 [%rd1], 5;
+    ret;
+    """
+    text = ptx(ELEMENT + body, "u64 x")
+    assert kinds(text, [np.zeros(4, np.uint32)], grid=4, block=1) == {"race"}
+    assert kinds(text, [np.zeros(4, np.uint32)], grid=1, block=1) == set()
+
+
+LAST_BLOCK = (
+    ELEMENT
+    + """
+    ld.param.u64 %rd4, [ticket];
+    st.global.u32 [%rd0], %r0;
+    FENCE
+    bar.sync 0;
+    setp.ne.u32 %p0, %r3, 0;
+    mov.u32 %r5, 0;
+    @%p0 bra $known;
+    atom.global.add.u32 %r5, [%rd4], 1;
+    st.shared.u32 [buf], %r5;
+$known:
+    bar.sync 0;
+    ld.shared.u32 %r5, [buf];
+    setp.ne.u32 %p1, %r5, 3;
+    @%p1 bra $end;
+    mad.lo.u32 %r6, %r3, 4, 0;
+    mul.wide.u32 %rd5, %r3, 4;
+    add.u64 %rd6, %rd1, %rd5;
+    ld.global.u32 %r7, [%rd6];
+    @!%p0 st.global.u32 [%rd4], 0;
+$end:
+    ret;
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("fence", "want"),
+    [
+        ("membar.gl;", set()),
+        ("fence.acq_rel.gpu;", set()),
+        ("fence.acq_rel.cta;", {"race"}),
+        ("", {"race"}),
+    ],
+)
+def test_the_last_block_sees_what_was_fenced_before_the_ticket(fence: str, want: set[str]) -> None:
+    text = ptx(LAST_BLOCK.replace("FENCE", fence), "u64 x, u64 ticket", shared=16)
+    args = [np.zeros(256, np.uint32), np.zeros(1, np.uint32)]
+    assert kinds(text, args, grid=4, block=64) == want
+
+
+FLAG = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $wait;
+    st.global.u32 [%rd0], 5;
+    BEFORE
+    STORE [%rd0+4], 1;
+    ret;
+$wait:
+    LOAD %r1, [%rd0+4];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra $wait;
+    AFTER
+    ld.global.u32 %r2, [%rd0];
+    st.global.u32 [%rd0+8], %r2;
+    ret;
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "load", "before", "after", "want"),
+    [
+        ("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32", "", "", set()),
+        ("st.volatile.global.u32", "ld.volatile.global.u32", "membar.gl;", "membar.gl;", set()),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", "", "", {"race"}),
+        ("st.relaxed.gpu.global.u32", "ld.acquire.gpu.global.u32", "", "", {"race"}),
+        ("st.release.gpu.global.u32", "ld.relaxed.gpu.global.u32", "", "", {"race"}),
+        ("st.volatile.global.u32", "ld.volatile.global.u32", "", "membar.gl;", {"race"}),
+        ("st.volatile.global.u32", "ld.volatile.global.u32", "membar.cta;", "membar.gl;",
+         {"race"}),
+        ("st.global.u32", "ld.global.u32", "membar.gl;", "membar.gl;", {"race"}),
+    ],
+)  # fmt: skip
+def test_a_flag_orders_two_blocks_if_it_is_released_and_acquired(
+    store: str, load: str, before: str, after: str, want: set[str]
+) -> None:
+    body = FLAG.replace("STORE", store).replace("LOAD", load)
+    body = body.replace("BEFORE", before).replace("AFTER", after)
+    x = np.zeros(3, np.uint32)
+    assert kinds(ptx(body, "u64 x"), [x], grid=2, block=1) == want
+    assert x.tolist() == [5, 1, 5]
+
+
+def test_a_load_that_guesses_for_a_compare_and_swap_may_lose_its_race() -> None:
+    body = """
+    ld.param.u64 %rd0, [x];
+    ld.global.u32 %r1, [%rd0{other}];
+$again:
+    add.u32 %r2, %r1, 1;
+    atom.global.cas.b32 %r3, [%rd0], %r1, %r2;
+    setp.ne.u32 %p0, %r3, %r1;
+    mov.u32 %r1, %r3;
+    @%p0 bra $again;
+    ret;
+    """
+    x = np.zeros(1, np.uint32)
+    assert kinds(ptx(body.format(other=""), "u64 x"), [x], grid=2) == set()
+    assert x[0] == 64
+    swapped = body.replace("cas.b32 %r3, [%rd0], %r1, %r2;", "exch.b32 %r3, [%rd0], %r2;")
+    text = ptx(swapped.replace("@%p0 bra $again;", "").format(other=""), "u64 x")
+    assert kinds(text, [x], grid=2) == {"race"}
+
+
+# ---------------------------------------- mbarriers, bulk copies, wgmma
+
+PIPELINE = hopper.kernel("u64 x, u64 y", hopper.PIPELINE.replace("TEST", "try_wait"))
+BULK = hopper.bulk_kernel("cp.async.bulk.global.shared::cta.bulk_group")
+CLUSTER = hopper.kernel("u64 out", hopper.CLUSTER_SUM)
+
+
+def without(text: str, line: str, nth: int = 0, instead: str = "") -> str:
+    lines = text.splitlines()
+    lines[line_of(text, line, nth) - 1] = instead
+    return "\n".join(lines)
+
+
+def pipeline(text: str) -> set[str]:
+    x = np.arange(7 * 32, dtype=np.uint32).reshape(7, 32)
+    return kinds(text, [x, np.zeros(32, np.uint32)], block=64, dynamic_smem=512)
+
+
+def test_a_pipeline_of_mbarriers_is_clean_and_each_missing_edge_is_found() -> None:
+    assert pipeline(PIPELINE) == set()
+    assert pipeline(without(PIPELINE, "bar.sync 0;")) == {"race"}
+    # The producer that does not wait for an empty stage, a consumer that does not for a full one.
+    assert "race" in pipeline(
+        without(without(PIPELINE, "@!%p2 bra $empty;"), "mbarrier.try_wait", 0)
+    )
+    assert "sync" in pipeline(without(PIPELINE, "@!%p2 bra $empty;"))
+    assert "sync" in pipeline(without(PIPELINE, "@!%p2 bra $full;"))
+    relaxed = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%r5+16];"
+    weak = without(PIPELINE, "mbarrier.arrive.shared::cta.b64 _, [%r5+16];", instead=relaxed)
+    assert pipeline(weak.replace(".version 8.3", ".version 8.6")) == {"race"}
+
+
+@pytest.mark.parametrize(
+    ("line", "nth", "want"),
+    [
+        ("bar.sync 0;", 0, {"race"}),
+        ("@!%p1 bra $wait;", 0, {"sync"}),
+        ("cp.async.bulk.commit_group;", 0, {"sync"}),
+        ("cp.async.bulk.wait_group 0;", 0, {"sync"}),
+    ],
+)
+def test_bulk_copies_are_clean_and_each_missing_wait_is_found(
+    line: str, nth: int, want: set[str]
+) -> None:
+    args = [np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)]
+    assert kinds(BULK, args, dynamic_smem=512) == set()
+    assert kinds(without(BULK, line, nth), args, dynamic_smem=512) == want
+
+
+def test_reading_a_tile_that_is_still_being_copied_is_found() -> None:
+    body = hopper.INIT + hopper.BYTES + "    ld.shared.u32 %r5, [%r3];\n" + hopper.WAIT
+    args = [np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)]
+    text = hopper.kernel("u64 x, u64 y", body)
+    assert kinds(text, args, dynamic_smem=512) == {"pending"}
+
+
+def test_overwriting_the_source_of_a_store_is_found_until_the_wait() -> None:
+    store = "cp.async.bulk.global.shared::cta.bulk_group"
+    args = [np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)]
+    wait, write = (
+        "cp.async.bulk.wait_group.read 0;",
+        "mov.u32 %r5, 7;\n    st.shared.u32 [%r3], %r5;",
+    )
+    ordered, early = (
+        hopper.bulk_kernel(store, waits=f"{a}\n    {b}") for a, b in ((wait, write), (write, wait))
+    )
+    assert kinds(ordered, args, dynamic_smem=512) == set()
+    assert kinds(early, args, dynamic_smem=512) == {"race"}
+
+
+def test_clusters_are_clean_and_a_missing_barrier_is_found() -> None:
+    how: dict[str, Any] = {"grid": 8, "cluster": 4, "dynamic_smem": 64}
+    out = np.zeros((8, 4), np.uint32)
+    assert kinds(CLUSTER, [out], **how) == set()
+    for line in ("barrier.cluster.arrive.release", "barrier.cluster.wait.acquire"):
+        assert kinds(without(CLUSTER, line), [out], **how) == {"race"}
+    weak = CLUSTER.replace("arrive.release.cluster.shared", "arrive.relaxed.cluster.shared")
+    assert kinds(weak.replace(".version 8.3", ".version 8.6"), [out], **how) == {"race"}
+
+
+def wgmma_reports(line: str, instead: str = "") -> set[str]:
+    left = hopper.Panels(1024, 64, 64, "128B")
+    right = hopper.Panels(1024 + left.nbytes, 64, 64, "128B")
+    text = hopper.product_kernel(left, right, 64, 4, ta=False, tb=False, type="f16")
+    text = without(text, line, instead=instead) if line else text
+    a = hopper.small_integers((64, 64), 1, np.float16)
+    maps = [TensorMap(a, box=(64, 64), swizzle="128B")] * 2
+    out = np.zeros((64, 64), np.float32)
+    return {
+        r.message.partition(": sync: ")[2]
+        for r in reports(text, [*maps, out], block=128, dynamic_smem=right.at + right.nbytes)
+    }
+
+
+def test_wgmma_wants_its_fence_its_group_and_its_wait() -> None:
+    touched = "touches %f0, which a wgmma.mma_async that was not waited for may use"
+    assert wgmma_reports("") == set()
+    assert wgmma_reports("wgmma.fence") == {"no wgmma.fence comes before it"}
+    assert touched in wgmma_reports("wgmma.commit_group")
+    assert touched in wgmma_reports("wgmma.wait_group")
+    late = "    mov.f32 %f3, 0f00000000;\n    wgmma.fence.sync.aligned;\n    add.f32 %f3, %f3, %f3;"
+    assert wgmma_reports("wgmma.fence", late) == {
+        "no wgmma.fence comes between it and what wrote %f3"
+    }
+
+
+# ---------------------------------------- proxies
+
+FILL_AND_STORE = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    ld.param.u64 %rd0, [out];
+    shl.b32 %r2, %r0, 2;
+    add.u32 %r2, %r2, %r1;
+    st.shared.u32 [%r2], %r0;
+    FENCE
+    bar.sync 0;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $end;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 256;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0;
+$end:
+"""
+
+
+def test_what_ordinary_stores_wrote_is_fenced_before_a_bulk_copy_reads_it() -> None:
+    def found(fence: str) -> tuple[Report, ...]:
+        text = hopper.kernel("u64 out", FILL_AND_STORE.replace("FENCE", fence))
+        out = np.zeros(64, np.uint32)
+        return reports(text, [out], block=64, dynamic_smem=256)
+
+    assert found("fence.proxy.async.shared::cta;") == ()
+    (report,) = found("")
+    assert (report.kind, report.threads) == ("proxy", (0, 0))
+    assert report.message.endswith("no fence.proxy.async lets asynchronous operations see it")
+    assert [r.kind for r in found("fence.proxy.alias;")] == ["proxy"]
+
+
+# ---------------------------------------- barriers and mbarriers against their rules
+
+
+def test_parts_of_a_warp_at_different_barriers_are_found() -> None:
+    body = """
+    mov.u32 %r0, %tid.x;
+    setp.lt.u32 %p0, %r0, {limit};
+    @%p0 bra $low;
+    {barrier}.sync 0;
+    bra $end;
+$low:
+    {barrier}.sync 0;
+$end:
+    ret;
+    """
+    assert kinds(ptx(body.format(limit=32, barrier="bar")), [], block=64) == set()
+    assert kinds(ptx(body.format(limit=16, barrier="barrier")), [], block=64) == set()
+    (report,) = reports(ptx(body.format(limit=16, barrier="bar")), [], block=64)
+    assert report.message.endswith(
+        "sync: a warp executes it together, but 32 of its 32 threads are here and the others come "
+        "to different barriers"
+    )
+
+
+def test_an_mbarrier_that_is_made_twice_is_found() -> None:
+    again = "    @!%p0 mbarrier.init.shared::cta.b64 [%r1], 1;\n"
+    end = "    @!%p0 mbarrier.inval.shared::cta.b64 [%r1];\n"
+    how: dict[str, Any] = {"dynamic_smem": 64}
+    assert kinds(hopper.kernel("u64 x", hopper.INIT + end + again), [0], **how) == set()
+    (report,) = reports(hopper.kernel("u64 x", hopper.INIT + again), [0], **how)
+    assert (report.kind, report.address) == ("sync", 0)
+    assert report.other.startswith("mbarrier.init.shared::cta.b64 [%r1], 1;")
+
+
+def test_an_access_from_one_variable_into_the_next_is_found() -> None:
+    declared = ".shared .align 16 .b8 buf[8];\n\t.shared .align 4 .b8 more[8];"
+    body = "    st.shared.v4.u32 [buf], {%r0, %r0, %r0, %r0};\n    ret;"
+    text = ptx("    mov.u32 %r0, 0;\n" + body, shared=8)
+    text = text.replace(".shared .align 16 .b8 buf[8];", declared)
+    (report,) = reports(text, [], block=1)
+    assert report.kind == "bounds"
+    assert report.message.endswith(
+        "bounds: shared address 0x0 (buf): begins in buf and ends in more"
+    )
