@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from hypothesis import strategies as st
 
 from ptxgen import ir
-from ptxgen.isa.spec import BoundOperand, Inst, Op
+from ptxgen.isa.spec import BoundOperand, Effect, Gate, Inst, Op
 from ptxgen.isa.table import rows
+from ptxgen.target import target
 from ptxgen.types import REGISTER_PREFIX, ScalarType
 
 REGISTERS = 4  # of each class
@@ -77,17 +81,53 @@ def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
     return draw(scalar(wanted))
 
 
+def anything(_: Effect) -> bool:
+    return True
+
+
 @st.composite
-def instruction(draw: st.DrawFn) -> ir.Instr:
-    row: Inst = draw(st.sampled_from(ROWS))
-    op = row.resolve({slot: draw(st.sampled_from(list(c))) for slot, c in row.choices.items()})
+def instruction(
+    draw: st.DrawFn, version: tuple[int, int], name: str, wanted: Callable[[Effect], bool]
+) -> ir.Instr:
+    """An instruction that the version and the target of this name have, of a wanted effect."""
+    row: Inst = draw(st.sampled_from(available(version, name, wanted)))
+    here = has(version, name)
+    op = row.resolve(
+        {
+            slot: draw(st.sampled_from([c for c, gate in choices.items() if here(gate)]))
+            for slot, choices in row.choices.items()
+        }
+    )
     count = draw(st.integers(op.required, len(op.flat)))
     operands = tuple(draw(operand_of(op, place)) for place in range(count))
     guard = draw(st.none() | st.builds(ir.Guard, register("pred"), st.booleans()))
     return ir.Instr(op.opcode, operands, guard)
 
 
+def has(version: tuple[int, int], name: str) -> Callable[[Gate], bool]:
+    sm = target(name).sm
+    return lambda gate: gate.ptx <= version and gate.admits(name, sm)
+
+
+@functools.cache
+def available(
+    version: tuple[int, int], name: str, wanted: Callable[[Effect], bool]
+) -> tuple[Inst, ...]:
+    here = has(version, name)
+    return tuple(
+        row
+        for row in ROWS
+        if wanted(row.effect)
+        and here(row.gate)
+        and all(any(here(gate) for gate in choices.values()) for choices in row.choices.values())
+    )
+
+
 COMMENT = st.text("abcXYZ 0123=*.,:;/{}%", max_size=20).map(str.strip)
+
+
+VERSION, TARGET = (9, 0), "sm_90a"
+INSTRUCTION = instruction(VERSION, TARGET, anything)
 
 
 @st.composite
@@ -97,7 +137,7 @@ def kernels(draw: st.DrawFn) -> ir.Kernel:
         ir.Prototype("$proto", (), ()),
         ir.Label("$here"),
     ]
-    body += draw(st.lists(st.one_of(instruction(), COMMENT.map(ir.Note)), max_size=20))
+    body += draw(st.lists(st.one_of(INSTRUCTION, COMMENT.map(ir.Note)), max_size=20))
     return ir.Kernel(
         "random",
         params=(ir.Param("Q", "b8", 64, 16),),
@@ -110,7 +150,7 @@ def kernels(draw: st.DrawFn) -> ir.Kernel:
 
 
 MODULES = st.builds(
-    lambda kernel, header: ir.Module((8, 0), "sm_90a", (kernel,), header, (CALLEE,)),
+    lambda kernel, header: ir.Module(VERSION, TARGET, (kernel,), header, (CALLEE,)),
     kernels(),
     st.lists(COMMENT, max_size=3).map(tuple),
 )

@@ -12,6 +12,7 @@ the others that its membermask names.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +34,8 @@ Place = tuple[int, int]  # a block, and which of its parts
 
 _NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
 _PATIENCE: Final = 20_000  # instructions that lanes wait before they come first
+_POLL: Final = 1_000  # and what an instruction counts for that lanes may spin with
+_POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
 _FULL_WARP: Final = 0xFFFFFFFF
 
 
@@ -52,6 +55,11 @@ class Lockstep:
         # By place: the lanes that have come to it, and when the first of them did.
         self._ready: dict[Place, Selection] = {}
         self._since: dict[Place, int] = {}
+        self._polls = [
+            sum(_POLLS.match(s.instr.opcode) is not None for s in b.segment.steps)
+            for b in program.blocks
+        ]
+        self._polled = 0
         # Lanes that wait for others of their warp.
         self._parked: dict[Place, Lanes] = {}
         self._late_until = 0  # until then, the last place comes first
@@ -97,13 +105,16 @@ class Lockstep:
     def _next(self) -> Place:
         if len(self._ready) == 1:
             return next(iter(self._ready))
-        now = self._machine.cycles
-        if now < self._late_until:
+        if self._machine.cycles < self._late_until:
             return max(self._ready)
+        now = self._patience_spent()
         if now - min(self._since.values()) > _PATIENCE:
-            self._late_until = now + _PATIENCE
+            self._late_until = self._machine.cycles + _PATIENCE
             self._since = dict.fromkeys(self._since, now)
         return min(self._ready)
+
+    def _patience_spent(self) -> int:
+        return self._machine.cycles + _POLL * self._polled
 
     def _go(self, number: int, selection: Selection, part: int = 0) -> None:
         """These lanes have come to a block, or to the kernel's end."""
@@ -122,7 +133,7 @@ class Lockstep:
         if mask is not None:
             selection = Selection(self._machine.batch, selection.full_mask() | mask)
         self._ready[place] = selection
-        self._since.setdefault(place, self._machine.cycles)
+        self._since.setdefault(place, self._patience_spent())
 
     def _go_mask(self, number: int, mask: Lanes, part: int = 0) -> None:
         if mask.any():
@@ -137,6 +148,7 @@ class Lockstep:
     def _execute(self, place: Place, selection: Selection) -> None:
         number, part = place
         block = self._program.blocks[number]
+        self._polled += self._polls[number]
         if block.together and (part or not self._warps_are_whole(selection)):
             self._execute_part(place, block, selection)
             return

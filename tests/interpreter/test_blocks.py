@@ -303,8 +303,7 @@ def test_an_operand_that_does_not_fit_names_the_instruction() -> None:
     with pytest.raises(TypeMismatchError) as caught:
         run(module, grid=1, block=1, args=[])
     assert str(caught.value) == (
-        "the interpreter: add.u64 %r0, %r1, 1;: the operand a cannot be "
-        "Reg(name='%r1', declared='b32')"
+        "the interpreter: add.u64 %r0, %r1, 1;: the operand a cannot be %r1, a .b32"
     )
 
 
