@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from ptxgen import ir
-from ptxgen.isa.spec import BoundOperand, Effect, Gate, Inst, Op
+from ptxgen.isa.spec import BoundOperand, Gate, Inst, Op
 from ptxgen.isa.table import rows
 from ptxgen.target import target
 from ptxgen.types import REGISTER_PREFIX, ScalarType
@@ -45,7 +45,7 @@ def scalar(operand: BoundOperand) -> st.SearchStrategy[ir.Operand]:
 @st.composite
 def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
     if str(op.modifiers.get("space", "")).startswith("param"):
-        return ir.Address(ir.Symbol("Q"), 0)
+        return ir.Address(ir.Symbol("transfer" if op.opcode.startswith("st") else "Q"), 0)
     assert wanted.type is not None
     base = draw(register(wanted.type.register))
     if wanted.count:
@@ -54,20 +54,48 @@ def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
     return ir.Address(base, 16 * draw(st.integers(-4, 4)))
 
 
+def at_cluster(op: Op) -> bool:
+    return op.modifiers["space"] == "shared::cluster"
+
+
+def only_operand(op: Op, wanted: BoundOperand) -> st.SearchStrategy[ir.Operand] | None:
+    """What alone may stand for an operand whose type does not say it all."""
+    if wanted.literal is not None:
+        return st.just(ir.IntImm(wanted.literal))
+    if wanted.kind == "label":
+        return st.just(ir.Symbol(NAMES.get((op.row.name, wanted.name), "$here")))
+    if wanted.kind == "args":
+        return st.just(ir.Arguments(()))
+    if wanted.kind == "imm":
+        values = (24, 32) if op.opcode.startswith("setmaxnreg") else (4, 8)
+        return st.sampled_from(values).map(ir.IntImm)
+    if wanted.written and op.opcode.startswith("mbarrier.arrive") and at_cluster(op):
+        return st.just(ir.Sink())
+    if op.row.name == "call_indirect":
+        return register("b64")
+    value = literal_of(op, wanted.name)
+    return None if value is None else st.just(ir.IntImm(value))
+
+
+def literal_of(op: Op, name: str) -> int | None:
+    """A number within the limits of an operand that not every number may be."""
+    if (op.opcode.startswith("bar") and name == "b") or name == "size":
+        return 32
+    if name in ("total", "src_size"):
+        return {"total": 64, "src_size": 4}[name]
+    if op.opcode.startswith("mbarrier") and (name == "count" or "parity" in op.opcode):
+        return {"count": 1, "a": 1}.get(name)
+    return None
+
+
 @st.composite
 def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
     wanted = op.flat[place]
-    if wanted.literal is not None:
-        return ir.IntImm(wanted.literal)
+    only = only_operand(op, wanted)
+    if only is not None:
+        return draw(only)
     if wanted.address:
         return draw(address(op, wanted))
-    if wanted.kind == "label":
-        return ir.Symbol(NAMES.get((op.row.name, wanted.name), "$here"))
-    if wanted.kind == "args":
-        return ir.Arguments(())
-    if wanted.kind == "imm":
-        registers = op.opcode.startswith("setmaxnreg")
-        return ir.IntImm(draw(st.sampled_from((24, 32) if registers else (4, 8))))
     if place in op.pairs:
         second = next(o for o in op.operands if o.second).type
         assert wanted.type is not None
@@ -76,20 +104,18 @@ def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
         return ir.Pair(draw(pair[0]), draw(pair[1]))
     if wanted.count:
         return ir.Vector(tuple(draw(scalar(wanted)) for _ in range(wanted.count)))
-    if (op.opcode.startswith("bar") and wanted.name == "b") or wanted.name == "size":
-        return ir.IntImm(32)
     return draw(scalar(wanted))
 
 
-def anything(_: Effect) -> bool:
+def anything(_: Inst) -> bool:
     return True
 
 
 @st.composite
 def instruction(
-    draw: st.DrawFn, version: tuple[int, int], name: str, wanted: Callable[[Effect], bool]
+    draw: st.DrawFn, version: tuple[int, int], name: str, wanted: Callable[[Inst], bool]
 ) -> ir.Instr:
-    """An instruction that the version and the target of this name have, of a wanted effect."""
+    """An instruction of a wanted row that the version and the target of this name have."""
     row: Inst = draw(st.sampled_from(available(version, name, wanted)))
     here = has(version, name)
     op = row.resolve(
@@ -101,6 +127,8 @@ def instruction(
     count = draw(st.integers(op.required, len(op.flat)))
     operands = tuple(draw(operand_of(op, place)) for place in range(count))
     guard = draw(st.none() | st.builds(ir.Guard, register("pred"), st.booleans()))
+    if op.opcode.startswith("st") and str(op.modifiers.get("space", "")).startswith("param"):
+        guard = None  # what calls give cannot be under one
     return ir.Instr(op.opcode, operands, guard)
 
 
@@ -111,13 +139,13 @@ def has(version: tuple[int, int], name: str) -> Callable[[Gate], bool]:
 
 @functools.cache
 def available(
-    version: tuple[int, int], name: str, wanted: Callable[[Effect], bool]
+    version: tuple[int, int], name: str, wanted: Callable[[Inst], bool]
 ) -> tuple[Inst, ...]:
     here = has(version, name)
     return tuple(
         row
         for row in ROWS
-        if wanted(row.effect)
+        if wanted(row)
         and here(row.gate)
         and all(any(here(gate) for gate in choices.values()) for choices in row.choices.values())
     )
@@ -144,6 +172,7 @@ def kernels(draw: st.DrawFn) -> ir.Kernel:
         registers=tuple(ir.RegisterRange(p, c, REGISTERS) for c, p in REGISTER_PREFIX.items()),
         body=(*body, ir.Instr("ret")),
         shared=(ir.Shared("scratch", 64, 16),) if draw(st.booleans()) else (),
+        variables=(ir.Variable("param", "transfer", 64, 16),),
         threads=draw(st.sampled_from((0, 32, 128))),
         min_ctas=draw(st.integers(0, 2)),
     )

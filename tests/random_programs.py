@@ -20,7 +20,7 @@ import numpy as np
 from hypothesis import strategies as st
 from random_kernels import instruction
 
-from ptxgen.isa.spec import Effect
+from ptxgen.isa.spec import Effect, Inst
 from ptxgen.text import render_instr
 
 VERSION, TARGET = (8, 0), "sm_80"
@@ -135,6 +135,10 @@ class Writing:
         small = self.pick(0, 1, 2, 3, 5, 31, 255)
         return str(-small if type[0] == "s" and self.upto(1) else small)
 
+    def amount(self) -> str:
+        """By how much to shift."""
+        return self.reg("b32") if self.upto(2) else str(self.upto(15))
+
     def label(self) -> str:
         self.labels += 1
         return f"$L{self.labels}"
@@ -162,6 +166,7 @@ class Writing:
             yield from (self.local, self.own_slot, self.cell)
             if self.mask:
                 yield from [self.exchange] * 2
+                yield from [self.meet] if self.mask == "-1" and self.depth < 3 else ()
                 yield from (self.ballot, self.uniform_loop) if self.depth < 3 else ()
             if self.whole:
                 yield from (self.neighbour, self.barrier)
@@ -220,7 +225,9 @@ class Writing:
         start = len(self.lines)
         self.pure()
         guard = f"@{self.pick('', '!')}{self.pred()} "
-        self.lines[start:] = [guard + line for line in self.lines[start:]]
+        self.lines[start:] = [
+            line if line.startswith("@") else guard + line for line in self.lines[start:]
+        ]
 
     # ---- registers only
 
@@ -252,7 +259,7 @@ class Writing:
         if form in ("div", "rem"):
             operands[1] = str(self.pick(1, 2, 3, 7, 10, 100))
         if form == "shr":
-            operands[1] = self.of("u32")
+            operands[1] = self.amount()
         self.emit(f"{form}.{type} {self.reg(held)}, {', '.join(operands)};")
 
     def bits(self) -> None:
@@ -268,8 +275,8 @@ class Writing:
             size = "b32"
         a, b, n, m = self.of(size), self.of(size), self.of("u32"), self.of("u32")
         given = {
-            "shl": [a, n], "not": [a], "cnot": [a], "popc": [a], "clz": [a], "brev": [a],
-            "bfe": [a, n, m], "bfi": [a, b, n, m], "prmt": [a, b, n],
+            "shl": [a, self.amount()], "not": [a], "cnot": [a], "popc": [a], "clz": [a],
+            "brev": [a], "bfe": [a, n, m], "bfi": [a, b, n, m], "prmt": [a, b, n],
             "lop3": [a, b, n, str(self.upto(255))],
         }.get(form, [a, b, n] if form.startswith("shf") else [a, b])  # fmt: skip
         type = self.pick("u", "s") + size[1:] if form == "bfe" else size
@@ -313,10 +320,10 @@ class Writing:
 
     def convert(self) -> None:
         integers = ("u16", "s16", "u32", "s32", "u64", "s64")
-        kind = self.pick("ii", "ii", "if", "fi", "ff", "narrow")
+        kind = self.pick("ii", "if", "fi", "ff", "narrow", "narrow")
         if kind == "narrow":  # an 8-bit type in a wider register
-            small, wide = self.pick("u8", "s8"), self.pick("b16", "b32", "b64")
-            into, source = self.pick((small, f"u{wide[1:]}"), (f"s{wide[1:]}", small))
+            small, wide = self.pick("u8", "s8", "s8"), self.pick("b16", "b32", "b64")
+            into, source = self.pick((small, f"s{wide[1:]}"), (f"s{wide[1:]}", small))
             self.emit(f"cvt.{into}.{source} {self.reg(wide)}, {self.reg(wide)};")
             return
         into = self.pick(*integers) if kind[1] == "i" else self.pick("f32", "f64", "f16")
@@ -330,7 +337,8 @@ class Writing:
         sizes = {t: int(t[1:]) for t in (into, source)}
         ftz = ".ftz" if "f32" in (into, source) and not self.upto(3) else ""
         if into[0] != "f" and source[0] != "f":
-            return ".sat" if not self.upto(2) and into != source else ""
+            fits = {"uu": 0, "ss": 0, "us": 1, "su": 1 << 9}[source[0] + into[0]] + sizes[source]
+            return ".sat" if not self.upto(2) and sizes[into] < fits else ""
         if into[0] != "f":
             return "." + self.pick("rni", "rzi", "rmi", "rpi") + ftz
         sat = ".sat" if not self.upto(4) else ""
@@ -375,14 +383,14 @@ class Writing:
     def carry(self) -> None:
         form = self.pick("add", "sub")
         type = self.pick("u32", "s32", "u64")
-        for name in (f"{form}.cc", f"{form}c.cc", f"{form}c"):
+        for name in (f"{form}.cc", f"@{self.pred()} {form}c.cc", f"{form}c"):
             to = self.reg(f"b{type[1:]}")
             self.emit(f"{name}.{type} {to}, {self.of(type)}, {self.of(type)};")
 
     # ---- memory
 
     def local(self) -> None:
-        type = self.pick("u32", "s8", "u8", "u16", "s16", "u64", "s32", "v2.u32")
+        type = self.pick("u32", "s8", "u8", "u16", "s16", "u64", "s32", "s32", "v2.u32")
         bits = int(type.rsplit(".", maxsplit=1)[-1][1:])
         nbytes = bits // 8 * (2 if "." in type else 1)
         held = f"b{max(bits, 16)}" if bits < 64 and self.upto(1) else "b64"
@@ -426,7 +434,7 @@ class Writing:
 
     def cell(self) -> None:
         """Update a word that all threads share; what was there is of no use to exact programs."""
-        space, base = self.pick(("global", "%cells"), ("shared", "cells"))
+        space, base = self.pick(("global", "%cells"), ("shared", "shares"))
         at = self.pick(*RED)
         op = RED[at]
         value = self.of("s64" if op.endswith("64") else "u32")
@@ -485,6 +493,17 @@ class Writing:
 
     # ---- calls
 
+    def meet(self) -> None:
+        """The lanes of a warp come from two calls to the same instructions."""
+        other, after, p = self.label(), self.label(), self.pred()
+        callee = self.pick("together", "everyone") if self.whole else "together"
+        self.emit(f"@{p} bra {other};")
+        self.inside(2)
+        self.calling(callee)
+        self.emit(f"bra {after};", f"{other}:")
+        self.calling(callee)
+        self.emit(f"{after}:")
+
     def call(self) -> None:
         self.calling(f"f{self.upto(1)}")
 
@@ -502,14 +521,20 @@ class Writing:
         self.emit(f"st.param.b32 [give0], {first or self.reg('b32')};")
         self.emit(f"st.param.b64 [give1], {self.reg('b64')};")
         proto = ", proto" if callee.startswith("%") else ""
-        guard = f"@{self.pred()} " if not self.upto(3) else ""
-        self.emit(f"{guard}call (get), {callee}, (give0, give1){proto};")
-        self.emit(f"{guard}ld.param.b32 {to}, [get];")
+        call = f"call (get), {callee}, (give0, give1){proto};"
+        if callee not in ("together", "everyone") and not self.upto(
+            3
+        ):  # the load of a result cannot have a guard
+            self.emit(f"@{self.pick('', '!')}{self.pred()} {call}")
+        else:
+            self.emit(call, f"ld.param.b32 {to}, [get];")
 
     # ---- the whole
 
-    def function(self, name: str, *, recursive: bool) -> list[str]:
-        """A function of a 32-bit and a 64-bit value."""
+    def function(self, name: str, *, recursive: bool = False) -> list[str]:
+        """A function of a 32-bit and a 64-bit value; `together` is for whole warps, `everyone` for
+        all threads of a CTA.
+        """
         self.lines, self.budget, self.functions = [], 8, False
         self.depth, self.mask, self.whole = 1, "", False
         for held, (prefix, _) in FILES.items():
@@ -518,6 +543,17 @@ class Writing:
         self.emit(*(f"setp.ne.u32 %p{n}, 0, {n & 1};" for n in range(EACH)))
         self.emit("ld.param.b32 %r0, [a];", "ld.param.b64 %rd0, [b];", "cvt.u32.u64 %r1, %rd0;")
         self.emit("st.local.u32 [own], %r0;", "setp.gt.s32 %p0, %r0, %r1;")
+        if name == "together":
+            self.mask = "-1"
+            self.emit("setp.gt.s32 %p1, %r0, 0;", "setp.gt.s32 %p2, %r1, %r0;")
+            for _ in range(3):
+                self.exchange()
+                self.pure()
+            self.mask = ""
+        if name == "everyone":
+            self.emit("mov.u32 %me, %tid.x;", "mov.u32 %n, %ntid.x;", "mov.u32 %slot, slots;")
+            self.emit("mad.lo.u32 %slot, %me, 8, %slot;", "st.shared.u32 [%slot], %r0;")
+            self.neighbour()
         self.block(5)
         if recursive:
             self.emit("setp.eq.u32 %q0, %keep, 0;", "@%q0 bra $done;", "sub.u32 %t0, %keep, 1;")
@@ -552,7 +588,7 @@ class Writing:
         self.block(20)
         self.emit("bar.sync 0;")
         for at in range(0, CELLS, 4):
-            self.emit(f"@%first ld.shared.u32 %t0, [cells+{at}];")
+            self.emit(f"@%first ld.shared.u32 %t0, [shares+{at}];")
             self.emit(f"@%first st.global.u32 [%mine+{at}], %t0;")
         if not self.upto(1):
             self.functions, self.mask, self.whole, self.budget = False, "", False, 6
@@ -570,10 +606,10 @@ class Writing:
         return [KERNEL, "{", *body, *self.lines, "ret;", "}"]
 
     def program(self) -> str:
-        functions = [self.function("f0", recursive=False), self.function("f1", recursive=False)]
-        functions.append(self.function("again", recursive=True))
+        names = ("f0", "f1", "together", "everyone", "again")
+        functions = [self.function(name, recursive=name == "again") for name in names]
         lines = [f".version {VERSION[0]}.{VERSION[1]}", f".target {TARGET}", ".address_size 64"]
-        lines += [f"{header(name)};" for name in ("f0", "f1", "again")]
+        lines += [".shared .align 8 .b8 slots[1024];", *(f"{header(name)};" for name in names)]
         for function in functions:
             lines += function
         return "\n".join(filter(None, [*lines, *self.kernel()])) + "\n"
@@ -607,8 +643,7 @@ def registers() -> list[str]:
 
 KERNEL = ".visible .entry k(.param .u64 x, .param .u64 out, .param .u64 cells)"
 SPACES = [
-    f"\t.local .align 8 .b8 loc[{LOCAL}];", f"\t.shared .align 8 .b8 cells[{CELLS}];",
-    "\t.shared .align 8 .b8 slots[1024];",
+    f"\t.local .align 8 .b8 loc[{LOCAL}];", f"\t.shared .align 8 .b8 shares[{CELLS}];",
 ]  # fmt: skip
 START = [
     "mov.u32 %me, %tid.x;", "mov.u32 %n, %ntid.x;", "mov.u32 %t0, %ctaid.x;",
@@ -618,13 +653,13 @@ START = [
     "add.u64 %out, %out, %wide;", "setp.eq.u32 %first, %me, 0;", "mov.u32 %slot, slots;",
     "mad.lo.u32 %slot, %me, 8, %slot;", "st.shared.u32 [%slot], %t1;",
     "st.shared.f32 [%slot+4], 0f3FC00000;",
-    *(f"@%first st.shared.u32 [cells+{at}], {at};" for at in range(0, CELLS, 4)),
+    *(f"@%first st.shared.u32 [shares+{at}], {at};" for at in range(0, CELLS, 4)),
     *(f"st.local.u64 [loc+{at}], {at};" for at in range(0, LOCAL, 8)), "bar.sync 0;",
 ]  # fmt: skip
 
 
-def only_registers(effect: Effect) -> bool:
-    return effect is Effect.NONE
+def only_registers(row: Inst) -> bool:
+    return row.effect is Effect.NONE and not any(o.address for o in row.operands)
 
 
 ANY = instruction(VERSION, TARGET, only_registers)

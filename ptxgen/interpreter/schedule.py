@@ -265,13 +265,13 @@ class Lockstep:
         wide = np.zeros(machine.batch.lanes, np.int64)
         wide[machine.selection.ids] = index
         mask = selection.full_mask()
+        outside = np.flatnonzero(mask & (wide >= len(targets)))
+        if len(outside):
+            lane = int(outside[0])
+            where = machine.faults.where(block.segment.steps[-1].number, lane)
+            raise TrapError(f"{where}: index {wide[lane]} of {len(targets)} targets")
         for chosen in np.unique(wide[mask]):
-            there = mask & (wide == chosen)
-            if chosen >= len(targets):
-                step = block.segment.steps[-1]
-                where = machine.faults.where(step.number, int(np.flatnonzero(there)[0]))
-                raise TrapError(f"{where}: index {chosen} of {len(targets)} targets")
-            self._go_mask(targets[chosen], there)
+            self._go_mask(targets[chosen], mask & (wide == chosen))
 
     def _call(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
         machine, registers = self._machine, self._registers

@@ -115,9 +115,8 @@ def register_kernel(op: Op, lanes: int) -> str:
         assert operand.type is not None
         count, nbytes = max(operand.count, 1), operand.type.nbytes
         letter = operand.name
-        body.append(
-            f"    .reg .{_DECLARED.get(operand.type.name, operand.type.name)} %{letter}_<{count}>;\n"
-        )
+        declared = _DECLARED.get(operand.type.name, operand.type.name)
+        body.append(f"    .reg .{declared} %{letter}_<{count}>;\n")
         names.append([f"%{letter}_{n}" for n in range(count)])
         if operand.written:
             continue
