@@ -73,6 +73,8 @@ def only_operand(op: Op, wanted: BoundOperand) -> st.SearchStrategy[ir.Operand] 
         return st.just(ir.Sink())
     if op.row.name == "call_indirect":
         return register("b64")
+    if op.row.name == "createpolicy_fractional" and wanted.name == "fraction":
+        return st.just(ir.FloatImm(0x3F000000, 32))
     value = literal_of(op, wanted.name)
     return None if value is None else st.just(ir.IntImm(value))
 

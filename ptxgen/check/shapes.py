@@ -78,8 +78,8 @@ class Shape:
     `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
     accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
     says so; `integers` and `symbols` are places of literals and of names with what is wanted there
-    (and the bits, if it is a value); `valued` says that there are any of these, a barrier or a
-    call. `gates` says what needs which target,
+    (and the bits, if it is a value); `valued` says that there are any of these, a barrier, a
+    call or a fraction. `gates` says what needs which target,
     `rule` how the result's alignment follows.
     """
 
@@ -142,6 +142,7 @@ class Shape:
             bool(self.integers or self.symbols or self.accesses)
             or op.effect is Effect.BARRIER
             or self.calls
+            or op.row.name == "createpolicy_fractional"
         )
         named = [special(got.name) for got in operands if isinstance(got, Special)]
         self.gates: tuple[tuple[str, Gate], ...] = (

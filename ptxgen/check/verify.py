@@ -24,6 +24,7 @@ from ptxgen.check.symbols import Symbols
 from ptxgen.errors import UnsupportedTargetError, VerifyError, did_you_mean
 from ptxgen.ir import (
     Address,
+    FloatImm,
     Function,
     Instr,
     IntImm,
@@ -41,13 +42,15 @@ from ptxgen.isa.spec import Effect, Gate, Op
 from ptxgen.parse import range_of
 from ptxgen.target import Target
 from ptxgen.target import target as target_named
+from ptxgen.text import render_operand
 from ptxgen.types import TYPES
 
 # PTX ISA, "Release Notes": how many versions 6.x, 7.x and 8.x there are; of later ones, who knows.
 _MINORS: Final = {6: 6, 7: 9, 8: 9}
 _ANY_MINOR: Final = 10
 _SHOWN: Final = 20  # problems that an error lists
-_SIZED: Final = ("cp.async.c", "createpolicy.range")  # opcodes with two sizes begin so
+_SIZED: Final = ("cp.async.c", "createpolicy.")  # opcodes with two sizes or a fraction begin so
+_ONE: Final = 0x3F800000  # as f32; the positive numbers up to it are the bits from 1
 _MOST_COPIED: Final = 16  # bytes, by cp.async.cg always
 _NAMED: Final = 10_000  # registers of a range that are looked up by name; more take longer
 
@@ -269,7 +272,13 @@ class _BodyCheck:
                 self._report("barrier", f"{message}; they would never arrive", instr)
 
     def _sizes(self, operands: tuple[Operand, ...], op: Op, instr: Instr) -> None:
-        """A copy reads no more bytes than it writes; part of a range is no more than all of it."""
+        """A copy reads no more bytes than it writes; part of a range is no more than all of it,
+        and a fraction is more than 0 and at most 1.
+        """
+        for got in operands:
+            if isinstance(got, FloatImm) and not 0 < got.bits <= _ONE:
+                message = f"wanted a fraction from above 0 to 1, got {render_operand(got)}"
+                self._report("operand", message, instr)
         numbers = {
             wanted.name: got.value
             for wanted, got in zip(op.flat, operands, strict=False)

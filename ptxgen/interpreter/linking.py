@@ -285,29 +285,32 @@ def _reachable(
         for name in _named(source, taken=True):
             if name in functions:
                 taken[name] = functions[name]
-    order: list[Kernel | Function] = []
-    calls: dict[int, list[Function]] = {}
-    open_: list[int] = []
-    recursive = False
 
-    def visit(source: Kernel | Function) -> None:
-        nonlocal recursive
-        if id(source) in open_:
-            recursive = True
-            return
-        if id(source) in calls:
-            return
+    def called(source: Kernel | Function) -> list[Function]:
         found = {name: functions[name] for name in _named(source, taken=False) if name in functions}
         if any(isinstance(_callee(s), Reg) for s in source.body or ()):
             found |= taken
-        calls[id(source)] = [f for f in found.values() if f.body is not None]
-        open_.append(id(source))
-        for callee in calls[id(source)]:
-            visit(callee)
-        open_.pop()
-        order.append(source)
+        return [f for f in found.values() if f.body is not None]
 
-    visit(kernel)
+    order: list[Kernel | Function] = []
+    calls = {id(kernel): called(kernel)}
+    recursive = False
+    # Iterative, as a chain of calls may be longer than Python's stack.
+    work: list[tuple[Kernel | Function, Iterator[Function]]] = [(kernel, iter(calls[id(kernel)]))]
+    inside = {id(kernel)}
+    while work:
+        source, rest = work[-1]
+        callee = next(rest, None)
+        if callee is None:
+            work.pop()
+            inside.remove(id(source))
+            order.append(source)
+        elif id(callee) in inside:
+            recursive = True
+        elif id(callee) not in calls:
+            calls[id(callee)] = called(callee)
+            inside.add(id(callee))
+            work.append((callee, iter(calls[id(callee)])))
     return order, calls, recursive
 
 

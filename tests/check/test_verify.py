@@ -925,6 +925,11 @@ def test_the_assembler_accepts_many_verified_programs_that_branch(
             "wanted a size of at most the total, 32, got 64",
         ),
         (
+            "createpolicy.fractional.L2::evict_last.b64 %rd3, 0f40000000;",
+            "operand",
+            "wanted a fraction from above 0 to 1, got 0f40000000",
+        ),
+        (
             "cp.async.ca.shared.global.L2::cache_hint [%r1], [%rd1], 8, 12, %rd1;",
             "operand",
             "reads 12 bytes to write 8; read 0 to 8",

@@ -847,3 +847,14 @@ def test_only_what_malloc_gave_is_freed_and_once(before: str) -> None:
         f"kernel k: call free, (A); (line {line}): thread (0, 0, 0) of CTA (0, 0, 0): frees A, "
         "where no memory from malloc begins"
     )
+
+
+def test_a_chain_of_calls_may_be_longer_than_pythons_stack() -> None:
+    count = 1100
+    functions = ADD_ONE.replace("f(", "f0(")
+    for n in range(1, count):
+        functions += (
+            f".func (.reg .u32 out) f{n}(.reg .u32 n)\n"
+            f"{{\n\tcall (out), f{n - 1}, (n);\n\tadd.u32 out, out, 1;\n\tret;\n}}\n"
+        )
+    assert result_of(f"    call (%r4), f{count - 1}, (%r3);", functions, 2) == [count, count + 1]

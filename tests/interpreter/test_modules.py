@@ -316,7 +316,7 @@ $follow:
         ("ld.global.u32 %r4, [%rd0+128];",
          "wants to read 4 bytes of global memory at 0x200000080, "
          "0 bytes after the end of x (0x200000000, 128 bytes)"),
-        ("ld.u32 %r4, [%rd0+-4];",
+        ("ld.u32 %r4, [%rd1+-4];",
          "wants to read 4 bytes of generic memory at 0x1fffffffc, "
          "4 bytes before the start of x (0x200000000, 128 bytes)"),
         ("st.global.v2.u32 [%rd1+124], {%r4, %r4};",
