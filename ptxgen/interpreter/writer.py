@@ -427,7 +427,7 @@ def _shift(base: Reg | Symbol | None) -> int:
 
 def _reads_lanes(step: Step) -> bool:
     """Whether the result can differ between lanes; if not, it comes as a single value."""
-    if step.op.effect is not Effect.NONE:
+    if step.op.effect not in (Effect.NONE, Effect.ADDRESS, Effect.CARRY):
         return True
     values = [o for w, o in zip(step.op.flat, step.instr.operands, strict=False) if not w.written]
     return any(
