@@ -69,7 +69,7 @@ class Span:
 
 @dataclass
 class GpuArena:
-    """Arrays that keep their device addresses from launch to launch, as `DeviceArena` has them; each
+    """Arrays that keep their device addresses from launch to launch, as in a `DeviceArena`; each
     launch copies them to the device and back.
     """
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from hypothesis import strategies as st
 
 from ptxgen import ir
-from ptxgen.isa.spec import BoundOperand, Inst, Op
+from ptxgen.isa.spec import BoundOperand, Gate, Inst, Op
 from ptxgen.isa.table import rows
+from ptxgen.target import target
 from ptxgen.types import REGISTER_PREFIX, ScalarType
 
 REGISTERS = 4  # of each class
@@ -41,7 +45,7 @@ def scalar(operand: BoundOperand) -> st.SearchStrategy[ir.Operand]:
 @st.composite
 def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
     if str(op.modifiers.get("space", "")).startswith("param"):
-        return ir.Address(ir.Symbol("Q"), 0)
+        return ir.Address(ir.Symbol("transfer" if op.opcode.startswith("st") else "Q"), 0)
     assert wanted.type is not None
     base = draw(register(wanted.type.register))
     if wanted.count:
@@ -50,20 +54,50 @@ def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
     return ir.Address(base, 16 * draw(st.integers(-4, 4)))
 
 
+def at_cluster(op: Op) -> bool:
+    return op.modifiers["space"] == "shared::cluster"
+
+
+def only_operand(op: Op, wanted: BoundOperand) -> st.SearchStrategy[ir.Operand] | None:
+    """What alone may stand for an operand whose type does not say it all."""
+    if wanted.literal is not None:
+        return st.just(ir.IntImm(wanted.literal))
+    if wanted.kind == "label":
+        return st.just(ir.Symbol(NAMES.get((op.row.name, wanted.name), "$here")))
+    if wanted.kind == "args":
+        return st.just(ir.Arguments(()))
+    if wanted.kind == "imm":
+        values = (24, 32) if op.opcode.startswith("setmaxnreg") else (4, 8)
+        return st.sampled_from(values).map(ir.IntImm)
+    if wanted.written and op.opcode.startswith("mbarrier.arrive") and at_cluster(op):
+        return st.just(ir.Sink())
+    if op.row.name == "call_indirect":
+        return register("b64")
+    if op.row.name == "createpolicy_fractional" and wanted.name == "fraction":
+        return st.just(ir.FloatImm(0x3F000000, 32))
+    value = literal_of(op, wanted.name)
+    return None if value is None else st.just(ir.IntImm(value))
+
+
+def literal_of(op: Op, name: str) -> int | None:
+    """A number within the limits of an operand that not every number may be."""
+    if (op.opcode.startswith("bar") and name == "b") or name == "size":
+        return 32
+    if name in ("total", "src_size"):
+        return {"total": 64, "src_size": 4}[name]
+    if op.opcode.startswith("mbarrier") and (name == "count" or "parity" in op.opcode):
+        return {"count": 1, "a": 1}.get(name)
+    return None
+
+
 @st.composite
 def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
     wanted = op.flat[place]
-    if wanted.literal is not None:
-        return ir.IntImm(wanted.literal)
+    only = only_operand(op, wanted)
+    if only is not None:
+        return draw(only)
     if wanted.address:
         return draw(address(op, wanted))
-    if wanted.kind == "label":
-        return ir.Symbol(NAMES.get((op.row.name, wanted.name), "$here"))
-    if wanted.kind == "args":
-        return ir.Arguments(())
-    if wanted.kind == "imm":
-        registers = op.opcode.startswith("setmaxnreg")
-        return ir.IntImm(draw(st.sampled_from((24, 32) if registers else (4, 8))))
     if place in op.pairs:
         second = next(o for o in op.operands if o.second).type
         assert wanted.type is not None
@@ -72,22 +106,58 @@ def operand_of(draw: st.DrawFn, op: Op, place: int) -> ir.Operand:
         return ir.Pair(draw(pair[0]), draw(pair[1]))
     if wanted.count:
         return ir.Vector(tuple(draw(scalar(wanted)) for _ in range(wanted.count)))
-    if (op.opcode.startswith("bar") and wanted.name == "b") or wanted.name == "size":
-        return ir.IntImm(32)
     return draw(scalar(wanted))
 
 
+def anything(_: Inst) -> bool:
+    return True
+
+
 @st.composite
-def instruction(draw: st.DrawFn) -> ir.Instr:
-    row: Inst = draw(st.sampled_from(ROWS))
-    op = row.resolve({slot: draw(st.sampled_from(list(c))) for slot, c in row.choices.items()})
+def instruction(
+    draw: st.DrawFn, version: tuple[int, int], name: str, wanted: Callable[[Inst], bool]
+) -> ir.Instr:
+    """An instruction of a wanted row that the version and the target of this name have."""
+    row: Inst = draw(st.sampled_from(available(version, name, wanted)))
+    here = has(version, name)
+    op = row.resolve(
+        {
+            slot: draw(st.sampled_from([c for c, gate in choices.items() if here(gate)]))
+            for slot, choices in row.choices.items()
+        }
+    )
     count = draw(st.integers(op.required, len(op.flat)))
     operands = tuple(draw(operand_of(op, place)) for place in range(count))
     guard = draw(st.none() | st.builds(ir.Guard, register("pred"), st.booleans()))
+    if op.opcode.startswith("st") and str(op.modifiers.get("space", "")).startswith("param"):
+        guard = None  # what calls give cannot be under one
     return ir.Instr(op.opcode, operands, guard)
 
 
+def has(version: tuple[int, int], name: str) -> Callable[[Gate], bool]:
+    sm = target(name).sm
+    return lambda gate: gate.ptx <= version and gate.admits(name, sm)
+
+
+@functools.cache
+def available(
+    version: tuple[int, int], name: str, wanted: Callable[[Inst], bool]
+) -> tuple[Inst, ...]:
+    here = has(version, name)
+    return tuple(
+        row
+        for row in ROWS
+        if wanted(row)
+        and here(row.gate)
+        and all(any(here(gate) for gate in choices.values()) for choices in row.choices.values())
+    )
+
+
 COMMENT = st.text("abcXYZ 0123=*.,:;/{}%", max_size=20).map(str.strip)
+
+
+VERSION, TARGET = (9, 0), "sm_90a"
+INSTRUCTION = instruction(VERSION, TARGET, anything)
 
 
 @st.composite
@@ -97,20 +167,21 @@ def kernels(draw: st.DrawFn) -> ir.Kernel:
         ir.Prototype("$proto", (), ()),
         ir.Label("$here"),
     ]
-    body += draw(st.lists(st.one_of(instruction(), COMMENT.map(ir.Note)), max_size=20))
+    body += draw(st.lists(st.one_of(INSTRUCTION, COMMENT.map(ir.Note)), max_size=20))
     return ir.Kernel(
         "random",
         params=(ir.Param("Q", "b8", 64, 16),),
         registers=tuple(ir.RegisterRange(p, c, REGISTERS) for c, p in REGISTER_PREFIX.items()),
         body=(*body, ir.Instr("ret")),
         shared=(ir.Shared("scratch", 64, 16),) if draw(st.booleans()) else (),
+        variables=(ir.Variable("param", "transfer", 64, 16),),
         threads=draw(st.sampled_from((0, 32, 128))),
         min_ctas=draw(st.integers(0, 2)),
     )
 
 
 MODULES = st.builds(
-    lambda kernel, header: ir.Module((8, 0), "sm_90a", (kernel,), header, (CALLEE,)),
+    lambda kernel, header: ir.Module(VERSION, TARGET, (kernel,), header, (CALLEE,)),
     kernels(),
     st.lists(COMMENT, max_size=3).map(tuple),
 )

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,6 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FAILED, error)
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
+    except BrokenPipeError:  # a reader such as head has seen enough
+        # So that the flush at the end of the process succeeds.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
 
 
 def _fail(code: int, error: Exception | str) -> int:

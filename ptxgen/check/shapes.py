@@ -44,6 +44,11 @@ _BARRIERS: Final = {
     for head in ("bar", "barrier")
     for name, limit in (("a", _BARRIER), ("b", _WARPS))
 }
+# PTX ISA, sections "mbarrier.arrive" and "mbarrier.test_wait": how often; the parity of a phase.
+_MBARRIER: Final = {
+    "count": (range(1, 1 << 20), "a count from 1 to 1048575"),
+    "a": (range(2), "a parity of 0 or 1"),
+}
 # PTX ISA, section "Operand Size Exceeding Instruction-Type Size".
 _RELAXED: Final = frozenset({"ld", "ldu", "st", "cvt"})
 # By the beginning of the opcode, what the assembler lets be `_`: the only result, the first of two.
@@ -73,8 +78,8 @@ class Shape:
     `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
     accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
     says so; `integers` and `symbols` are places of literals and of names with what is wanted there
-    (and the bits, if it is a value); `valued` says that there are any of these, a barrier or a
-    call. `gates` says what needs which target,
+    (and the bits, if it is a value); `valued` says that there are any of these, a barrier, a
+    call or a fraction. `gates` says what needs which target,
     `rule` how the result's alignment follows.
     """
 
@@ -137,6 +142,7 @@ class Shape:
             bool(self.integers or self.symbols or self.accesses)
             or op.effect is Effect.BARRIER
             or self.calls
+            or op.row.name == "createpolicy_fractional"
         )
         named = [special(got.name) for got in operands if isinstance(got, Special)]
         self.gates: tuple[tuple[str, Gate], ...] = (
@@ -295,10 +301,14 @@ def _arguments_complaint(wanted: BoundOperand, got: Operand) -> str:
 def _scalar_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     type = wanted.type
     assert type is not None  # only labels, literals and arguments have none
+    if op.row.name == "call_indirect" and not isinstance(got, Reg):
+        return f"must be a register with a function's address, got {_said(got)}"
     if isinstance(got, Reg):
         fine = got.declared in TYPES and (
             accepts(type, got.declared) or (_relaxed(op) and _wider(type, got.declared))
         )
+        if wanted.written and _gives_no_state(op):
+            return f"must be _, as the mbarrier of another CTA gives no state, got {_said(got)}"
     elif wanted.written:
         if isinstance(got, Sink) and _head(op) in _SINK_ALONE:
             return ""
@@ -336,6 +346,11 @@ def _is_int(got: Operand) -> bool:
 
 def _head(op: Op) -> str:
     return op.opcode.partition(".")[0]
+
+
+def _gives_no_state(op: Op) -> bool:
+    """PTX ISA, section "mbarrier.arrive": with .shared::cluster there is no result."""
+    return op.opcode.startswith("mbarrier.arrive") and op.modifiers["space"] == "shared::cluster"
 
 
 def _relaxed(op: Op) -> bool:
@@ -400,18 +415,28 @@ def _ranges(op: Op, operands: tuple[Operand, ...]) -> Iterator[Limit]:
         type = wanted.type
         if wanted.literal is not None:
             yield Limit(place, (wanted.literal,), str(wanted.literal))
-        elif _head(op) == "setmaxnreg":
-            yield Limit(place, range(24, 257, 8), "a multiple of 8 from 24 to 256")
-        elif ".bulk" in op.opcode and wanted.name == "size":
-            yield Limit(place, range(0, 1 << 32, 16), "a multiple of 16 bytes")
-        elif wanted.name == "cp_size":
-            yield Limit(place, _COPY_SIZES, "4, 8 or 16 bytes")
-        elif (_head(op), wanted.name) in _BARRIERS:
-            yield Limit(place, *_BARRIERS[_head(op), wanted.name], "barrier")
+        elif (limit := _own_limit(op, wanted)) is not None:
+            yield Limit(place, *limit)
         elif type is pred:
             yield Limit(place, (-1, 0, 1), "0 or 1")
         elif type is not None:
             yield Limit(place, *_integers(op, wanted, type))
+
+
+def _own_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
+    """What a literal may be where the type does not say it, as the fields of a `Limit`."""
+    head, name = _head(op), wanted.name
+    if head == "setmaxnreg":
+        return range(24, 257, 8), "a multiple of 8 from 24 to 256"
+    if ".bulk" in op.opcode and name == "size":
+        return range(0, 1 << 32, 16), "a multiple of 16 bytes"
+    if name == "cp_size":
+        return _COPY_SIZES, "4, 8 or 16 bytes"
+    if (head, name) in _BARRIERS:
+        return *_BARRIERS[head, name], "barrier"
+    if head == "mbarrier" and (name == "count" or (name == "a" and ".parity" in op.opcode)):
+        return _MBARRIER[name]
+    return None
 
 
 def _integers(op: Op, wanted: BoundOperand, type: ScalarType) -> tuple[range, str]:

@@ -63,6 +63,9 @@ class Symbols:
                 self.variables[variable.name] = Memory(variable.space, variable.nbytes)
         if isinstance(body, Kernel) and body.dynamic_shared:
             self.variables[body.dynamic_shared] = Memory("shared", body.dynamic_shared_bytes)
+        mine = {p.name for p in body.params} if isinstance(body, Kernel) else set()
+        self.constant_params = mine - {v.name for v in body.variables}
+        self.transfers = {v.name for v in body.variables if v.space == "param"}
         self.functions = {function.name: function for function in module.functions}
         self.kernels = frozenset(kernel.name for kernel in module.kernels)
         statements = body.body or ()
@@ -92,6 +95,16 @@ class Symbols:
             said = f"{space} memory" if space else "generic addresses"
             return f"{name!r} is in {known.space} memory, but the instruction is for {said}"
         return self._bounds(name, begin, nbytes, "variable", sizes) if known.nbytes else ""
+
+    def passed(self, name: str, instr: Instr) -> str:
+        """An access to a parameter, or to what calls give and get, as the assembler allows it."""
+        if not instr.opcode.startswith(("ld.", "st.")) or "param" not in instr.opcode:
+            return ""
+        if name in self.constant_params and instr.opcode.startswith("st"):
+            return f"{name!r} is a parameter of the kernel, which cannot be written"
+        if name in self.transfers and instr.guard is not None:
+            return f"{name!r} is what a call gives or gets, which no access with a guard reaches"
+        return ""
 
     @staticmethod
     def _bounds(name: str, begin: int, nbytes: int, what: str, sizes: dict[str, int]) -> str:

@@ -24,6 +24,7 @@ from ptxgen.check.symbols import Symbols
 from ptxgen.errors import UnsupportedTargetError, VerifyError, did_you_mean
 from ptxgen.ir import (
     Address,
+    FloatImm,
     Function,
     Instr,
     IntImm,
@@ -37,17 +38,20 @@ from ptxgen.ir import (
     Symbol,
     Targets,
 )
-from ptxgen.isa.spec import Effect, Gate
+from ptxgen.isa.spec import Effect, Gate, Op
 from ptxgen.parse import range_of
 from ptxgen.target import Target
 from ptxgen.target import target as target_named
+from ptxgen.text import render_operand
 from ptxgen.types import TYPES
 
 # PTX ISA, "Release Notes": how many versions 6.x, 7.x and 8.x there are; of later ones, who knows.
 _MINORS: Final = {6: 6, 7: 9, 8: 9}
 _ANY_MINOR: Final = 10
 _SHOWN: Final = 20  # problems that an error lists
-_COPY_OPERANDS: Final = 3  # of cp.async without src_size
+_SIZED: Final = ("cp.async.c", "createpolicy.")  # opcodes with two sizes or a fraction begin so
+_ONE: Final = 0x3F800000  # as f32; the positive numbers up to it are the bits from 1
+_MOST_COPIED: Final = 16  # bytes, by cp.async.cg always
 _NAMED: Final = 10_000  # registers of a range that are looked up by name; more take longer
 
 
@@ -239,8 +243,8 @@ class _BodyCheck:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
         if shape.op is not None and shape.op.effect is Effect.BARRIER:
             self._barrier(instr, shape)
-        if shape.size_place is not None:
-            self._copied(operands, _literal(instr, shape.size_place), instr)
+        if shape.op is not None and instr.opcode.startswith(_SIZED):
+            self._sizes(operands, shape.op, instr)
         for place, kind, bits in shape.symbols:
             self._symbol(operands[place].name, kind, bits, instr)  # type: ignore[union-attr]  # one
         if shape.calls:
@@ -267,11 +271,27 @@ class _BodyCheck:
                 message = f"waits for {count.value} threads, but the block has {threads}"
                 self._report("barrier", f"{message}; they would never arrive", instr)
 
-    def _copied(self, operands: tuple[Operand, ...], nbytes: int, instr: Instr) -> None:
-        """The bytes that a copy reads, its last operand, are no more than it writes."""
-        read = operands[-1] if len(operands) > _COPY_OPERANDS else None
-        if isinstance(read, IntImm) and not 0 <= read.value <= nbytes:
-            message = f"reads {read.value} bytes to write {nbytes}; read 0 to {nbytes}"
+    def _sizes(self, operands: tuple[Operand, ...], op: Op, instr: Instr) -> None:
+        """A copy reads no more bytes than it writes; part of a range is no more than all of it,
+        and a fraction is more than 0 and at most 1.
+        """
+        for got in operands:
+            if isinstance(got, FloatImm) and not 0 < got.bits <= _ONE:
+                message = f"wanted a fraction from above 0 to 1, got {render_operand(got)}"
+                self._report("operand", message, instr)
+        numbers = {
+            wanted.name: got.value
+            for wanted, got in zip(op.flat, operands, strict=False)
+            if isinstance(got, IntImm)
+        }
+        nbytes, read = numbers.get("cp_size", _MOST_COPIED), numbers.get("src_size", 0)
+        if not 0 <= read <= nbytes:
+            message = f"reads {read} bytes to write {nbytes}; read 0 to {nbytes}"
+            self._report("operand", message, instr)
+        size = numbers.get("size", 0)
+        total = numbers.get("total", size)
+        if size > total:
+            message = f"wanted a size of at most the total, {total}, got {size}"
             self._report("operand", message, instr)
 
     def _symbol(self, name: str, kind: str, bits: int, instr: Instr) -> None:
@@ -338,6 +358,7 @@ class _BodyCheck:
     def _access(self, name: str, offset: int, nbytes: int, shape: Shape, instr: Instr) -> None:
         space = shape.op.modifiers.get("space") if shape.op else None
         message = self.symbols.access(name, offset, nbytes, str(space or ""))
+        message = message or self.symbols.passed(name, instr)
         if message:
             self._report("symbol", message, instr)
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter.linking import LOCAL_START, SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.linking import (
+    LOCAL_START,
+    SHARED_WINDOW,
+    WINDOW_BYTES,
+    WINDOW_USED,
+    WINDOWS,
+)
 from ptxgen.interpreter.memory import (
     Address,
     Base,
@@ -227,7 +233,7 @@ class MemoryAccess:
         if space != "generic" or not SHARED_WINDOW <= low < high:
             return None
         for name, first in WINDOWS.items():
-            if first <= low and high <= first + WINDOW_BYTES:
+            if first <= low and high <= first + WINDOW_USED:
                 return name, first
         return None
 
@@ -241,8 +247,9 @@ class MemoryAccess:
         if len(ends):
             outside = outside | (at + total > ends[number])
         if space == "generic":
-            window = (at - SHARED_WINDOW) // WINDOW_BYTES
+            window, inside_it = np.divmod(at - SHARED_WINDOW, WINDOW_BYTES)
             inside = (window >= 0) & (window <= len(self.spaces))
+            inside &= inside_it + total <= WINDOW_USED
             number, outside = np.where(inside, -2 - window, number), outside & ~inside
         active = self.active()
         if (outside & active).any():

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
+# Whether a register has been written is itself a register, with this after its name.
+DEFINED: Final = "?"
+
 Given = Reg | IntImm | FloatImm | Symbol | Sink
 
 
@@ -102,9 +105,9 @@ def call_of(
             f"{where}: gives {len(given.items)} arguments and gets {len(got.items)} results, the "
             f"function takes {len(params)} and has {len(results)}"
         )
-    registers = {
-        i.name: slots[key(i.name)] for i in got.items if isinstance(i, Reg) and slots is not None
-    }
+    names = [i.name + mark for i in got.items if isinstance(i, Reg) for mark in ("", DEFINED)]
+    known = slots or {}
+    registers = {name: known[key(name)] for name in names if key(name) in known}
     pointer = target if isinstance(target, Reg) else None
     return Call(caller, callee, pointer, given.items, got.items, params, results, registers, saved)
 
@@ -295,6 +298,9 @@ class Calls:
             self._write(call.caller, item.name, mask, data)
         elif isinstance(item, Reg):
             self._set_slot(call.slots[item.name], mask, data)
+            defined = call.slots.get(item.name + DEFINED)
+            if defined is not None:
+                self._set_slot(defined, mask, np.ones_like(data[:, :1]))
 
     def _set_slot(self, slot: int, mask: Lanes, data: Lanes) -> None:
         held = self._registers[slot].copy()

@@ -13,7 +13,6 @@ from typing import Final
 
 from ptxgen.errors import LaunchError
 from ptxgen.ir import (
-    Address,
     Arguments,
     Function,
     Instr,
@@ -21,8 +20,8 @@ from ptxgen.ir import (
     Module,
     Param,
     Prototype,
+    Reg,
     Symbol,
-    TensorAddress,
     Variable,
 )
 from ptxgen.target import TARGETS
@@ -32,6 +31,7 @@ from ptxgen.types import TYPES
 # 32 bits.
 SHARED_WINDOW: Final = 1 << 32
 WINDOW_BYTES: Final = 1 << 30
+WINDOW_USED: Final = WINDOW_BYTES - (1 << 20)  # so that nothing else lies just before a buffer
 WINDOWS: Final = {
     space: SHARED_WINDOW + n * WINDOW_BYTES
     for n, space in enumerate(("shared", "local", "param", "const"))
@@ -75,10 +75,6 @@ class Routine:
     def name(self) -> str:
         """The name of the kernel or function."""
         return self.source.name
-
-    def place(self, param: Param) -> int:
-        """The offset in the frame of a parameter or a result kept in memory."""
-        return self.symbols[param.name].value
 
 
 @dataclass(slots=True)
@@ -289,60 +285,51 @@ def _reachable(
         for name in _named(source, taken=True):
             if name in functions:
                 taken[name] = functions[name]
-    order: list[Kernel | Function] = []
-    calls: dict[int, list[Function]] = {}
-    open_: list[int] = []
-    recursive = False
 
-    def visit(source: Kernel | Function) -> None:
-        nonlocal recursive
-        if id(source) in open_:
-            recursive = True
-            return
-        if id(source) in calls:
-            return
+    def called(source: Kernel | Function) -> list[Function]:
         found = {name: functions[name] for name in _named(source, taken=False) if name in functions}
-        if any(_indirect(s) for s in source.body or ()):
+        if any(isinstance(_callee(s), Reg) for s in source.body or ()):
             found |= taken
-        calls[id(source)] = [f for f in found.values() if f.body is not None]
-        open_.append(id(source))
-        for callee in calls[id(source)]:
-            visit(callee)
-        open_.pop()
-        order.append(source)
+        return [f for f in found.values() if f.body is not None]
 
-    visit(kernel)
+    order: list[Kernel | Function] = []
+    calls = {id(kernel): called(kernel)}
+    recursive = False
+    # Iterative, as a chain of calls may be longer than Python's stack.
+    work: list[tuple[Kernel | Function, Iterator[Function]]] = [(kernel, iter(calls[id(kernel)]))]
+    inside = {id(kernel)}
+    while work:
+        source, rest = work[-1]
+        callee = next(rest, None)
+        if callee is None:
+            work.pop()
+            inside.remove(id(source))
+            order.append(source)
+        elif id(callee) in inside:
+            recursive = True
+        elif id(callee) not in calls:
+            calls[id(callee)] = called(callee)
+            inside.add(id(callee))
+            work.append((callee, iter(calls[id(callee)])))
     return order, calls, recursive
 
 
-def _indirect(statement: object) -> bool:
-    """Whether it is a call through a register."""
-    return (
-        isinstance(statement, Instr)
-        and statement.opcode.split(".")[0] == "call"
-        and not any(isinstance(o, Symbol) for o in _before_prototype(statement))
-    )
-
-
-def _before_prototype(call: Instr) -> Iterator[object]:
-    """The callee of a call: its first operand that is no list of arguments."""
-    callee = next((o for o in call.operands if not isinstance(o, Arguments)), None)
-    yield callee
+def _callee(statement: object) -> object:
+    """What a call calls: its first operand that is no list of arguments; None if it is no call."""
+    if not isinstance(statement, Instr) or statement.opcode.split(".")[0] != "call":
+        return None
+    return next((o for o in statement.operands if not isinstance(o, Arguments)), None)
 
 
 def _named(source: Kernel | Function, *, taken: bool) -> Iterator[str]:
     """The names that direct calls go to, or those that are used otherwise, if `taken`."""
     for statement in source.body or ():
-        if not isinstance(statement, Instr):
-            continue
-        is_call = statement.opcode.split(".")[0] == "call"
-        if is_call:
-            callee = next(_before_prototype(statement))
-            if not taken and isinstance(callee, Symbol):
+        callee = _callee(statement)
+        if callee is not None:
+            if isinstance(callee, Symbol) and not taken:
                 yield callee.name
-        elif taken:
-            yield from (o.name for o in statement.operands if isinstance(o, Symbol))
-            bases = (o.base for o in statement.operands if isinstance(o, (Address, TensorAddress)))
+        elif taken and isinstance(statement, Instr):
+            bases = (getattr(operand, "base", operand) for operand in statement.operands)
             yield from (b.name for b in bases if isinstance(b, Symbol))
 
 

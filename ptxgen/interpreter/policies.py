@@ -43,6 +43,7 @@ _FORMS: Final = (LOCKSTEP, "pct:SEED", "pct:SEED:DEPTH")
 
 _NEVER: Final = np.iinfo(np.int64).max
 _PATIENCE: Final = 20_000  # instructions that lanes wait in lockstep before they come first
+_POLL: Final = 1_000  # and what an instruction counts for that lanes may spin with
 _FIRST_CHANGES: Final = 256  # instructions in which the first change points of PCT lie
 _SERVINGS: Final = 512  # of a warp, until it falls behind
 _VISITS: Final = 128  # of a warp at a place, until its lanes elsewhere come first
@@ -108,6 +109,9 @@ class Policy(Protocol):
     def came(self, place: Place, now: int) -> None:
         """Lanes have come to a place; `now` counts the instructions of the batch."""
 
+    def polled(self, count: int) -> None:
+        """So many instructions are executed that lanes may spin with."""
+
     def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
         """Take the lanes that run next out of `ready`, which has some."""
 
@@ -129,10 +133,15 @@ class Lockstep:
     def __init__(self) -> None:
         self._since: dict[Place, int] = {}  # when the first lanes came there
         self._late_until = 0  # until then, the last place comes first
+        self._polls = 0
 
     def came(self, place: Place, now: int) -> None:
         """Lanes have come to a place."""
-        self._since.setdefault(place, now)
+        self._since.setdefault(place, now + _POLL * self._polls)
+
+    def polled(self, count: int) -> None:
+        """Use patience up faster: others may be what is waited for."""
+        self._polls += count
 
     def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
         """All lanes of the place whose turn it is."""
@@ -143,9 +152,10 @@ class Lockstep:
     def _choose(self, ready: Ready, now: int) -> Place:
         if now < self._late_until:
             return max(ready)
-        if now - min(self._since.values()) > _PATIENCE:
+        spent = now + _POLL * self._polls
+        if spent - min(self._since.values()) > _PATIENCE:
             self._late_until = now + _PATIENCE
-            self._since = dict.fromkeys(self._since, now)
+            self._since = dict.fromkeys(self._since, spent)
         return min(ready)
 
 
@@ -179,6 +189,9 @@ class Priorities:
 
     def came(self, place: Place, now: int) -> None:
         """Nothing: whose turn it is does not depend on when they came."""
+
+    def polled(self, count: int) -> None:
+        """Nothing: a class that has been served often falls behind anyway."""
 
     def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
         """The lanes of one class at one place."""

@@ -11,6 +11,7 @@ the others that its membermask names.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
+_POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
 _FULL_WARP: Final = 0xFFFFFFFF
 
 
@@ -50,6 +52,11 @@ class Scheduler:
             self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
         self._calls = Calls(program, machine, self._registers)
         self._ready: Ready = {}
+        # By block: how many of its instructions lanes may spin with.
+        self._polls = [
+            sum(_POLLS.match(s.instr.opcode) is not None for s in b.segment.steps)
+            for b in program.blocks
+        ]
         # Lanes that wait for others of their warp.
         self._parked: dict[Place, Lanes] = {}
         self._resume = np.zeros(batch.lanes, np.int64)  # the block with which waiting lanes go on
@@ -121,6 +128,8 @@ class Scheduler:
     def _execute(self, place: Place, selection: Selection) -> None:
         number, part = place
         block = self._program.blocks[number]
+        if self._polls[number]:
+            self._policy.polled(self._polls[number])
         ends_at = self._machine.cycles + len(block.segment.steps)
         if (
             part
@@ -242,13 +251,13 @@ class Scheduler:
         wide = np.zeros(machine.batch.lanes, np.int64)
         wide[machine.selection.ids] = index
         mask = selection.full_mask()
+        outside = np.flatnonzero(mask & (wide >= len(targets)))
+        if len(outside):
+            lane = int(outside[0])
+            where = machine.faults.where(block.segment.steps[-1].number, lane)
+            raise TrapError(f"{where}: index {wide[lane]} of {len(targets)} targets")
         for chosen in np.unique(wide[mask]):
-            there = mask & (wide == chosen)
-            if chosen >= len(targets):
-                step = block.segment.steps[-1]
-                where = machine.faults.where(step.number, int(np.flatnonzero(there)[0]))
-                raise TrapError(f"{where}: index {chosen} of {len(targets)} targets")
-            self._go_mask(targets[chosen], there)
+            self._go_mask(targets[chosen], mask & (wide == chosen))
 
     def _call(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
         machine, registers = self._machine, self._registers

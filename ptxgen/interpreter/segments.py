@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ptxgen.check import flow
+from ptxgen.errors import TypeMismatchError
+from ptxgen.interpreter.reports import where_from
 from ptxgen.ir import (
     Arguments,
     Function,
@@ -131,10 +133,20 @@ def segments(
             leave = part.leave
             if leave is not None and leave.op.row.name in _JUMPS:
                 label = leave.instr.operands[-1].name  # type: ignore[union-attr]  # a symbol
-                names = tables[label] if leave.op.row.name == "brx" else (label,)
+                is_table = leave.op.row.name == "brx"
+                names = tables.get(label, ()) if is_table else (label,)
+                missing = [name for name in names if name not in labels] if names else [label]
+                if missing:
+                    what = "label" if names else "table of targets"
+                    raise TypeMismatchError(
+                        f"the interpreter: {where_from(leave.instr)}: {routine.name} has no "
+                        f"{what} {missing[0]!r}"
+                    )
                 part.targets = tuple(first[labels[name]] for name in names)
             made.append(part)
-    return made or [Segment((), routine=number)]
+    if not made and isinstance(routine, Function):
+        return [Segment((), routine=number)]  # that its callers may enter
+    return made
 
 
 def _cut(steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:

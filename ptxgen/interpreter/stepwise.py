@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from ptxgen.errors import TypeMismatchError
-from ptxgen.interpreter.calls import call_of
+from ptxgen.interpreter.calls import DEFINED, call_of
 from ptxgen.interpreter.linking import LOCAL_START, Linked, Routine
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.reports import where_from
@@ -42,7 +42,6 @@ from ptxgen.types import TYPES, ScalarType, u32, u64
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
-_WRITTEN_MARK: Final = "?"  # after a register's name: whether each lane has written it
 _COUNTING: Final = frozenset(
     {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
 )
@@ -121,12 +120,12 @@ class Stepper:
                 self.dtypes[named.name] = special(named.name).type.dtype
             return
         for key in self._keys(named):
-            mark = key.endswith(_WRITTEN_MARK)
+            mark = key.endswith(DEFINED)
             self.dtypes[key] = np.dtype(np.bool_) if mark else TYPES[named.declared].dtype
 
     def _keys(self, register: Reg) -> tuple[str, ...]:
         key = self.key(register.name)
-        return (key, key + _WRITTEN_MARK) if self.watched(register) else (key,)
+        return (key, key + DEFINED) if self.watched(register) else (key,)
 
 
 class _State:
@@ -198,7 +197,8 @@ class _State:
         if guard is None:
             return self._selected
         self._check(guard.register)
-        return self._selected & (self._held(guard.register) != guard.negated)
+        active: Lanes = self._selected & (self._held(guard.register) != guard.negated)
+        return active
 
     def _evaluate(self, step: Step) -> Any:
         op = step.op
@@ -218,7 +218,9 @@ class _State:
         if got is None:
             return None
         if want.kind == "imm":
-            return got.value if isinstance(got, IntImm) else self._refuse(want.name, got)
+            if not isinstance(got, IntImm):
+                self._refuse(want.name, got)
+            return got.value
         if isinstance(got, Address):
             return self._address(got.base, got.offset)
         if isinstance(got, TensorAddress):
@@ -237,10 +239,9 @@ class _State:
         if base is None:
             return np.full(self._count, offset, np.uint64)
         if isinstance(base, Symbol):
-            return self._typed(Symbol(base.name, base.offset + offset), u64, "address")
+            return self._symbol(Symbol(base.name, base.offset + offset), u64, "address")
         lanes = self._held(base)
-        whole: Lanes = lanes.view(f"i{lanes.itemsize}").astype(np.int64) + np.int64(offset)
-        return whole.view(np.uint64)
+        return np.asarray(lanes.view(f"i{lanes.itemsize}") + np.int64(offset)).view(np.uint64)
 
     def _typed(self, got: object, type: ScalarType, name: str) -> Any:
         """A register, a literal or a variable's address as a type."""
@@ -257,17 +258,17 @@ class _State:
                 return _literal(got.bits, type)
             case Symbol():
                 return self._symbol(got, type, name)
-            case _:
-                return self._refuse(name, got)
+        return self._refuse(name, got)
 
     def _narrowed(
         self, lanes: Lanes, held: ScalarType, type: ScalarType, name: str, got: object
     ) -> Lanes:
         """The low bits of a register as a type."""
-        if held.kind == "p" or type.kind == "p":
-            return lanes if held.kind == type.kind else self._refuse(name, got)
-        if type.bits > held.bits:
+        predicates = (held.kind == "p") + (type.kind == "p")
+        if predicates == 1 or type.bits > held.bits:
             self._refuse(name, got)
+        if predicates:
+            return lanes
         low: Lanes = _raw(lanes) & np.uint64((1 << type.bits) - 1)
         return low.astype(f"u{type.nbytes}").view(type.dtype)
 
@@ -277,7 +278,7 @@ class _State:
         of = special(got.name).type
         return self._machine.counter(got.name).astype(u32.dtype if of.bits == 32 else u64.dtype)
 
-    def _symbol(self, got: Symbol, type: ScalarType, name: str) -> Any:
+    def _symbol(self, got: Symbol, type: ScalarType, name: str) -> Lanes:
         """The address that a name stands for."""
         routine, machine = self._stepper.routine, self._machine
         place = routine.symbols.get(got.name)
@@ -294,9 +295,10 @@ class _State:
             lanes += machine.frame[machine.selection.ids]
         return self._narrowed(lanes, u64, type, name, got)
 
-    def _refuse(self, name: str, got: object) -> Any:
+    def _refuse(self, name: str, got: object) -> NoReturn:
+        said = f"{got.name}, a .{got.declared}" if isinstance(got, Reg) else got
         raise TypeMismatchError(
-            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {got}"
+            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
         )
 
     # ----------------------------------------------------------------------------------- registers
@@ -327,7 +329,7 @@ class _State:
         key = self._stepper.key(register.name)
         self.lanes[key] = np.where(active, new, held)
         if self._stepper.watched(register):
-            mark = key + _WRITTEN_MARK
+            mark = key + DEFINED
             self.lanes[mark] = self.lanes[mark] | active
 
     def _check_operands(self, step: Step) -> None:
@@ -340,7 +342,7 @@ class _State:
     def _check(self, register: Reg) -> None:
         """Report active lanes that read a register before they have written it."""
         if self._stepper.watched(register):
-            defined = self.lanes[self._stepper.key(register.name) + _WRITTEN_MARK]
+            defined = self.lanes[self._stepper.key(register.name) + DEFINED]
             self._machine.check_defined(self._step.number, register.name, defined)
 
 

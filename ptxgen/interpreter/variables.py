@@ -67,7 +67,8 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
         **{name: address for name, (_, address) in const.items()},
     }
     for variable in module.variables:
-        if variable.name in memory.variables:
+        # All else is zero; to write that would take real memory for what may never be used.
+        if variable.name in memory.variables and (variable.data or variable.pointers):
             memory.variables[variable.name][:] = np.frombuffer(
                 _value(variable, known, const), np.uint8
             )

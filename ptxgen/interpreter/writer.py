@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from ptxgen.errors import TypeMismatchError
-from ptxgen.interpreter.calls import call_of
+from ptxgen.interpreter.calls import DEFINED, call_of
 from ptxgen.interpreter.fast import Fast
 from ptxgen.interpreter.linking import Linked, Place, Routine
 from ptxgen.interpreter.memory import Base
@@ -38,8 +38,6 @@ from ptxgen.isa.spec import BoundOperand, Effect
 from ptxgen.isa.special import special
 from ptxgen.types import TYPES, ScalarType, s32
 
-# Whether a register has been written is itself a register, with this after its name.
-_DEFINED: Final = "?"
 # Special registers that differ each time they are read.
 _COUNTERS: Final = ("%clock", "%globaltimer")
 
@@ -164,7 +162,7 @@ class Writer:
         """The call with its results in new variables, each as its register wants it."""
         shapes, converted = [], []
         for want, got in _written(step):
-            registers = _parts(got)
+            registers = _parts(got) or self._refuse(want.name, got)
             names = [self._new() for _ in registers]
             shapes.append(f"({', '.join(names)},)" if want.count else names[0])
             converted += [
@@ -315,7 +313,9 @@ class Writer:
         return found
 
     def _refuse(self, name: str, got: object) -> NoReturn:
-        said = f"{got.name}, a .{got.declared}" if isinstance(got, Reg) else got
+        said = getattr(got, "name", got)
+        if isinstance(got, Reg):
+            said = f"{got.name}, a .{got.declared}"
         raise TypeMismatchError(
             f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
         )
@@ -331,7 +331,7 @@ class Writer:
     def _read(self, register: Reg, *, guarded: bool = True) -> str:
         """The variable that holds a register, for an instruction that depends on its value."""
         if register.name in self._suspects:
-            defined = self._variable(self.key(register.name) + _DEFINED, np.dtype(np.bool_))
+            defined = self._variable(self.key(register.name) + DEFINED, np.dtype(np.bool_))
             guard = self._step.instr.guard
             if guarded and guard is not None:
                 held = self._current(guard.register)
@@ -355,7 +355,7 @@ class Writer:
         key = self.key(register.name)
         self.dtypes[key] = TYPES[register.declared].dtype
         if register.name in self._suspects:
-            flag = key + _DEFINED
+            flag = key + DEFINED
             new = self._new()
             if guard is None:
                 self._line(f"{new} = m.spread(True)")
@@ -427,7 +427,7 @@ def _shift(base: Reg | Symbol | None) -> int:
 
 def _reads_lanes(step: Step) -> bool:
     """Whether the result can differ between lanes; if not, it comes as a single value."""
-    if step.op.effect is not Effect.NONE:
+    if step.op.effect not in (Effect.NONE, Effect.ADDRESS, Effect.CARRY):
         return True
     values = [o for w, o in zip(step.op.flat, step.instr.operands, strict=False) if not w.written]
     return any(

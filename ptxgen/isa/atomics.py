@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric
+from ptxgen.isa import numeric, numeric_f64
 from ptxgen.isa.memory import CLUSTER, CTA, POLICY, canonical_space, hinted
 from ptxgen.isa.spec import Effect, gate, inst
 from ptxgen.types import (
@@ -73,7 +73,7 @@ def _added(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:
         return numeric.canonical_narrow(numeric.add_narrow(old, b, type))
     if type is f32:
         return numeric.canonical(numeric.add_f32(old, b, "rn"))
-    return numeric.add_f64(old, b, "rn") if type is f64 else np.add(old, b)
+    return numeric_f64.add_f64(old, b, "rn") if type is f64 else np.add(old, b)
 
 
 def _smaller(old: Lanes, b: Lanes, type: ScalarType) -> Lanes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric
+from ptxgen.isa import numeric, numeric_integers
 from ptxgen.isa.numeric import ROUNDINGS
 from ptxgen.isa.spec import gate, inst
 from ptxgen.types import (
@@ -54,18 +54,19 @@ def cvt_integer(a: Lanes, *, dtype: ScalarType) -> Lanes:
 
 def _saturating(dtype: ScalarType) -> tuple[ScalarType, ...]:
     """The types with values outside dtype's range: for others .sat is not allowed."""
-    to = numeric.range_of(dtype.dtype)
+    to = numeric_integers.range_of(dtype.dtype)
     return tuple(
         t
         for t in INTEGERS
-        if numeric.range_of(t.dtype).min < to.min or numeric.range_of(t.dtype).max > to.max
+        if numeric_integers.range_of(t.dtype).min < to.min
+        or numeric_integers.range_of(t.dtype).max > to.max
     )
 
 
 def _cvt_sat(a: Lanes, *, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a limited to the range of dtype; only where a may lie outside it."""
     del sat  # always true: without it, the row above is meant
-    of, to = numeric.range_of(a.dtype), numeric.range_of(dtype.dtype)
+    of, to = numeric_integers.range_of(a.dtype), numeric_integers.range_of(dtype.dtype)
     low, high = max(of.min, to.min), min(of.max, to.max)
     return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(dtype.dtype)
 
@@ -127,7 +128,7 @@ def cvt_pack_small(a: Lanes, b: Lanes, c: Lanes, *, dtype: str) -> Lanes:
 def cvt_f32_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     """d = a, rounded once; .ftz changes nothing."""
     del ftz  # no integer is subnormal
-    return numeric.saturate(numeric.from_integer(a, f32, rnd), sat)
+    return numeric.saturate(numeric_integers.from_integer(a, f32, rnd), sat)
 
 
 @inst(
@@ -136,7 +137,7 @@ def cvt_f32_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 )  # fmt: skip
 def cvt_from_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lanes:
     """d = a, rounded once."""
-    return numeric.saturate(numeric.from_integer(a, dtype, rnd), sat)
+    return numeric.saturate(numeric_integers.from_integer(a, dtype, rnd), sat)
 
 
 @inst(
@@ -145,7 +146,7 @@ def cvt_from_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> Lan
 )  # fmt: skip
 def cvt_bf16_integer(a: Lanes, *, rnd: str) -> Lanes:
     """d = a, rounded once."""
-    return numeric.from_integer(a, bf16, rnd)
+    return numeric_integers.from_integer(a, bf16, rnd)
 
 
 @inst(
@@ -157,7 +158,7 @@ def cvt_to_integer(a: Lanes, *, rnd: str, ftz: bool, sat: bool, dtype: ScalarTyp
     gives 0, or only the top bit for 64 bits.
     """
     del sat
-    return numeric.to_integer(numeric.flush(a, ftz), dtype, TO_INTEGER[rnd])
+    return numeric_integers.to_integer(numeric.flush(a, ftz), dtype, TO_INTEGER[rnd])
 
 
 @inst(
@@ -169,7 +170,7 @@ def cvt_wide_to_integer(a: Lanes, *, rnd: str, sat: bool, dtype: ScalarType) -> 
     gives 0, or only the top bit for 64 bits or f64.
     """
     del sat
-    return numeric.to_integer(a, dtype, TO_INTEGER[rnd])
+    return numeric_integers.to_integer(a, dtype, TO_INTEGER[rnd])
 
 
 @inst(
@@ -180,7 +181,7 @@ def cvt_bf16_to_integer(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
     """d = a rounded to an integer and limited to the range of dtype; NaN gives 0, or only the top
     bit for 64 bits.
     """
-    return numeric.to_integer(a, dtype, TO_INTEGER[rnd])
+    return numeric_integers.to_integer(a, dtype, TO_INTEGER[rnd])
 
 
 # ---------------------------------------- floats of one type

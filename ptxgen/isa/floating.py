@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric
+from ptxgen.isa import numeric, numeric_f64
 from ptxgen.isa.numeric import ROUNDINGS, quiet
 from ptxgen.isa.spec import gate, inst
 from ptxgen.types import bf16, f16, f32, f64
@@ -41,7 +41,7 @@ def add_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 @inst("add.rnd.f64 d, a, b", rnd=ROUNDINGS, sm=13, section=f"{FLOAT}: add")
 def add_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     """d = a + b, rounded once."""
-    return numeric.add_f64(a, b, rnd)
+    return numeric_f64.add_f64(a, b, rnd)
 
 
 @inst("add{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: add")
@@ -55,7 +55,7 @@ def add_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
 @inst("add.f64 d, a, b", sm=13, section=f"{FLOAT}: add")
 def add_f64_default(a: Lanes, b: Lanes) -> Lanes:
     """d = a + b, rounded once, to nearest."""
-    return numeric.add_f64(a, b, "rn")
+    return numeric_f64.add_f64(a, b, "rn")
 
 
 @inst("sub.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: sub")
@@ -69,7 +69,7 @@ def sub_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 @inst("sub.rnd.f64 d, a, b", rnd=ROUNDINGS, sm=13, section=f"{FLOAT}: sub")
 def sub_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     """d = a - b, rounded once."""
-    return numeric.add_f64(a, -b, rnd)
+    return numeric_f64.add_f64(a, -b, rnd)
 
 
 @inst("sub{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: sub")
@@ -83,7 +83,7 @@ def sub_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
 @inst("sub.f64 d, a, b", sm=13, section=f"{FLOAT}: sub")
 def sub_f64_default(a: Lanes, b: Lanes) -> Lanes:
     """d = a - b, rounded once, to nearest."""
-    return numeric.add_f64(a, -b, "rn")
+    return numeric_f64.add_f64(a, -b, "rn")
 
 
 @inst("mul.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: mul")
@@ -97,7 +97,7 @@ def mul_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
 @inst("mul.rnd.f64 d, a, b", rnd=ROUNDINGS, sm=13, section=f"{FLOAT}: mul")
 def mul_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     """d = a * b, rounded once."""
-    return numeric.mul_f64(a, b, rnd)
+    return numeric_f64.mul_f64(a, b, rnd)
 
 
 @inst("mul{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: mul")
@@ -111,7 +111,7 @@ def mul_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
 @inst("mul.f64 d, a, b", sm=13, section=f"{FLOAT}: mul")
 def mul_f64_default(a: Lanes, b: Lanes) -> Lanes:
     """d = a * b, rounded once, to nearest."""
-    return numeric.mul_f64(a, b, "rn")
+    return numeric_f64.mul_f64(a, b, "rn")
 
 
 @inst(
@@ -126,7 +126,7 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool) -> 
 @inst("fma.rnd.f64 d, a, b, c", rnd=ROUNDINGS, sm=13, ptx=(1, 4), section=f"{FLOAT}: fma")
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
     """d = a * b + c, rounded once."""
-    return numeric.fma_f64(a, b, c, rnd)
+    return numeric_f64.fma_f64(a, b, c, rnd)
 
 
 @inst(
@@ -141,7 +141,7 @@ def mad_f32(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool) -> 
 @inst("mad.rnd.f64 d, a, b, c", rnd=ROUNDINGS, sm=13, ptx=(1, 4), section=f"{FLOAT}: mad")
 def mad_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
     """d = a * b + c, rounded once: the same as fma."""
-    return numeric.fma_f64(a, b, c, rnd)
+    return numeric_f64.fma_f64(a, b, c, rnd)
 
 
 # ---------------------------------------- pairs of f32 in 64 bits
@@ -363,7 +363,7 @@ def div_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool) -> Lanes:
 @inst("div.rnd.f64 d, a, b", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: div")
 def div_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
     """d = a / b, rounded once."""
-    return numeric.div_f64(a, b, rnd)
+    return numeric_f64.div_f64(a, b, rnd)
 
 
 @inst(
@@ -426,7 +426,7 @@ def rcp_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
 @inst("rcp.rnd.f64 d, a", name="rcp_rn", rnd=ROUNDINGS, ptx=(1, 4), sm=13, section=f"{FLOAT}: rcp")
 def rcp_f64(a: Lanes, *, rnd: str) -> Lanes:
     """d = 1 / a, rounded once."""
-    return numeric.div_f64(_ONE_F64, a, rnd)
+    return numeric_f64.div_f64(_ONE_F64, a, rnd)
 
 
 @inst(
@@ -460,7 +460,7 @@ def sqrt_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
 )
 def sqrt_f64(a: Lanes, *, rnd: str) -> Lanes:
     """d = the square root of a, rounded once; NaN below zero, and -0 for -0."""
-    return numeric.sqrt_f64(a, rnd)
+    return numeric_f64.sqrt_f64(a, rnd)
 
 
 @inst(

@@ -9,7 +9,6 @@ at most 51 bits equals a single one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +31,7 @@ _HALFWAY_BF16: Final = np.uint32(0x8000)
 _ONE: Final = np.int64(1)
 
 ROUNDINGS: Final = ("rn", "rz", "rm", "rp")
-_TO_INTEGER: Final[dict[str, Callable[[Any], Any]]] = {
+TO_INTEGER: Final[dict[str, Callable[[Any], Any]]] = {
     "rn": np.rint,
     "rz": np.trunc,
     "rm": np.floor,
@@ -115,7 +114,7 @@ def relu(x: Lanes) -> Lanes:
 # ---------------------------------------- exact sums
 
 
-def _two_sum(x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
+def two_sum(x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
     """s = x + y rounded, and the error, so that s + error == x + y exactly (Knuth)."""
     s = np.add(x, y)
     t = s - x
@@ -130,11 +129,13 @@ def _odd(s: Lanes, error: Lanes) -> Lanes:
     return (bits + np.where(inexact, step, 0)).view(np.float64)
 
 
-def _odd_sum(x: Lanes, y: Lanes) -> Lanes:
-    return _odd(*_two_sum(x, y))
+def odd_sum(x: Lanes, y: Lanes) -> Lanes:
+    """x + y rounded to odd."""
+    return _odd(*two_sum(x, y))
 
 
-def _f64(x: Lanes) -> Lanes:
+def as_f64(x: Lanes) -> Lanes:
+    """Lanes as float64."""
     return x.astype(np.float64)
 
 
@@ -142,7 +143,7 @@ def _f32(x: Lanes) -> Lanes:
     return x.astype(np.float32)
 
 
-def _zero_sign(total: Lanes, x: Lanes, y: Lanes, rnd: str) -> Lanes:
+def zero_sign(total: Lanes, x: Lanes, y: Lanes, rnd: str) -> Lanes:
     """x - x is +0, but -0 when rounding towards minus infinity (IEEE 754, 6.3)."""
     if rnd != "rm":
         return total
@@ -169,7 +170,7 @@ def round_to(exact: Lanes, format: str, rnd: str) -> Lanes:
     """
     precision, min_exponent, largest = _FORMATS[format]
     exponent = np.maximum(np.frexp(exact)[1] - precision, min_exponent - precision + 1)
-    rounded = np.ldexp(_TO_INTEGER[rnd](np.ldexp(exact, -exponent)), exponent)
+    rounded = np.ldexp(TO_INTEGER[rnd](np.ldexp(exact, -exponent)), exponent)
     limit = {
         "rz": largest,
         "rm": np.where(exact > 0, largest, np.inf),
@@ -188,7 +189,7 @@ def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     `exact` holds numbers of another type, or float64 rounded to odd.
     """
     if rnd != "rn":
-        return round_to(_f64(exact), type.name, rnd).astype(type.dtype)
+        return round_to(as_f64(exact), type.name, rnd).astype(type.dtype)
     if type.name != "bf16" or exact.dtype != np.float64:
         return exact.astype(type.dtype)
     near = exact.astype(np.float32)
@@ -214,8 +215,8 @@ def widen(x: Lanes, type: ScalarType) -> Lanes:
 def integral(x: Lanes, rnd: str) -> Lanes:
     """`x` rounded to an integral value of its own type."""
     if x.dtype.itemsize == 2:  # whose own arithmetic is slow
-        return canonical_narrow(_TO_INTEGER[rnd](_f32(x)).astype(x.dtype))
-    return _TO_INTEGER[rnd](x)  # type: ignore[no-any-return]
+        return canonical_narrow(TO_INTEGER[rnd](_f32(x)).astype(x.dtype))
+    return TO_INTEGER[rnd](x)  # type: ignore[no-any-return]
 
 
 def finite(x: Lanes, format: str) -> Lanes:
@@ -253,8 +254,8 @@ def add_f32(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     """a + b, rounded once."""
     if rnd == "rn":
         return np.add(a, b)
-    wide_a, wide_b = _f64(a), _f64(b)
-    return round_to(_zero_sign(_odd_sum(wide_a, wide_b), a, b, rnd), "f32", rnd).astype(np.float32)
+    wide_a, wide_b = as_f64(a), as_f64(b)
+    return round_to(zero_sign(odd_sum(wide_a, wide_b), a, b, rnd), "f32", rnd).astype(np.float32)
 
 
 @quiet
@@ -303,7 +304,7 @@ def _fma_f32_twice_rounded(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
 @quiet
 def _fma_f32_exact(a: Lanes, b: Lanes, c: Lanes, rnd: str) -> Lanes:
     product = np.multiply(a, b, dtype=np.float64)
-    exact = _zero_sign(_odd_sum(product, _f64(c)), product, c, rnd)
+    exact = zero_sign(odd_sum(product, as_f64(c)), product, c, rnd)
     if rnd == "rn":
         return exact.astype(np.float32)
     return round_to(exact, "f32", rnd).astype(np.float32)
@@ -315,8 +316,8 @@ def div_f32(a: Lanes, b: Lanes, rnd: str = "rn") -> Lanes:
     nearest = np.divide(a, b)
     if rnd == "rn":
         return nearest
-    rest = _f64(a) - np.multiply(nearest, b, dtype=np.float64)  # exact: at most 24 bits
-    return _stepped(nearest, _quotient_error(nearest, rest, a, b), rnd)
+    rest = as_f64(a) - np.multiply(nearest, b, dtype=np.float64)  # exact: at most 24 bits
+    return stepped(nearest, quotient_error(nearest, rest, a, b), rnd)
 
 
 @quiet
@@ -325,13 +326,13 @@ def sqrt_f32(a: Lanes, rnd: str = "rn") -> Lanes:
     nearest: Lanes = np.sqrt(a)
     if rnd == "rn":
         return nearest
-    return _stepped(nearest, _f64(a) - np.multiply(nearest, nearest, dtype=np.float64), rnd)
+    return stepped(nearest, as_f64(a) - np.multiply(nearest, nearest, dtype=np.float64), rnd)
 
 
 # ---------------------------------------- directed rounding
 
 
-def _stepped(nearest: Lanes, error: Lanes, rnd: str) -> Lanes:
+def stepped(nearest: Lanes, error: Lanes, rnd: str) -> Lanes:
     """The exact result rounded as `rnd` says, given what it is to nearest, and the sign of exact
     minus nearest: NaN where `nearest` stays.
     """
@@ -344,136 +345,11 @@ def _stepped(nearest: Lanes, error: Lanes, rnd: str) -> Lanes:
     return np.where(wrong, np.nextafter(nearest, nearest.dtype.type(goal)), nearest)
 
 
-def _quotient_error(nearest: Lanes, rest: Lanes, a: Lanes, b: Lanes) -> Lanes:
+def quotient_error(nearest: Lanes, rest: Lanes, a: Lanes, b: Lanes) -> Lanes:
     """The sign of a / b - nearest, where rest is a - nearest * b."""
     inexact = np.isfinite(a) & np.isfinite(b) & (b != 0)
     error = np.where(np.isinf(nearest), -nearest, np.where(np.signbit(b), -rest, rest))
     return np.where(inexact, error, np.nan)
-
-
-# ---------------------------------------- f64
-
-
-def _exactly(formula: Callable[..., Fraction], rnd: str, *lanes: Lanes) -> Lanes:
-    """`formula` of finite float64 lanes in rational arithmetic, rounded once; an exact zero is a
-    sum of opposites.
-    """
-    out = [
-        _round_fraction(formula(*map(Fraction, map(float, row))), rnd)
-        for row in zip(*(np.ravel(x) for x in np.broadcast_arrays(*lanes)), strict=True)
-    ]
-    return np.array(out).reshape(np.broadcast_shapes(*(np.shape(x) for x in lanes)))
-
-
-def _round_fraction(exact: Fraction, rnd: str) -> float:
-    if exact == 0:
-        return -0.0 if rnd == "rm" else 0.0
-    try:
-        nearest = float(exact)
-    except OverflowError:
-        nearest = np.inf if exact > 0 else -np.inf
-    too_large = nearest > exact if np.isfinite(nearest) else nearest > 0
-    if rnd == "rn" or (np.isfinite(nearest) and Fraction(nearest) == exact):
-        return nearest
-    down = rnd == "rm" or (rnd == "rz" and exact > 0)
-    if down == too_large:
-        return float(np.nextafter(nearest, -np.inf if down else np.inf))
-    return nearest
-
-
-def _repaired(
-    result: Lanes, slow: Lanes, formula: Callable[..., Fraction], rnd: str, *lanes: Lanes
-) -> Lanes:
-    """`result` with the lanes in `slow` (finite operands) taken from the formula instead."""
-    if not slow.any():
-        return result[()]
-    shape = np.broadcast_shapes(*(np.shape(x) for x in lanes))
-    chosen = np.atleast_1d(slow)
-    out = np.array(np.broadcast_to(result, chosen.shape))
-    out[chosen] = _exactly(formula, rnd, *(np.broadcast_to(x, chosen.shape)[chosen] for x in lanes))
-    return out if shape else out.reshape(())[()]
-
-
-@quiet
-def add_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
-    """a + b, rounded once."""
-    if rnd == "rn":
-        return np.add(a, b)
-    nearest, error = _two_sum(a, b)
-    result = _zero_sign(_stepped(nearest, error, rnd), a, b, rnd)
-    slow = ~(np.abs(nearest) < _SAFE_ADDEND) & np.isfinite(a) & np.isfinite(b)
-    return _repaired(result, slow, lambda x, y: x + y, rnd, a, b)
-
-
-@quiet
-def mul_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
-    """a * b, rounded once."""
-    if rnd == "rn":
-        return np.multiply(a, b)
-    nearest, error = _two_product(a, b)
-    slow = ~(_is_safe(a) & _is_safe(b)) & np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
-    return _repaired(_stepped(nearest, error, rnd), slow, lambda x, y: x * y, rnd, a, b)
-
-
-@quiet
-def div_f64(a: Lanes, b: Lanes, rnd: str = "rn") -> Lanes:
-    """a / b, rounded once."""
-    nearest = np.divide(a, b)
-    if rnd == "rn":
-        return nearest
-    product, error = _two_product(nearest, b)
-    rest = (a - product) - error
-    result = _stepped(nearest, _quotient_error(nearest, rest, a, b), rnd)
-    slow = ~(_is_safe(a) & _is_safe(b)) & np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
-    return _repaired(result, slow, lambda x, y: x / y, rnd, a, b)
-
-
-@quiet
-def sqrt_f64(a: Lanes, rnd: str = "rn") -> Lanes:
-    """The square root, rounded once."""
-    if rnd == "rn":
-        return np.sqrt(a)
-    exponent = np.where(np.isfinite(a), np.frexp(a)[1], 0) & ~1  # even
-    scaled = np.ldexp(a, -exponent)
-    nearest = np.sqrt(scaled)
-    product, error = _two_product(nearest, nearest)
-    root: Lanes = np.ldexp(_stepped(nearest, (scaled - product) - error, rnd), exponent >> 1)
-    return root
-
-
-_SAFE_FACTOR: Final = 2.0**450  # products of factors between this and its inverse split exactly
-_SAFE_ADDEND: Final = 2.0**1000
-_SPLIT: Final = 2.0**27 + 1  # Veltkamp's constant for float64
-
-
-def _two_product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
-    """p = a * b rounded, and the error, so that p + error == a * b exactly (Dekker)."""
-    p = np.multiply(a, b)
-    scaled_a, scaled_b = a * _SPLIT, b * _SPLIT
-    a_high, b_high = scaled_a - (scaled_a - a), scaled_b - (scaled_b - b)
-    a_low, b_low = a - a_high, b - b_high
-    return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-def _is_safe(x: Lanes) -> Lanes:
-    size = np.abs(x)
-    safe: Lanes = (size < _SAFE_FACTOR) & (size > 1 / _SAFE_FACTOR)
-    return safe
-
-
-@quiet
-def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
-    """a * b + c, rounded once."""
-    product, product_error = _two_product(a, b)
-    native = product + c
-    trivial = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
-    safe = _is_safe(a) & _is_safe(b) & (np.abs(c) < _SAFE_ADDEND)
-    low, low_error = _two_sum(c, product_error)
-    high, high_error = _two_sum(product, low)
-    nearest, error = _two_sum(high, _odd_sum(high_error, low_error))
-    fast = nearest if rnd == "rn" else _stepped(nearest, error, rnd)
-    result = _zero_sign(np.where(trivial, native, fast), product, c, rnd)
-    return _repaired(result, ~trivial & ~safe, lambda x, y, z: x * y + z, rnd, a, b, c)
 
 
 # ---------------------------------------- min and max
@@ -551,17 +427,17 @@ def fma_narrow(a: Lanes, b: Lanes, c: Lanes, type: ScalarType, rnd: str = "rn") 
     In float64 the product is exact. So is a sum of f16, unless what it loses is too small to decide
     between two f16; a sum of bf16 may lose what decides.
     """
-    total = np.multiply(_f64(a), _f64(b)) + _f64(c)
+    total = np.multiply(as_f64(a), as_f64(b)) + as_f64(c)
     if rnd == "rn" and type.name == "f16":
         return total.astype(np.float16)
     if rnd != "rn" or np.ndim(total) == 0:
-        return narrow(_odd_sum(np.multiply(_f64(a), _f64(b)), _f64(c)), type, rnd)
+        return narrow(odd_sum(np.multiply(as_f64(a), as_f64(b)), as_f64(c)), type, rnd)
     near = total.astype(np.float32)
     result = near.astype(type.dtype)
     doubtful = np.flatnonzero(_halfway_bf16(near))
     if len(doubtful):
-        few = [_f64(x[doubtful]) if np.ndim(x) else _f64(x) for x in (a, b, c)]
-        result[doubtful] = narrow(_odd_sum(np.multiply(few[0], few[1]), few[2]), type)
+        few = [as_f64(x[doubtful]) if np.ndim(x) else as_f64(x) for x in (a, b, c)]
+        result[doubtful] = narrow(odd_sum(np.multiply(few[0], few[1]), few[2]), type)
     return result
 
 
@@ -574,7 +450,7 @@ def add_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """
     if rnd == "rn":
         return np.add(_f32(a), _f32(b)).astype(type.dtype)
-    return narrow(_odd_sum(_f64(a), _f64(b)), type, rnd)
+    return narrow(odd_sum(as_f64(a), as_f64(b)), type, rnd)
 
 
 @quiet
@@ -582,7 +458,7 @@ def mul_narrow(a: Lanes, b: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
     """a * b in f16 or bf16, rounded once."""
     if rnd == "rn":
         return np.multiply(_f32(a), _f32(b)).astype(type.dtype)  # as for a sum
-    return narrow(np.multiply(_f64(a), _f64(b)), type, rnd)
+    return narrow(np.multiply(as_f64(a), as_f64(b)), type, rnd)
 
 
 def halves(x: Lanes, type: ScalarType) -> tuple[Lanes, Lanes]:
@@ -595,57 +471,3 @@ def join(low: Lanes, high: Lanes) -> Lanes:
     """The inverse of `halves`."""
     wide = high.view(np.uint16).astype(np.uint32)
     return np.bitwise_or(np.left_shift(wide, np.uint32(16)), low.view(np.uint16).astype(np.uint32))
-
-
-# ---------------------------------------- integers
-
-
-@quiet
-def from_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
-    """Integers as lanes of `type` (f16, bf16, f32 or f64), rounded once."""
-    if rnd == "rn" and type.name in ("f32", "f64"):
-        return a.astype(type.dtype)
-    if a.dtype.itemsize <= 4 or (rnd == "rn" and type.name == "f16"):  # 2^53 and more overflow f16
-        return narrow(a.astype(np.float64), type, rnd) if type.name != "f64" else _f64(a)
-    wide = a.astype(np.int64 if a.dtype.kind == "i" else np.uint64)
-    low = np.bitwise_and(wide, wide.dtype.type(0xFFFFFFFF)).astype(np.float64)
-    high = np.right_shift(wide, wide.dtype.type(32)).astype(np.float64) * 2.0**32
-    if type.name != "f64":
-        return narrow(_odd_sum(high, low), type, rnd)
-    nearest, error = _two_sum(high, low)
-    return _stepped(nearest, error, rnd)
-
-
-def range_of(dtype: np.dtype[Any]) -> np.iinfo[Any]:
-    """The limits of an integer dtype."""
-    return np.iinfo(dtype)
-
-
-@quiet
-def to_integer(a: Lanes, type: ScalarType, rnd: str) -> Lanes:
-    """Floats rounded to an integer (`rn`, `rz`, `rm`, `rp`) and clamped to the range of `type`.
-
-    NaN becomes 0, or, where 64 bits are involved on either side, the integer with only its top bit
-    set (PTX ISA, cvt).
-    """
-    if type.bits < 64:
-        return _to_short_integer(_TO_INTEGER[rnd](_f64(a)), type, a.dtype == np.float64)
-    wide = _TO_INTEGER[rnd](a.astype(np.float64))
-    info = range_of(type.dtype)
-    top, bottom = float(int(info.max) + 1), float(info.min)  # both are exact powers of two, or 0
-    too_large, too_small = wide >= top, wide < bottom
-    wrong = np.isnan(wide)
-    inside = np.where(wrong | too_large | too_small, 0.0, wide).astype(type.dtype)
-    nan = type.dtype.type(1 << 63 if type.kind == "u" else info.min)
-    result = np.where(too_large, info.max, np.where(too_small, info.min, inside))
-    return np.where(wrong, nan, result).astype(type.dtype)
-
-
-def _to_short_integer(wide: Lanes, type: ScalarType, from_f64: bool) -> Lanes:
-    info = range_of(type.dtype)
-    result = np.clip(wide, info.min, info.max)
-    wrong = np.isnan(wide)
-    if wrong.any():
-        nan = (1 << (type.bits - 1) if type.kind == "u" else int(info.min)) if from_f64 else 0
-        result = np.where(wrong, float(nan), result)
-    return result.astype(type.dtype)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric
+from ptxgen.isa import numeric, numeric_f64
 from ptxgen.isa.fragments import (
     EVERY_LANE,
     Layout,
@@ -243,5 +243,5 @@ def multiply_f64(
     shape = (len(left), left.shape[1], right.shape[2])
     for k in range(left.shape[3]):
         x, y = (np.broadcast_to(v[..., k], shape).reshape(-1) for v in (left, right))
-        sums = numeric.fma_f64(x, y, sums, rnd or "rn")
+        sums = numeric_f64.fma_f64(x, y, sums, rnd or "rn")
     return as_registers(of.d, scattered(of.d, sums))

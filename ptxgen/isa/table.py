@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ptxgen import ir
 from ptxgen.errors import ModifierError, TypeMismatchError, did_you_mean
 from ptxgen.ir import Instr
 from ptxgen.isa.spec import HEADS, RECOGNISED, ROWS, BoundOperand, Inst, Modifier, Op, Piece
+
+_SHOWN: Final = 6  # forms of an instruction in a message
 
 
 def rows() -> Mapping[str, list[Inst]]:
@@ -50,19 +53,22 @@ def op_of(instr: Instr) -> Op:
     if not found:
         head = instr.opcode.split(".")[0]
         known = HEADS.get(head)
-        hint = (
-            f"; {head} is declared as: " + " | ".join(r.syntax for r in known)
-            if known
-            else did_you_mean(head, HEADS)
-        )
+        hint = f"; {head} is declared as: {_forms(known)}" if known else did_you_mean(head, HEADS)
         raise ModifierError(f"no instruction prints the opcode {instr.opcode!r}{hint}")
     for op in found:
         if fits(op, instr.operands):
             return op
-    wanted = " | ".join(op.row.syntax for op in found)
     raise TypeMismatchError(
-        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: {wanted}"
+        f"{instr.opcode}: its {len(instr.operands)} operands fit none of: "
+        f"{_forms([op.row for op in found])}"
     )
+
+
+def _forms(rows: Sequence[Inst]) -> str:
+    """The syntax of some rows, of many the first, for a message."""
+    shown = " | ".join(row.syntax for row in rows[:_SHOWN])
+    more = len(rows) - _SHOWN
+    return f"{shown} | and {more} more (docs/isa.md)" if more > 0 else shown
 
 
 def fits(op: Op, operands: tuple[ir.Operand, ...]) -> bool:

@@ -3,8 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from random_kernels import MODULES, REGISTERS
+from random_programs import Program, programs
 
 from ptxgen.check.problems import Problem
 from ptxgen.check.verify import require_valid, verify
@@ -27,7 +28,6 @@ from ptxgen.ir import (
     Shared,
     Special,
 )
-from ptxgen.isa.table import op_of
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
@@ -835,7 +835,6 @@ def test_addresses_may_be_registers_of_any_kernel_variable():
 
 # Whatever is accepted here, the assembler accepts.
 
-NEWEST = (9, 0)
 WRITTEN = tuple(
     Instr(f"mov.{declared}", (Reg(f"{prefix}{i}", declared), zero))
     for declared, prefix in REGISTER_PREFIX.items()
@@ -845,23 +844,116 @@ WRITTEN = tuple(
 
 
 def assembled(instr: Instr) -> bool:
-    """Whether the target has it, and the assembler needs no order of instructions around it."""
-    gate = op_of(instr).gate
-    there = gate.ptx <= NEWEST and gate.admits("sm_90a", 90)
-    return there and not instr.opcode.startswith(("wgmma", "setmaxnreg"))
+    """Whether the assembler needs no order of instructions around it."""
+    return not instr.opcode.startswith(("wgmma", "setmaxnreg"))
 
 
-@settings(max_examples=25, deadline=None)
-@given(MODULES)
-def test_the_assembler_accepts_what_is_verified(assembler: Assembler, module: Module):
+FIXED = settings(
+    deadline=None, derandomize=True, max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+
+
+def accepted_by_both(assembler: Assembler, module: Module) -> None:
     (kernel,) = module.kernels
     body = tuple(s for s in kernel.body if not isinstance(s, Instr) or assembled(s))
     initialised = replace(kernel, body=(*WRITTEN, *body))
-    whole = replace(module, version=NEWEST, kernels=(initialised,))
+    whole = replace(module, kernels=(initialised,))
     problems = verify(whole)
     assume(not any(problem.kind == "alignment" for problem in problems))  # literals as addresses
     assert problems == ()
     assembler.assemble(render(whole), whole.target, opt_level=0)
+
+
+@FIXED
+@given(MODULES)
+def test_the_assembler_accepts_what_is_verified(assembler: Assembler, module: Module):
+    accepted_by_both(assembler, module)
+
+
+@pytest.mark.nightly
+@settings(FIXED, max_examples=2000)
+@given(MODULES)
+def test_the_assembler_accepts_many_modules_that_are_verified(assembler: Assembler, module: Module):
+    accepted_by_both(assembler, module)
+
+
+def branching_is_accepted_by_both(assembler: Assembler, program: Program) -> None:
+    assert verify(parse(program.text)) == ()
+    assembler.assemble(program.text, "sm_80", opt_level=0)
+
+
+@settings(FIXED, max_examples=20)
+@given(programs(exact=False))
+def test_the_assembler_accepts_verified_programs_that_branch(
+    assembler: Assembler, program: Program
+):
+    branching_is_accepted_by_both(assembler, program)
+
+
+@pytest.mark.nightly
+@settings(FIXED, max_examples=1000)
+@given(programs(exact=False))
+def test_the_assembler_accepts_many_verified_programs_that_branch(
+    assembler: Assembler, program: Program
+):
+    branching_is_accepted_by_both(assembler, program)
+
+
+@pytest.mark.parametrize(
+    ("instr", "kind", "message"),
+    [
+        (
+            "mbarrier.arrive.shared::cluster.b64 %rd3, [%rd1];",
+            "operand",
+            "operand d of mbarrier_arrive must be _, as the mbarrier of another CTA gives no "
+            "state, got %rd3 of class b64 (syntax: mbarrier.arrive{.space}.b64 d:b64, [addr:u64])",
+        ),
+        (
+            "mbarrier.arrive.noComplete.shared.b64 %rd3, [%r1], 0;",
+            "operand",
+            "wanted a count from 1 to 1048575, got 0",
+        ),
+        (
+            "mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 2;",
+            "operand",
+            "wanted a parity of 0 or 1, got 2",
+        ),
+        (
+            "createpolicy.range.global.L2::evict_last.b64 %rd3, [%rd1], 64, 32;",
+            "operand",
+            "wanted a size of at most the total, 32, got 64",
+        ),
+        (
+            "createpolicy.fractional.L2::evict_last.b64 %rd3, 0f40000000;",
+            "operand",
+            "wanted a fraction from above 0 to 1, got 0f40000000",
+        ),
+        (
+            "cp.async.ca.shared.global.L2::cache_hint [%r1], [%rd1], 8, 12, %rd1;",
+            "operand",
+            "reads 12 bytes to write 8; read 0 to 8",
+        ),
+        (
+            "st.param.u32 [n], %r1;",
+            "symbol",
+            "'n' is a parameter of the kernel, which cannot be written",
+        ),
+        (
+            "{ .param .b32 give; @%p1 st.param.b32 [give], %r1; }",
+            "symbol",
+            "'give$1' is what a call gives or gets, which no access with a guard reaches",
+        ),
+        (
+            "proto: .callprototype _ (); call 14, (), proto;",
+            "operand",
+            "operand f of call_indirect must be a register with a function's address, got 14 "
+            "(syntax: call{.uni} f:u64, a:args, t:label)",
+        ),
+    ],
+)
+def test_what_the_assembler_would_refuse_is_reported(instr: str, kind: str, message: str) -> None:
+    assert complaint(instr, target="sm_90", version="8.0") == (kind, message)
 
 
 def test_a_static_variable_without_an_alignment_is_reported() -> None:

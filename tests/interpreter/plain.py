@@ -641,8 +641,9 @@ class Thread:
                 x = num(Fraction(to_integer(x.value, mode)), x.negative)
             self.put(to, into, finished(x, FORMATS[into], mode, ftz and into == "f32", sat))
             return
-        if x.kind == "nan":
-            self.put(to, into, 0)
+        if x.kind == "nan":  # PTX ISA, section "cvt", "Floating Point Notes"
+            top = source == "f64" or width(into) == 64
+            self.put(to, into, top << (width(into) - 1))
         elif x.kind == "inf":
             self.put(to, into, limited(-(1 << 80) if x.negative else 1 << 80, into))
         else:
@@ -722,7 +723,8 @@ class Machine:
         )
         self.shared_symbols: dict[str, int] = {}
         self.shared_bytes = 0
-        for s in self.kernel.shared:
+        mine = [v for v in module.variables if v.space == "shared"]
+        for s in (*self.kernel.shared, *mine):
             self.shared_symbols[s.name] = self.shared_bytes
             self.shared_bytes += s.nbytes + -s.nbytes % 16
 

@@ -303,8 +303,7 @@ def test_an_operand_that_does_not_fit_names_the_instruction() -> None:
     with pytest.raises(TypeMismatchError) as caught:
         run(module, grid=1, block=1, args=[])
     assert str(caught.value) == (
-        "the interpreter: add.u64 %r0, %r1, 1;: the operand a cannot be "
-        "Reg(name='%r1', declared='b32')"
+        "the interpreter: add.u64 %r0, %r1, 1;: the operand a cannot be %r1, a .b32"
     )
 
 
@@ -325,3 +324,32 @@ def test_bfloat16_lanes_reach_rows_as_their_own_type() -> None:
     x.view(ml_dtypes.bfloat16)[0] = 1.5
     run(text, grid=1, block=1, args=[x])
     assert x[1] == 1.5
+
+
+def test_results_of_literals_alone_are_kept_in_every_lane() -> None:
+    function = ".func (.reg .u32 out) f(.reg .u32 n)\n{\n\tsetp.gt.u32 %p1, n, 0;\n"
+    function += (
+        "\tmov.u32 out, 0;\n\t@%p1 sub.u32 n, n, 1;\n\t@%p1 call (out), f, (n);\n\tret;\n}\n"
+    )
+    function = function.replace("{\n", "{\n\t.reg .pred %p<2>;\n", 1)
+    text = ptx(
+        ELEMENT
+        + """
+    cvta.shared.u64 %rd5, buf;
+    add.cc.u32 %r10, 0xffffffff, 2;
+    addc.u32 %r11, 3, 4;
+    isspacep.shared %p2, 16;
+    call (%r4), f, (2);
+    cvt.u32.u64 %r12, %rd5;
+    add.u32 %r4, %r10, %r11;
+    add.u32 %r4, %r4, %r12;
+    @%p2 add.u32 %r4, %r4, 100;
+    st.global.u32 [%rd0], %r4;
+    ret;
+    """,
+        "u64 x",
+        shared=16,
+    ).replace(".visible .entry", function + ".visible .entry")
+    x = np.zeros(32, np.uint32)
+    run(text, grid=1, block=32, args=[x])
+    assert x.tolist() == [1 + 8] * 32

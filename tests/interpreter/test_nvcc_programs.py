@@ -1,6 +1,6 @@
 """CUDA programs compiled by nvcc (tests/ptx/cuda, kept as PTX in tests/ptx/nvcc) run here both
-ways, by generated code and stepwise, and give what numpy gives. Every kernel of every fixture is run
-by a test.
+ways, by generated code and stepwise, and on a GPU where there is one, and give what numpy gives.
+Every kernel of every fixture is run by a test.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from gpu_runs import LEFT_OUT, GpuArena, run_on_gpu
 from interpreter.both_paths import run_both_ways
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter import DeviceArena, Result
+from ptxgen.interpreter import DeviceArena
 from ptxgen.tensormap import TensorMap, swizzled
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,6 +42,7 @@ class Program:
 
     name: str
     target: str
+    on_gpu: bool = False
     ran: set[str] = field(default_factory=set)
 
     @property
@@ -49,18 +51,23 @@ class Program:
 
     def __call__(
         self, entry: str, *args: Any, grid: Any = 1, block: Any = 32, smem: int = 0, **more: Any
-    ) -> Result:
+    ) -> Any:
         self.ran.add(entry)
-        return run_both_ways(
-            self.text, entry, grid=grid, block=block, args=args, dynamic_smem=smem, **more
-        )
+        run = run_on_gpu if self.on_gpu else run_both_ways
+        return run(self.text, entry, grid=grid, block=block, args=args, dynamic_smem=smem, **more)
+
+    def arena(self) -> Any:
+        """Device memory that outlives a launch."""
+        return GpuArena() if self.on_gpu else DeviceArena()
 
 
 Test = Callable[..., None]
 
 
 def on(name: str, *entries: str) -> Callable[[Test], Test]:
-    """Runs a test on every target that the program `name` is kept for; it must run the entries."""
+    """Runs a test on every target that the program `name` is kept for, on the CPU and on the GPU;
+    it must run the entries.
+    """
     CLAIMED[name] |= set(entries)
     targets = sorted(path.name.split(".")[1] for path in FIXTURES.glob(f"{name}.*.ptx"))
     assert targets, f"no fixture of {name}; run tests/ptx/make_nvcc.py"
@@ -72,6 +79,11 @@ def on(name: str, *entries: str) -> Callable[[Test], Test]:
             assert program.ran == set(entries), "a test runs the kernels that it names"
 
         programs = [pytest.param(Program(name, t), id=f"{name}-{t}") for t in targets]
+        if not LEFT_OUT.keys() & set(entries):
+            programs += [
+                pytest.param(Program(name, t, True), id=f"{name}-{t}-gpu", marks=pytest.mark.gpu)
+                for t in targets
+            ]
         parametrized: Test = pytest.mark.parametrize("program", programs)(checked)
         return parametrized
 
@@ -118,6 +130,10 @@ def test_every_kernel_of_a_fixture_is_run_by_a_test(path: Path) -> None:
     assert entries_of(path.read_text()) == CLAIMED[path.name.split(".")[0]]
 
 
+def test_every_kernel_left_out_on_the_gpu_is_one_of_a_fixture() -> None:
+    assert set(LEFT_OUT) <= set().union(*CLAIMED.values())
+
+
 def test_every_source_has_fixtures_and_no_fixture_lacks_its_source() -> None:
     sources = {path.stem for path in (FIXTURES.parent / "cuda").glob("*.cu")}
     assert {path.name.split(".")[0] for path in FIXTURES.glob("*.ptx")} == sources
@@ -155,7 +171,7 @@ def test_64_bit_atomics_sum_a_grid(program: Program, rng: Any) -> None:
 def test_the_last_block_adds_up_what_the_others_left_and_resets_the_ticket(
     program: Program, rng: Any
 ) -> None:
-    arena = DeviceArena()
+    arena = program.arena()
     for grid in (6, 4):
         x = rng.integers(-100, 100, 2000).astype(np.float32)
         partial, total = np.zeros(grid, np.float32), np.zeros(1, np.float32)
@@ -1054,7 +1070,7 @@ def test_tables_and_structures_in_constant_memory(program: Program, rng: Any) ->
 
 @on("variables", "count_launches", "count_through_pointer", "keep", "fetch")
 def test_variables_keep_their_values_between_launches(program: Program, rng: Any) -> None:
-    arena, out = DeviceArena(), np.zeros(1, np.int32)
+    arena, out = program.arena(), np.zeros(1, np.int32)
     counts = []
     for entry in ("count_launches", "count_launches", "count_through_pointer", "count_launches"):
         program(entry, out, block=32, arena=arena)
@@ -1091,7 +1107,7 @@ def test_structures_by_value_and_with_pointers_inside(program: Program, rng: Any
     program("structure_value", point.tobytes(), 35, out, block=40)
     same(out, np.where(np.arange(40) < 35, 1.5 - 2.0 * np.arange(40) - 0.75, 0))
 
-    arena = DeviceArena()
+    arena = program.arena()
     x, y = rng.integers(-99, 99, 100).astype(np.float32), np.zeros(100, np.float32)
     problem = np.array([(arena.place(x), arena.place(y), 90, 0.5, (1, -2, 3, -4))], PROBLEM)
     program("structure_pointers", problem.tobytes(), grid=4, block=32, arena=arena)
@@ -1101,7 +1117,7 @@ def test_structures_by_value_and_with_pointers_inside(program: Program, rng: Any
 
 @on("structures", "structure_list")
 def test_a_linked_list(program: Program, rng: Any) -> None:
-    arena = DeviceArena()
+    arena = program.arena()
     nodes = np.zeros((30, 2), np.int64)  # value and padding, next
     base = arena.place(nodes)
     order = rng.permutation(30)

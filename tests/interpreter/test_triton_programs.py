@@ -1,5 +1,5 @@
-"""Kernels compiled by Triton (tests/ptx/make_triton.py, kept as PTX in tests/ptx/triton) run here
-and give what numpy gives.
+"""Kernels compiled by Triton (tests/ptx/make_triton.py, kept as PTX in tests/ptx/triton) run here,
+and on a GPU where there is one, and give what numpy gives.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_runs import run_on_gpu
 from interpreter.both_paths import run_both_ways
 
-from ptxgen.interpreter import Result
 from ptxgen.tensormap import SWIZZLES, TensorMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,8 +30,9 @@ class Program:
     """One fixture; called with the arguments of the Triton kernel, it runs it."""
 
     path: Path
+    on_gpu: bool = False
 
-    def __call__(self, *args: Any, grid: Any) -> Result:
+    def __call__(self, *args: Any, grid: Any) -> None:
         facts = self.facts
         given: list[Any] = []
         maps = iter(facts["tensor_maps"])
@@ -39,7 +40,8 @@ class Program:
             given += _described(arg, next(maps)) if "tensordesc" in declared else [arg]
         # Two pointers to scratch memory that these kernels do not use.
         assert len(facts["parameters"]) == len(given) + 2
-        return run_both_ways(
+        run: Callable[..., Any] = run_on_gpu if self.on_gpu else run_both_ways
+        run(
             self.path.read_text(), facts["entry"], grid=grid, block=facts["block"],
             args=[*given, 0, 0], dynamic_smem=facts["shared"],
         )  # fmt: skip
@@ -62,11 +64,15 @@ CLAIMED: set[str] = set()
 
 
 def on(*names: str) -> Callable[[Test], Test]:
-    """Runs a test on every target of the named variants."""
+    """Runs a test on every target of the named variants, on the CPU and on the GPU."""
     CLAIMED.update(names)
     paths = [path for name in names for path in sorted(FIXTURES.glob(f"{name}.*.ptx"))]
     assert paths, f"no fixture of {names}; run tests/ptx/make_triton.py"
     programs = [pytest.param(Program(path), id=path.stem) for path in paths]
+    programs += [
+        pytest.param(Program(path, True), id=f"{path.stem}-gpu", marks=pytest.mark.gpu)
+        for path in paths
+    ]
     return pytest.mark.parametrize("program", programs)
 
 

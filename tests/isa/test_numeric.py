@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from isa import cases
 
-from ptxgen.isa import half, narrow, numeric
+from ptxgen.isa import half, narrow, numeric, numeric_f64, numeric_integers
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s32, s64, u8, u32, u64
 
 
@@ -100,7 +100,7 @@ def test_fma_f64_is_exact_on_its_fast_and_on_its_slow_lanes(rnd: str) -> None:
     c[::3] = [rng.gauss(0, 1) for _ in c[::3]]
     c = np.where(np.isfinite(c), c, 1.0)
     want = [one_rounding("f64", rnd, *t) for t in zip(a, b, c, strict=True)]
-    assert numeric.fma_f64(a, b, c, rnd).tolist() == want
+    assert numeric_f64.fma_f64(a, b, c, rnd).tolist() == want
 
 
 def test_an_addend_below_a_tie_decides_the_rounding_of_fma_f64() -> None:
@@ -108,7 +108,7 @@ def test_an_addend_below_a_tie_decides_the_rounding_of_fma_f64() -> None:
     c = np.array([2.0**-120, -(2.0**-120)])
     want = [one_rounding("f64", "rn", *t) for t in zip(a, b, c, strict=True)]
     assert want[0] > want[1]
-    assert numeric.fma_f64(a, b, c).tolist() == want
+    assert numeric_f64.fma_f64(a, b, c).tolist() == want
 
 
 @pytest.mark.parametrize("rnd", numeric.ROUNDINGS)
@@ -117,15 +117,15 @@ def test_an_exact_zero_of_fma_f64_is_negative_only_when_rounding_down(
     size: float, rnd: str
 ) -> None:
     a = np.array([size])
-    zero = numeric.fma_f64(a, a, -a * a, rnd)
+    zero = numeric_f64.fma_f64(a, a, -a * a, rnd)
     assert zero.tolist() == [0.0]
     assert bool(np.signbit(zero)[0]) == (rnd == "rm")
 
 
 def test_fma_f64_of_scalars_is_a_scalar() -> None:
     x = np.float64(3.0)
-    assert isinstance(numeric.fma_f64(x, x, x), np.float64)
-    assert numeric.fma_f64(x * 2.0**600, x * 2.0**300, x) == 9.0 * 2.0**900
+    assert isinstance(numeric_f64.fma_f64(x, x, x), np.float64)
+    assert numeric_f64.fma_f64(x * 2.0**600, x * 2.0**300, x) == 9.0 * 2.0**900
 
 
 DIRECTED = [r for r in numeric.ROUNDINGS if r != "rn"]
@@ -149,7 +149,7 @@ def test_division_is_rounded_once_wherever_the_quotient_lies(dtype: Any, rnd: st
     )
     b[:50] = a[:50]  # exact quotients
     a[50:100] = b[50:100] * dtype(3)
-    divide = numeric.div_f32 if dtype == np.float32 else numeric.div_f64
+    divide = numeric.div_f32 if dtype == np.float32 else numeric_f64.div_f64
     assert divide(a, b, rnd).tolist() == exact(dtype, rnd, lambda x, y: x / y, a, b)
 
 
@@ -157,7 +157,7 @@ def test_division_is_rounded_once_wherever_the_quotient_lies(dtype: Any, rnd: st
 def test_special_quotients_keep_what_ieee_754_says(rnd: str) -> None:
     inf, nan = math.inf, math.nan
     a, b = [1.0, -1.0, 0.0, inf, 5.0, nan, -0.0], [0.0, 0.0, 0.0, 2.0, -inf, 1.0, 3.0]
-    for dtype, divide in ((np.float32, numeric.div_f32), (np.float64, numeric.div_f64)):
+    for dtype, divide in ((np.float32, numeric.div_f32), (np.float64, numeric_f64.div_f64)):
         got = divide(lanes(a, dtype), lanes(b, dtype), rnd)
         assert np.isnan(got).tolist() == [False, False, True, False, False, True, False]
         assert got[[0, 1, 3]].tolist() == [inf, -inf, inf]
@@ -174,7 +174,7 @@ def test_a_directed_root_is_the_nearest_one_on_its_side(dtype: Any, rnd: str) ->
     values += [float(rng.randint(1, 4000) ** 2) for _ in range(50)]
     tiny = float(np.finfo(dtype).smallest_subnormal)
     a = lanes([*values, *(tiny * n for n in (1, 2, 3, 1001))], dtype)
-    root = (numeric.sqrt_f32 if dtype == np.float32 else numeric.sqrt_f64)(a, rnd)
+    root = (numeric.sqrt_f32 if dtype == np.float32 else numeric_f64.sqrt_f64)(a, rnd)
     for x, r in zip(a.tolist(), root.tolist(), strict=True):
         low = r if rnd == "rp" else float(np.nextafter(dtype(r), dtype(np.inf)))
         high = float(np.nextafter(dtype(r), dtype(0))) if rnd == "rp" else r
@@ -193,10 +193,10 @@ def test_directed_sums_and_products_of_f64_are_exact_on_all_lanes(rnd: str) -> N
         for _ in range(2)
     )
     b[:40] = -a[:40]
-    product = numeric.mul_f64(a, b, rnd)
+    product = numeric_f64.mul_f64(a, b, rnd)
     assert product.tolist() == exact(np.float64, rnd, lambda x, y: x * y, a, b)
     assert (np.signbit(product) == (np.signbit(a) ^ np.signbit(b))).all()  # of zeros, too
-    total = numeric.add_f64(a, b, rnd)
+    total = numeric_f64.add_f64(a, b, rnd)
     assert total.tolist() == exact(np.float64, rnd, lambda x, y: x + y, a, b)
     assert np.signbit(total[:40]).tolist() == [rnd == "rm"] * 40
 
@@ -322,15 +322,15 @@ def test_canonical_nan_has_all_bits_but_the_sign() -> None:
 def test_floats_are_clamped_to_the_range_of_the_integer() -> None:
     x = lanes([math.nan, math.inf, -math.inf, 2.0**31, -(2.0**31), 2.0**63, -1.0, 300.0])
     top31, top63 = 2**31 - 1, 2**63 - 1
-    assert numeric.to_integer(x, s32, "rz").tolist() == [
+    assert numeric_integers.to_integer(x, s32, "rz").tolist() == [
         0, top31, -top31 - 1, top31, -top31 - 1, top31, -1, 300,
     ]  # fmt: skip
-    assert numeric.to_integer(x, s64, "rz").tolist() == [
+    assert numeric_integers.to_integer(x, s64, "rz").tolist() == [
         -(2**63), top63, -(2**63), 2**31, -(2**31), top63, -1, 300,
     ]  # fmt: skip
-    assert numeric.to_integer(x, u8, "rz").tolist() == [0, 255, 0, 255, 0, 255, 0, 255]
-    assert numeric.to_integer(x, u64, "rz")[0] == 1 << 63
-    assert numeric.to_integer(x.astype(np.float64), u32, "rz")[0] == 1 << 31
+    assert numeric_integers.to_integer(x, u8, "rz").tolist() == [0, 255, 0, 255, 0, 255, 0, 255]
+    assert numeric_integers.to_integer(x, u64, "rz")[0] == 1 << 63
+    assert numeric_integers.to_integer(x.astype(np.float64), u32, "rz")[0] == 1 << 31
 
 
 @pytest.mark.parametrize("rnd", numeric.ROUNDINGS)
@@ -340,9 +340,11 @@ def test_wide_integers_are_rounded_once(type: Any, rnd: str) -> None:
     near_ties = [(2 * rng.getrandbits(24) + 1 << 38) + d for d in (-1, 0, 1) for _ in range(50)]
     values = [v & (1 << 63) - 1 for v in near_ties] + [rng.getrandbits(63) for _ in range(50)]
     want = [cases.rounded(Fraction(v), type.name, rnd) for v in values]
-    got = numeric.from_integer(np.array(values, dtype=np.uint64), type, rnd)
+    got = numeric_integers.from_integer(np.array(values, dtype=np.uint64), type, rnd)
     assert [float(x) for x in got] == want
-    negative = numeric.from_integer(np.array([-v for v in values], dtype=np.int64), type, rnd)
+    negative = numeric_integers.from_integer(
+        np.array([-v for v in values], dtype=np.int64), type, rnd
+    )
     assert [float(x) for x in negative] == [
         cases.rounded(Fraction(-v), type.name, rnd) for v in values
     ]

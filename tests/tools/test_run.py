@@ -891,3 +891,12 @@ def test_the_script_runs_from_anywhere(folder: Path) -> None:
         text=True, check=True,
     )  # fmt: skip
     assert [e["entry"] for e in json.loads(done.stdout)["entries"]] == ["spread", "nothing"]
+
+
+def test_a_reader_may_have_seen_enough() -> None:
+    command = f"{sys.executable} {SCRIPT} many.ptx | head -1; exit ${{PIPESTATUS[0]}}"
+    Path("many.ptx").write_text(
+        HEAD + "".join(f".visible .entry k{n}()\n{{\n\tret;\n}}\n" for n in range(3000))
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "PTX 7.0 for sm_80\n", "")

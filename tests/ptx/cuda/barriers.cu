@@ -45,6 +45,7 @@ extern "C" __global__ void mbarrier_rounds(const int *x, int *out, int rounds) {
         v = tile[r & 1][(threadIdx.x + 1) % blockDim.x] + r;
     }
     out[threadIdx.x] = v;
+    __syncthreads();  // nobody polls any more
     if (threadIdx.x == 0)
         asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(in_shared(&bar)) : "memory");
 }

@@ -1,0 +1,73 @@
+"""A fake driver whose GPU is the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from fake_driver import FakeDriver, real
+
+from ptxgen.interpreter import DeviceArena, run
+from ptxgen.tensormap import DTYPES, L2_PROMOTIONS, OOB_FILLS, SWIZZLES, TensorMap
+
+
+class Machine(FakeDriver):
+    """A fake driver that also knows structures and tensor maps, and interprets launches."""
+
+    CUlimit = real.CUlimit
+    CUtensorMapDataType = real.CUtensorMapDataType
+    CUtensorMapInterleave = real.CUtensorMapInterleave
+    CUtensorMapSwizzle = real.CUtensorMapSwizzle
+    CUtensorMapL2promotion = real.CUtensorMapL2promotion
+    CUtensorMapFloatOOBfill = real.CUtensorMapFloatOOBfill
+    cuuint32_t = real.cuuint32_t
+    cuuint64_t = real.cuuint64_t
+
+    def __init__(self, *devices: Any) -> None:
+        super().__init__(*devices)
+        self.limits: list[tuple[Any, int]] = []
+        self.arena = DeviceArena()
+        self.on_launch = self.interpret
+
+    def cuCtxSetLimit(self, limit: Any, value: int) -> tuple[Any]:
+        self.limits.append((limit, value))
+        return (real.CUresult.CUDA_SUCCESS,)
+
+    def cuTensorMapEncodeTiled(self, *given: Any) -> tuple[Any, Any]:
+        """The interpreter's own map in place of the GPU's."""
+        dtype, _, address, dims, strides, box, steps, _, swizzle, promotion, fill = given
+        made = TensorMap(
+            address, tuple(map(int, box)), _name(DTYPES, dtype),
+            tuple(map(int, dims)), tuple(map(int, strides)), _name(SWIZZLES, swizzle),
+            tuple(map(int, steps)), _name(OOB_FILLS, fill), _name(L2_PROMOTIONS, promotion),
+        )  # fmt: skip
+        words = np.frombuffer(made.encode(address), np.uint64)
+        opaque = [real.cuuint64_t(int(w)) for w in words]
+        return real.CUresult.CUDA_SUCCESS, SimpleNamespace(opaque=opaque)
+
+    def cuLaunchKernel(self, *given: Any) -> tuple[Any, ...]:
+        kernel = self._functions[int(given[0])].kernel
+        places = (ctypes.c_void_p * len(kernel.params)).from_address(given[9])
+        self.structures = {
+            p.name: ctypes.string_at(place, p.count)
+            for p, place in zip(kernel.params, places, strict=True)
+            if p.count
+        }
+        return super().cuLaunchKernel(*given)  # type: ignore[no-any-return]
+
+    def interpret(self, launch: Any) -> None:
+        """The launch, on the fake's memory."""
+        arena = DeviceArena()
+        for memory in self.memory.values():
+            arena.place(memory.data, at=memory.address)
+        values = {**launch.values, **self.structures}
+        run(
+            launch.text, launch.entry, grid=launch.grid, block=launch.block,
+            args=list(values.values()), dynamic_smem=launch.dynamic_shared, arena=arena,
+        )  # fmt: skip
+
+
+def _name(names: dict[str, int], number: Any) -> str:
+    return next(name for name, n in names.items() if n == int(number))
