@@ -177,7 +177,9 @@ def _add_launch(group: argparse._ArgumentGroup) -> None:
 def _add_inspection(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--counters", action="store_true", help="count instructions and memory traffic")
-    add("--sanitize", action="store_true", help="find races, missing waits, uninitialised values")
+    add("--sanitize", nargs="?", const="all", default="", metavar="NAMES",
+        help="find races, missing waits, uninitialised values: all, or some of bounds, init, race, "
+        "sync, proxy with commas")  # fmt: skip
     add(
         "--schedule",
         metavar="SCHEDULE",
@@ -222,7 +224,7 @@ def _run(module: Module, arguments: argparse.Namespace) -> int:
             args=values,
             dynamic_smem=arguments.dynamic_smem,
             cluster=arguments.cluster,
-            sanitize=arguments.sanitize,
+            sanitize=arguments.sanitize or False,
             profile=arguments.counters,
             schedule=arguments.schedule or LOCKSTEP,
             max_instructions=arguments.max_instructions,

@@ -900,3 +900,16 @@ def test_a_reader_may_have_seen_enough() -> None:
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "PTX 7.0 for sm_80\n", "")
+
+
+def test_sanitizers_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    launch = ["race.ptx", "--entry", "race", "--grid", "1", "--block", "64", "--arg"]
+    launch.append("zeros:u32:64")
+    assert tool.main([*launch, "--sanitize", "init,sync"]) == 0
+    assert tool.main([*launch, "--sanitize", "race"]) == 1
+    capsys.readouterr()
+    assert tool.main([*launch, "--sanitize", "races"]) == 2
+    assert capsys.readouterr().err == (
+        "run.py: error: sanitize must be True, False or names among bounds, init, race, sync, "
+        "proxy, all, got 'races'; did you mean 'race'?\n"
+    )
