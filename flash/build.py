@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flash.config import KernelConfig
 from flash.contract import contract
@@ -14,6 +14,9 @@ from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.text import render
+
+if TYPE_CHECKING:
+    from ptxgen.check.proof_verdicts import Proof
 
 
 @dataclass(eq=False)
@@ -38,6 +41,19 @@ class Build:
     def slots(self) -> tuple[ParamSlot, ...]:
         """Where the kernel's parameters lie."""
         return param_slots(self.kernel.params)
+
+    @cached_property
+    def proof(self) -> Proof:
+        """What is proved of the kernel's shared-memory accesses and barriers, for any arguments."""
+        # Here, because text alone is emitted without it.
+        from ptxgen.check.proof import prove_shared
+
+        return prove_shared(self.module, block=self.config.tiling.threads)
+
+    @cached_property
+    def is_faulty(self) -> bool:
+        """Whether the proof shows that something is wrong."""
+        return bool(self.proof.problems or self.proof.violations)
 
     @property
     def contract(self) -> dict[str, Any]:
@@ -65,3 +81,17 @@ def build(config: KernelConfig) -> Build:
     module = attention_forward(config)
     require_valid(module)
     return Build(config, module)
+
+
+def proved_build(config: KernelConfig) -> Build:
+    """The kernel of a configuration that is to run: nothing wrong is known of its shared memory.
+
+    What the proof leaves unknown passes; `Build.proof` tells. Raises what `build` raises, and
+    `VerifyError` if the proof shows a fault, which would be one of the generator's, too.
+    """
+    made = build(config)
+    if made.is_faulty:
+        from ptxgen.check.proof import require_proved
+
+        require_proved(made.proof)
+    return made

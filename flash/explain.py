@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from flash.arrays import HOST, ArrayView
-from flash.build import Build, build
+from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.contract import CAUSAL
 from flash.execute import grid_ctas
 from flash.gpu import GpuLauncher
 from flash.launch import Geometry, alignment
+from ptxgen.check.proof_verdicts import Proof
 
 _SHOWN_DIGITS = 12  # of a cache key
 
@@ -30,7 +31,7 @@ def explain(
         ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
         made = gpu.build(ordinal, aligned, config.return_lse)
     else:
-        made = build(config.kernel(None, aligned))
+        made = proved_build(config.kernel(None, aligned))
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -59,6 +60,7 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
     config, t = made.config, made.config.tiling
     lines = {
         "kernel": f"{config.name} for {config.target}, verified",
+        "proved": _proved(made.proof),
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} queries by {t.tile} keys, {t.threads} threads",
         "grid": f"{grid_ctas(made, geometry)} CTAs"
@@ -72,6 +74,15 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
             " )", ")"
         )
     return lines
+
+
+def _proved(proof: Proof) -> str:
+    """How much of the kernel's use of shared memory is proved, and why the rest is not."""
+    accesses, barriers = len(proof.accesses), len(proof.barriers)
+    if proof.complete:
+        return f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform"
+    why = "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
+    return f"all but {len(proof.unknown)} of {accesses + barriers} accesses and barriers ({why})"
 
 
 def _work(made: Build, g: Geometry) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.arrays import host_array
-from flash.build import Build, build
+from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.dlpack import LEGACY_DEFAULT_STREAM
 from flash.execute import Call, make_plan
@@ -69,7 +69,7 @@ class GpuLauncher:
 
     def build(self, ordinal: int, aligned: int, with_lse: bool) -> Build:
         """The kernel for a device and for arrays of some alignment in bytes."""
-        return build(self.config.kernel(self.target(ordinal), aligned, with_lse))
+        return proved_build(self.config.kernel(self.target(ordinal), aligned, with_lse))
 
     def cache_key(self, made: Build) -> CacheKey:
         """What the compiled kernel is kept under."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from flash import results
 from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
-from flash.build import Build, build
+from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.execute import Call, run_on_cpu, run_on_interpreter
 from flash.explain import explain
@@ -16,6 +16,7 @@ from flash.launch import Geometry, alignment, check, check_addresses, raise_prob
 from flash.launch import scale as scale_of
 from flash.resources import KernelResources
 from ptxgen import ir
+from ptxgen.check.proof_verdicts import Proof
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -79,12 +80,17 @@ class AttentionKernel:
     @property
     def build(self) -> Build:
         """The kernel behind `ptx`, with its launch contract."""
-        return build(self.config.kernel())
+        return proved_build(self.config.kernel())
 
     @property
     def resources(self) -> KernelResources:
         """What the kernel behind `ptx` needs, with its counts of arithmetic and memory."""
         return self.build.resources
+
+    @property
+    def proof(self) -> Proof:
+        """What is proved of the shared memory of the kernel behind `ptx`, for any arguments."""
+        return self.build.proof
 
     def launch(
         self,
@@ -240,7 +246,8 @@ class AttentionKernel:
                 call.v.pointer,
                 call.out.pointer,
             )
-            run_on_interpreter(call, build(self.config.kernel(None, aligned, call.lse is not None)))
+            config = self.config.kernel(None, aligned, call.lse is not None)
+            run_on_interpreter(call, proved_build(config))
         elif call.q.device == HOST:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:

@@ -109,8 +109,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.head_dim is None and not arguments.list_targets:
         parser.error("--head-dim is required")
     lists = arguments.list_targets or arguments.list_tiles
-    if lists and (arguments.assemble or arguments.cubin):
-        parser.error("--assemble and --cubin need a kernel, and a list is not one")
+    if lists and (arguments.assemble or arguments.cubin or arguments.prove):
+        parser.error("--assemble, --cubin and --prove need a kernel, and a list is not one")
     if arguments.cubin == arguments.output != STDOUT:
         parser.error("--cubin and --output must be two files")
     return arguments
@@ -161,6 +161,7 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
+    add("--prove", action="store_true", help="prove shared-memory accesses, and report verdicts")
     add("--assemble", action="store_true", help="assemble it, and report registers and spills")
     add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
     add("-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output")
@@ -205,7 +206,16 @@ def _output(arguments: argparse.Namespace) -> str:
     if arguments.list_tiles:
         return _tiles(config, chosen, arguments.json)
     made = build(config.kernel())
-    text = _json(made.contract) if arguments.json else made.text
+    text = made.text
+    if arguments.json:
+        proof = {"proof": made.proof.to_dict()} if arguments.prove else {}
+        text = _json({**made.contract, **proof})
+    if arguments.prove:
+        # Here, because text alone is emitted without it.
+        from ptxgen.check.proof import require_proved
+
+        print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
+        require_proved(made.proof)
     if arguments.assemble or arguments.cubin:
         assembly = _assembled(made)
         if arguments.assemble:

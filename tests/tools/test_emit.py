@@ -152,6 +152,33 @@ def test_it_runs_from_a_bare_checkout(tmp_path: Path) -> None:
     assert done.stdout == text_of(SMALL_CONFIG).encode()
 
 
+def test_the_proof_is_reported_and_is_part_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main([*SMALL, "--prove"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == text_of(SMALL_CONFIG)
+    proof = build(SMALL_CONFIG.kernel()).proof
+    count = len(proof.accesses)
+    assert printed.err.splitlines()[0] == (
+        f"{proof.kernel}: {count} of {count} shared accesses and 2 of 2 barriers proved"
+    )
+    assert tool.main([*SMALL, "--prove", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["proof"]["complete"] is True
+
+
+def test_a_kernel_with_a_violation_never_leaves_the_tool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build(SMALL_CONFIG.kernel())
+    kernel = made.kernel
+    small = tuple(replace(r, nbytes=r.nbytes - 256) for r in kernel.regions)
+    module = replace(made.module, kernels=(replace(kernel, regions=small),))
+    monkeypatch.setattr(tool, "build", lambda config: flash.build.Build(config, module))
+    out = tmp_path / "out.ptx"
+    assert tool.main([*SMALL, "--prove", "-o", str(out)]) == 1
+    assert "violation: bytes " in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_kernel_with_a_problem_never_leaves_the_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,11 +350,11 @@ def test_an_unsupported_configuration_is_3_with_the_message_of_the_library(
         ([*SMALL, "--head", "64"], "unrecognized arguments: --head 64"),
         (
             ["--list-targets", "--assemble"],
-            "--assemble and --cubin need a kernel, and a list is not one",
+            "--assemble, --cubin and --prove need a kernel, and a list is not one",
         ),
         (
             [*SMALL, "--list-tiles", "--cubin", "a.cubin"],
-            "--assemble and --cubin need a kernel, and a list is not one",
+            "--assemble, --cubin and --prove need a kernel, and a list is not one",
         ),
         (
             [*SMALL, "--cubin", "a", "-o", "a"],

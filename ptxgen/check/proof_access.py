@@ -1,0 +1,315 @@
+"""Which bytes of shared memory an instruction accesses, and of what variable they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from ptxgen.check.proof_values import Node, Values, pairs
+from ptxgen.check.shapes import shape_of
+from ptxgen.ir import (
+    Address,
+    Function,
+    Instr,
+    IntImm,
+    Kernel,
+    Module,
+    Operand,
+    Region,
+)
+from ptxgen.isa.spec import BoundOperand, Op
+from ptxgen.types import ScalarType
+
+_ROW_BYTES: Final = 16  # that a lane of ldmatrix or stmatrix names
+_ROW_LANES: Final = {"x1": 8, "x2": 16, "x4": 32}
+_MBARRIER_BYTES: Final = 8
+_BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
+_TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
+_DYNAMIC_ALIGN: Final = 16  # of dynamic shared memory, whatever is declared
+_ELEMENT_BYTES: Final = {
+    "f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f64": 8, "s8": 1, "u8": 1,
+}  # fmt: skip
+
+
+class Touch(NamedTuple):
+    """One access: `fixed` bytes at an address, and `scale` more for each of `number`.
+
+    `align` is in bytes; `lanes` are how many of a warp take part; `generic` if the address is one.
+    An access whose size is not known has a `reason`.
+    """
+
+    address: Address
+    fixed: int
+    align: int
+    lanes: int = 32
+    generic: bool = False
+    scale: int = 0
+    number: Operand | None = None
+    counted: ScalarType | None = None
+    reason: str = ""
+
+
+class Home(NamedTuple):
+    """A variable in shared memory, or a region of one: its place in the variable and alignment."""
+
+    name: str
+    start: int
+    nbytes: int
+    align: int
+
+
+def touches(instr: Instr) -> Iterator[Touch]:
+    """The accesses to shared memory of an instruction, and those to generic addresses."""
+    head = instr.opcode.partition(".")[0]
+    if head not in _READERS:
+        return
+    shape = shape_of(instr)
+    if shape.complaints or shape.op is None:
+        return
+    yield from _READERS[head](shape.op, instr)
+
+
+def _space(op: Op) -> str | None:
+    """`shared`, `generic`, or None for another space."""
+    if "space" not in op.modifiers:
+        named = op.opcode.split(".")
+        return "shared" if any(w.startswith("shared") for w in named) else _unnamed(named)
+    space = op.modifiers["space"]
+    if space is None:
+        return "generic"
+    return "shared" if str(space).startswith("shared") else None
+
+
+def _unnamed(words: list[str]) -> str | None:
+    return None if {"global", "param", "const", "local"} & set(words) else "generic"
+
+
+def _addresses(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Address]]:
+    for want, got in pairs(op, instr):
+        if want.address and isinstance(got, Address):
+            yield want, got
+
+
+def _plain(op: Op, instr: Instr) -> Iterator[Touch]:
+    space = _space(op)
+    type = op.modifiers.get("type")
+    if space is None or not isinstance(type, ScalarType):
+        return
+    count = max((o.count for o in op.operands if not o.address), default=0) or 1
+    for _, address in _addresses(op, instr):
+        nbytes = type.nbytes * count
+        yield Touch(address, nbytes, nbytes, generic=space == "generic")
+
+
+def _rows(op: Op, instr: Instr) -> Iterator[Touch]:
+    lanes = _ROW_LANES.get(str(op.modifiers.get("num")), 32)
+    for _, address in _addresses(op, instr):
+        yield Touch(address, _ROW_BYTES, _ROW_BYTES, lanes, _space(op) == "generic")
+
+
+def _mbarrier(op: Op, instr: Instr) -> Iterator[Touch]:
+    for _, address in _addresses(op, instr):
+        yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, generic=_space(op) == "generic")
+
+
+def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
+    """`cp.async` and its bulk forms, with the mbarriers that they count on."""
+    if op.opcode.startswith("cp.async.mbarrier"):
+        yield from _mbarrier(op, instr)
+        return
+    by_name = {want.name: got for want, got in pairs(op, instr)}
+    bulk, tensor = ".bulk" in op.opcode, ".tensor" in op.opcode
+    size = by_name.get("size")
+    for want, address in _addresses(op, instr):
+        if want.name == "mbar":
+            yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES)
+        elif want.type is None or want.type.bits != 32:  # a 64-bit one is in global memory
+            continue
+        elif tensor:
+            reason = "the size of the box is in the tensor map"
+            yield Touch(address, 1, _TENSOR_ALIGN, reason=reason)
+        elif bulk:
+            counted = next(w.type for w, _ in pairs(op, instr) if w.name == "size")
+            yield Touch(address, 0, _BULK_ALIGN, scale=1, number=size, counted=counted)
+        else:
+            given = by_name.get("cp_size")
+            nbytes = given.value if isinstance(given, IntImm) else 16
+            yield Touch(address, nbytes, nbytes)
+
+
+def _wmma(op: Op, instr: Instr) -> Iterator[Touch]:
+    space = _space(op)
+    words = op.opcode.split(".")
+    if space is None or words[1] == "mma":
+        return
+    by_name = {want.name: (want, got) for want, got in pairs(op, instr)}
+    nbytes = _ELEMENT_BYTES.get(words[-1], 0)
+    lines, width = _extent(words)
+    for _, address in _addresses(op, instr):
+        if not nbytes:
+            reason = f"elements of {words[-1]} are not followed"
+            yield Touch(address, 1, 1, generic=space == "generic", reason=reason)
+            continue
+        want, stride = by_name["stride"]
+        whole = lines * width if stride is None else width
+        yield Touch(
+            address, whole * nbytes, nbytes, 32, space == "generic",
+            0 if stride is None else (lines - 1) * nbytes, stride, want.type,
+        )  # fmt: skip
+
+
+def _extent(words: list[str]) -> tuple[int, int]:
+    """Lines of a matrix in memory and elements in one."""
+    shape = next(w for w in words if w[0] == "m" and w[1:2].isdigit())
+    m, rest = shape[1:].split("n")
+    n, k = rest.split("k")
+    rows, columns = {"a": (m, k), "b": (k, n)}.get(words[2], (m, n))
+    row_major = "row" in words
+    return (int(rows), int(columns)) if row_major else (int(columns), int(rows))
+
+
+def _matrix_product(op: Op, instr: Instr) -> Iterator[Touch]:
+    del instr
+    if op.opcode.startswith("wgmma.mma_async"):
+        reason = "the tiles that wgmma's descriptors name are not followed"
+        yield Touch(Address(None), 1, 1, reason=reason)
+
+
+_READERS: Final = {
+    **dict.fromkeys(("ld", "ldu", "st", "atom", "red"), _plain),
+    **dict.fromkeys(("ldmatrix", "stmatrix"), _rows),
+    "mbarrier": _mbarrier, "cp": _copy, "wmma": _wmma, "wgmma": _matrix_product,
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ variables
+
+
+def homes(module: Module, kernel: Kernel | Function, dynamic: int) -> dict[str, Home]:
+    """The variables in shared memory that a kernel may name; dynamic ones have `dynamic` bytes."""
+    found = {}
+    for variable in module.variables:
+        if variable.space == "shared":
+            known = variable.nbytes or dynamic
+            align = variable.align if variable.nbytes else max(variable.align, _DYNAMIC_ALIGN)
+            found[variable.name] = Home(variable.name, 0, known, align)
+    for shared in kernel.shared:
+        found[shared.name] = Home(shared.name, 0, shared.nbytes, shared.align)
+    if isinstance(kernel, Kernel) and kernel.dynamic_shared:
+        align = max([_DYNAMIC_ALIGN, *(r.align for r in kernel.regions)])
+        found[kernel.dynamic_shared] = Home(kernel.dynamic_shared, 0, dynamic, align)
+    return found
+
+
+def region_home(region: Region, variable: Home) -> Home:
+    """A region as a part of its variable."""
+    return Home(region.name, region.offset, region.nbytes, variable.align)
+
+
+class Provenance:
+    """From which shared variables an address is computed, and with which constant."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._symbols: dict[int, frozenset[str]] = {}
+
+    def symbols(self, node: Node) -> frozenset[str]:
+        """The shared variables whose address a value is computed from."""
+        found = self._symbols.get(node.id)
+        if found is None:
+            found = frozenset(n.data for n in self._sources(node) if n.kind == "symbol")
+            self._symbols[node.id] = found
+        return found
+
+    def from_memory(self, node: Node) -> bool:
+        """Whether it follows from a value that is not known and might hold any address."""
+        return any(
+            n.kind == "opaque" and not isinstance(n.data, str) and "cvta" not in n.data[0]
+            for n in self._sources(node)
+        )
+
+    def is_twisted(self, node: Node) -> bool:
+        """Whether more is done to an address than adding, so that the result may depend on where
+        the variable lies.
+        """
+        return any(n.kind == "apply" and self._twists(n) for n in self._sources(node))
+
+    def _twists(self, node: Node) -> bool:
+        head = node.data.op.opcode.partition(".")[0]
+        kept = {"mad": (2,), "sub": (0,)}.get(head, range(len(node.args) * (head in _KEEPING)))
+        return any(self.symbols(a) for n, a in enumerate(node.args) if n not in kept)
+
+    def constant(self, node: Node) -> int | None:
+        """What is added to the variable's address; in a loop, before its first turn; None if that
+        depends on the way taken.
+        """
+        return self._constant(node, ())
+
+    def _constant(self, node: Node, seen: tuple[int, ...]) -> int | None:
+        if node.kind == "const":
+            return node.data - (1 << node.bits) if node.data >> (node.bits - 1) else int(node.data)
+        if node.id in seen:
+            return None
+        inner = (*seen, node.id)
+        if node.kind == "offset":
+            below = self._constant(node.args[0], inner)
+            return None if below is None else below + node.data
+        if node.kind in ("join", "header", "choose"):
+            return self._met(node, inner)
+        return self._added(node, inner) if node.kind == "apply" else 0
+
+    def _met(self, node: Node, seen: tuple[int, ...]) -> int | None:
+        if node.kind == "choose":
+            values = list(node.args[1:])
+        else:
+            latches = self._values.graph.latches.get(node.block, ())
+            values = [v for b, v in self._values.meeting(node) if b not in latches]
+        found = {self._constant(value, seen) for value in values}
+        return found.pop() if len(found) == 1 else None
+
+    def _added(self, node: Node, seen: tuple[int, ...]) -> int | None:
+        head = node.data.op.opcode.partition(".")[0]
+        if head in ("mov", "cvt", "add"):
+            parts = [self._constant(a, seen) for a in node.args]
+        elif head == "mad":
+            parts = [self._constant(node.args[2], seen)]
+        elif head == "sub" and node.args[1].kind == "const":
+            right = self._constant(node.args[1], seen)
+            parts = [self._constant(node.args[0], seen), None if right is None else -right]
+        elif head == "selp":
+            met = {self._constant(a, seen) for a in node.args[:2]}
+            return met.pop() if len(met) == 1 else None
+        else:
+            carrying = [a for a in node.args if self.symbols(a)]
+            parts = [self._constant(a, seen) for a in carrying[:1]]
+        total = 0
+        for part in parts:
+            if part is None:
+                return None
+            total += part
+        return total
+
+    def _sources(self, node: Node) -> Iterator[Node]:
+        seen, stack = {node.id}, [node]
+        while stack:
+            node = stack.pop()
+            yield node
+            more = list(node.args)
+            if node.kind in ("join", "header"):
+                more += [value for _, value in self._values.meeting(node)]
+            for other in more:
+                if other.id not in seen:
+                    seen.add(other.id)
+                    stack.append(other)
+
+
+# What leaves the distance to the variable's beginning the same wherever that lies.
+_KEEPING: Final = frozenset({"mov", "cvt", "add", "selp", "setp"})
+
+
+def home_of(constant: int, variable: Home, regions: Mapping[str, Home]) -> Home | None:
+    """The region that holds a place of a variable; the variable itself if it has none."""
+    if not regions:
+        return variable
+    inside = (h for h in regions.values() if h.start <= constant < h.start + h.nbytes)
+    return next(inside, None)

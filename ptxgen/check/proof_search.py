@@ -1,0 +1,410 @@
+"""Lists what one access does in every thread and turn, and judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.proof_access import Home, Provenance, Touch, home_of
+from ptxgen.check.proof_domain import MOST_VALUES, Domain, Shape
+from ptxgen.check.proof_paths import Formula, Literal, Paths, certain
+from ptxgen.check.proof_ranges import Range, signed, unsigned, whole
+from ptxgen.check.proof_rows import THREAD, NotListedError, Table, thread_of
+from ptxgen.check.proof_tables import Lister
+from ptxgen.check.proof_values import WORD, Node, Values
+from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Witness
+from ptxgen.ir import Instr
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+SPACING: Final = 1 << 22  # bytes between the variables, where they are tried
+_MOST_PLACES: Final = 128  # of a variable that are tried
+_PLACES_BYTES: Final = 2048
+_ATTEMPTS: Final = 12
+
+
+class Listing(NamedTuple):
+    """The addresses that an access takes, from one base: `relative` to the variable it is in, of
+    which `variable` is the number; `extent` are the bytes beyond the fixed ones.
+    """
+
+    lister: Lister
+    table: Table
+    relative: Lanes
+    variable: Lanes
+    extent: Lanes
+
+
+class Found(NamedTuple):
+    """A verdict without its instruction."""
+
+    verdict: str
+    reason: str = ""
+    allocation: str = ""
+    first: int = 0
+    last: int = -1
+    witness: Witness | None = None
+
+
+class Place(NamedTuple):
+    """Where an instruction stands."""
+
+    block: int
+    position: int
+    instr: Instr
+
+
+class Search:
+    """Judges the accesses of one kernel."""
+
+    def __init__(
+        self, values: Values, paths: Paths, shape: Shape, parameters: Mapping[str, Range],
+        homes: Mapping[str, Home], regions: Mapping[str, Home], dynamic: str,
+    ) -> None:  # fmt: skip
+        self.values = values
+        self.paths = paths
+        self.provenance = Provenance(values)
+        self._shape = shape
+        self._parameters = parameters
+        self._homes = homes
+        self._regions = regions
+        self._dynamic = dynamic
+        self._names = list(homes)
+        self._plain = Domain(shape, parameters)
+        self._listings: dict[tuple[Any, ...], Listing | str] = {}
+        self._loops: dict[Any, Table | NotListedError] = {}
+
+    # ------------------------------------------------------------------------------ judging
+
+    def judge(self, place: Place, touch: Touch) -> Found | None:
+        """The verdict on an access; None if it is not one of shared memory."""
+        if touch.address.base is None and touch.reason:
+            return Found(UNKNOWN, touch.reason)
+        base, offset = self.values.address(touch.address, place.block, place.position)
+        symbols = self.provenance.symbols(base)
+        if not symbols:
+            if touch.generic and not self._may_be_shared(base):
+                return None
+            return Found(UNKNOWN, "its address is not computed from a shared variable")
+        if touch.generic and not symbols <= set(self._homes):
+            return None
+        size = None
+        if touch.number is not None and touch.counted is not None:
+            size = self.values.operand(touch.number, touch.counted, place.block, place.position)
+        found = self._judged(place, touch, base, offset, size)
+        if touch.reason and found.verdict == PROVED:
+            return found._replace(verdict=UNKNOWN, reason=touch.reason)
+        return found
+
+    def _may_be_shared(self, base: Node) -> bool:
+        return bool(self._homes) and self.provenance.from_memory(base)
+
+    def _judged(
+        self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
+    ) -> Found:
+        bases = self._bases(0)
+        quick = self._listed(place, base, size, touch, False, bases)
+        if not isinstance(quick, str):
+            found = self._checked(quick, touch, base, offset)
+            if found.verdict == PROVED:
+                return self._anywhere(found, place, touch, base, offset, size)
+        thorough = self._listed(place, base, size, touch, True, bases)
+        if isinstance(thorough, str):
+            name = self._allocation(base, offset)
+            reason = quick if isinstance(quick, str) else thorough
+            return Found(UNKNOWN, f"its address cannot be listed: {reason}", name)
+        found = self._checked(thorough, touch, base, offset)
+        return self._anywhere(found, place, touch, base, offset, size)
+
+    def _anywhere(
+        self, found: Found, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
+    ) -> Found:
+        """The verdict that holds wherever the variables lie."""
+        if not self.provenance.is_twisted(base):
+            return found
+        align = min(self._homes[name].align for name in self.provenance.symbols(base))
+        count = _PLACES_BYTES // max(align, 1)
+        reason = "more than sums is made of the variable's address, so it depends on where it lies"
+        if found.verdict != PROVED or count > _MOST_PLACES:
+            return found._replace(verdict=UNKNOWN, reason=reason, witness=None)
+        for n in range(1, count):
+            listed = self._listed(place, base, size, touch, True, self._bases(n * align))
+            if isinstance(listed, str):
+                return found._replace(verdict=UNKNOWN, reason=reason)
+            if self._checked(listed, touch, base, offset).verdict != PROVED:
+                return found._replace(verdict=UNKNOWN, reason=reason)
+        return found
+
+    def _bases(self, moved: int) -> dict[str, int]:
+        return {
+            name: (n + 1) * SPACING + SPACING // 2 + moved for n, name in enumerate(self._names)
+        }
+
+    def _allocation(self, base: Node, offset: int) -> str:
+        names = sorted(self.provenance.symbols(base))
+        home, _ = self._home(names[0], base, offset)
+        return home.name if home is not None else names[0]
+
+    def _home(self, name: str, base: Node, offset: int) -> tuple[Home | None, int | None]:
+        """The allocation that an address from a variable belongs to, and the constant that says so;
+        None for one that differs from row to row.
+        """
+        variable = self._homes[name]
+        if name != self._dynamic or not self._regions:
+            return variable, 0
+        constant = self.provenance.constant(base)
+        if constant is None:
+            return variable, None
+        return home_of(constant + offset, variable, self._regions), constant + offset
+
+    # ------------------------------------------------------------------------------ checking
+
+    def _checked(self, listing: Listing, touch: Touch, base: Node, offset: int) -> Found:
+        """The verdict on an access at an offset from a base that has been listed."""
+        first = Found(PROVED)
+        if not len(listing.relative):
+            return Found(PROVED, "no thread gets there", self._allocation(base, offset))
+        for number in np.unique(listing.variable):
+            rows = np.flatnonzero(listing.variable == number)
+            if not 0 <= number < len(self._names):
+                return self._wrong(listing, rows, offset, "it is outside every variable", "")
+            found = self._in_variable(listing, rows, touch, base, offset, self._names[number])
+            if found.verdict != PROVED:
+                return found
+            first = found
+        return first
+
+    def _in_variable(
+        self, listing: Listing, rows: Lanes, touch: Touch, base: Node, offset: int, name: str
+    ) -> Found:
+        start = listing.relative[rows] + offset
+        end = start + touch.fixed + (listing.extent[rows] if len(listing.extent) else 0)
+        home, constant = self._home(name, base, offset)
+        if constant is None:
+            return self._in_some_region(listing, rows, start, end, touch, name)
+        if home is None:
+            reason = f"byte {constant} of {name} is in none of its regions"
+            return self._wrong(listing, rows, offset, reason, name)
+        outside = (start < home.start) | (end > home.start + home.nbytes)
+        low, high = int(start.min()) - home.start, int(end.max()) - home.start - 1
+        if outside.any():
+            row = self._worst(listing, rows, outside)
+            at = int(start[row]) - home.start
+            last = int(end[row]) - home.start - 1
+            reason = f"bytes {at} to {last} are outside {home.name}, which has {home.nbytes} bytes"
+            found = self._wrong(
+                listing, rows[row : row + 1], offset - home.start, reason, home.name
+            )
+            return found._replace(first=low, last=high)
+        return self._aligned(listing, rows, start, touch, home)._replace(first=low, last=high)
+
+    def _aligned(
+        self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home
+    ) -> Found:
+        past = start % touch.align != 0
+        if past.any():
+            row = self._worst(listing, rows, past)
+            at = int(start[row]) - home.start
+            reason = f"byte {at} of {home.name} is not a multiple of {touch.align} bytes"
+            offset = at - int(listing.relative[rows[row]])
+            return self._wrong(listing, rows[row : row + 1], offset, reason, home.name)
+        if home.align % touch.align:
+            reason = (
+                f"{home.name} is aligned to {home.align} bytes only, and the access needs "
+                f"{touch.align}"
+            )
+            return Found(UNKNOWN, reason, home.name)
+        return Found(PROVED, "", home.name)
+
+    def _in_some_region(
+        self, listing: Listing, rows: Lanes, start: Lanes, end: Lanes, touch: Touch, name: str
+    ) -> Found:
+        """Of an address in one region or another: each access has to be in one of them."""
+        inside = np.zeros(len(rows), np.bool_)
+        for home in self._regions.values():
+            inside |= (start >= home.start) & (end <= home.start + home.nbytes)
+        if not inside.all():
+            row = self._worst(listing, rows, ~inside)
+            at, last = int(start[row]), int(end[row]) - 1
+            reason = f"bytes {at} to {last} of {name} are not inside one region"
+            offset = at - int(listing.relative[rows[row]])
+            return self._wrong(listing, rows[row : row + 1], offset, reason, name)
+        return self._aligned(listing, rows, start, touch, self._homes[name])
+
+    def _worst(self, listing: Listing, rows: Lanes, wrong: Lanes) -> int:
+        """The first wrong row, if possible one that certainly happens."""
+        certain_too = wrong & listing.table.sure[rows]
+        return int(np.argmax(certain_too if certain_too.any() else wrong))
+
+    def _wrong(
+        self, listing: Listing, rows: Lanes, offset: int, reason: str, allocation: str
+    ) -> Found:
+        row = int(rows[0])
+        verdict = VIOLATION if listing.table.sure[row] else UNKNOWN
+        witness = self._witness(listing, row, int(listing.relative[row]) + offset)
+        reason = f"{reason}: {witness}" if verdict == VIOLATION else (
+            f"perhaps {reason}, but that may not happen ({witness})"
+        )  # fmt: skip
+        return Found(verdict, reason, allocation, witness=witness)
+
+    def _witness(self, listing: Listing, row: int, address: int) -> Witness:
+        number = thread_of(listing.table, row)
+        x, y, _ = self._shape
+        thread = (number % x, number // x % y, number // (x * y))
+        held = {}
+        for leaf in sorted(listing.lister.listed, key=lambda leaf: leaf.id):
+            column = listing.table.columns.get(leaf.id)
+            if column is None or leaf.kind not in ("header", "join", "param"):
+                continue
+            name = leaf.data[0] if leaf.kind == "param" else leaf.data
+            held[name] = self._number(int(column[row]), leaf)
+        return Witness(thread, tuple(held.items()), address)
+
+    def _number(self, value: int, leaf: Node) -> int:
+        """A value of a loop as a person would write it: an address from where its variable lies."""
+        names = self.provenance.symbols(leaf)
+        if names:
+            return value - self._bases(0)[min(names)]
+        return value - (1 << leaf.bits) if value >> (leaf.bits - 1) and leaf.bits > 1 else value
+
+    # ------------------------------------------------------------------------------ listing
+
+    def condition(self, place: Place) -> Formula:
+        """When the instruction is executed."""
+        reach = self.paths.reach(place.block)
+        guard = place.instr.guard
+        if guard is None:
+            return reach
+        node = self.values.at(guard.register, place.block, place.position)
+        return Formula((*((reach,) if reach.parts else ()), Literal(node, guard.negated)))
+
+    def _listed(
+        self, place: Place, base: Node, size: Node | None, touch: Touch, thorough: bool,
+        bases: dict[str, int],
+    ) -> Listing | str:  # fmt: skip
+        """The listing of a base, or why there is none."""
+        guard = place.instr.guard
+        node = self.values.at(guard.register, place.block, place.position) if guard else None
+        key = (
+            base.id, size and size.id, place.block, node and node.id, guard and guard.negated,
+            thorough, touch.lanes, touch.scale, bases[self._names[0]],
+        )  # fmt: skip
+        found = self._listings.get(key)
+        if found is None:
+            condition = self.condition(place)
+            found = self._tried(base, size, condition, touch, thorough, bases)
+            self._listings[key] = found
+        return found
+
+    def _tried(
+        self, base: Node, size: Node | None, condition: Formula, touch: Touch, thorough: bool,
+        bases: dict[str, int],
+    ) -> Listing | str:  # fmt: skip
+        nodes = [base] if size is None else [base, size]
+        try:
+            lister, table = self.table(nodes, condition, thorough, bases)
+        except NotListedError as error:
+            return str(error)
+        addresses = lister.evaluate(table, base).astype(np.int64)
+        if touch.lanes < WORD:
+            thread = table.columns.get(THREAD)
+            if thread is not None:
+                table = table.take(np.flatnonzero(thread % WORD < touch.lanes))
+                addresses = lister.evaluate(table, base).astype(np.int64)
+        extent = np.zeros(0, np.int64)
+        if size is not None:
+            extent = lister.evaluate(table, size).astype(np.int64) * touch.scale
+        names = self.provenance.symbols(base)
+        variable = addresses // SPACING - 1
+        if len(names) == 1:
+            variable = np.full(len(addresses), self._names.index(min(names)))
+        known = np.clip(variable, 0, len(self._names) - 1)
+        starts = np.array([bases[name] for name in self._names], np.int64)
+        return Listing(lister, table, addresses - starts[known], variable, extent)
+
+    def table(
+        self, nodes: list[Node], condition: Formula, thorough: bool, bases: dict[str, int]
+    ) -> tuple[Lister, Table]:
+        """The rows of some values under a condition. Raises `NotListedError`."""
+        domain = self._plain
+        failed: set[int] = set()
+        refined: dict[int, Range] = {}
+        for _ in range(_ATTEMPTS):
+            lister = Lister(self.values, self.paths, domain, bases, thorough, self._loops)
+            try:
+                return lister, lister.table(nodes, condition)
+            except NotListedError as error:
+                node = error.node
+                if node is None:
+                    raise
+                if node.kind in ("header", "join") and node.id not in failed:
+                    failed.add(node.id)
+                elif refined:
+                    raise
+                else:
+                    refined = self._refined(condition, domain)
+                    if not refined:
+                        raise
+            domain = Domain(self._shape, self._parameters, failed, refined)
+        raise NotListedError("too many of its values change in loops without an end")
+
+    def _refined(self, condition: Formula, domain: Domain) -> dict[int, Range]:
+        """Closer bounds of values that are compared on the way."""
+        found: dict[int, Range] = {}
+        for literal in certain(condition):
+            node = literal.node
+            if node is None or node.kind != "apply" or len(node.args) != 2:
+                continue
+            words = node.data.op.opcode.split(".")
+            type = node.data.slots[0][2]
+            if words[0] != "setp" or len(words) != 3 or type is None:
+                continue
+            for value, limit, mirrored in ((0, 1, False), (1, 0, True)):
+                asked = _OPPOSITE.get(words[1]) if literal.negated else words[1]
+                if mirrored and asked is not None:
+                    asked = _MIRRORED.get(asked)
+                of = node.args[value]
+                if of.bits != type.bits:
+                    continue
+                held = domain.range(node.args[limit])
+                bounds = _bounds(asked, held, of.bits, type.is_signed)
+                if bounds is not None:
+                    known = found.get(of.id, domain.range(of))
+                    found[of.id] = _narrowed(known, bounds, of.bits)
+        return {key: r for key, r in found.items() if r.size <= MOST_VALUES}
+
+
+_OPPOSITE: Final = {
+    "lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "lo": "hs", "hs": "lo", "hi": "ls", "ls": "hi",
+    "eq": "ne",
+}  # fmt: skip
+_MIRRORED: Final = {
+    "lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "lo": "hi", "hi": "lo", "ls": "hs", "hs": "ls",
+    "eq": "eq",
+}  # fmt: skip
+
+
+def _bounds(asked: str | None, limit: Range, bits: int, is_signed: bool) -> Range | None:
+    """The values that a comparison with a limit lets through."""
+    everything = signed(whole(bits), bits) if is_signed else whole(bits)
+    limit = signed(limit, bits) if is_signed else unsigned(limit, bits)
+    if asked in ("lt", "lo"):
+        return Range(everything.first, limit.last - 1, 1)
+    if asked in ("le", "ls"):
+        return Range(everything.first, limit.last, 1)
+    if asked in ("gt", "hi"):
+        return Range(limit.first + 1, everything.last, 1)
+    if asked in ("ge", "hs"):
+        return Range(limit.first, everything.last, 1)
+    return limit if asked == "eq" else None
+
+
+def _narrowed(known: Range, bounds: Range, bits: int) -> Range:
+    """What two ranges have in common; the smaller one, if they count from different zeros."""
+    if known.first < 0 and bounds.last >= 1 << (bits - 1):
+        return known
+    if known.first >= 0 and bounds.first < 0:
+        known = signed(known, bits)
+    return Range(max(known.first, bounds.first), min(known.last, bounds.last), 1)

@@ -1,0 +1,421 @@
+"""What a register holds at a place of a kernel, as an expression of thread numbers, parameters and
+values that meet where paths join: static single assignment, made only as far as it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from ptxgen.check.proof_graph import Graph
+from ptxgen.check.shapes import registers_of, shape_of
+from ptxgen.ir import (
+    Address,
+    FloatImm,
+    Instr,
+    IntImm,
+    Not,
+    Pair,
+    Reg,
+    Special,
+    Symbol,
+    Vector,
+)
+from ptxgen.isa.spec import BoundOperand, Effect, Op
+from ptxgen.types import TYPES, ScalarType
+
+WORD: Final = 32
+THREAD: Final = frozenset({"%tid.x", "%tid.y", "%tid.z", "%laneid"})
+# Special registers that all threads of a block read alike.
+_UNIFORM: Final = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_", "%gridid",
+                   "%dynamic_smem_size", "%total_smem_size", "%nsmid", "%nwarpid")  # fmt: skip
+
+
+class Node:
+    """One value.
+
+    `kind` says what `data` and `args` are:
+
+    * `const`: an integer; `thread`: a special register; `symbol`: the address of a shared variable;
+    * `param`: a parameter's name; `opaque`: what it is, in words, and whether it is `uniform`;
+    * `join`, `header`: the register whose values meet at the beginning of `block`, of a loop or
+      not;
+    * `apply`: an instruction of `args`; `choose`: args[1] where args[0], else args[2];
+    * `shuffle`: args[0] of the lane that args[1] says.
+    """
+
+    __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
+
+    def __init__(
+        self, id: int, kind: str, bits: int, data: Any, args: tuple[Node, ...], block: int,
+        uniform: bool,
+    ) -> None:  # fmt: skip
+        self.id = id
+        self.kind = kind
+        self.bits = bits
+        self.data = data
+        self.args = args
+        self.block = block
+        self.uniform = uniform
+
+    def __repr__(self) -> str:
+        inner = ", ".join(str(a.id) for a in self.args)
+        return f"Node({self.id}: {self.kind} {self.data} [{inner}])"
+
+
+class Applied(NamedTuple):
+    """An instruction with what it gets: by operand, a literal, a place among the arguments, or
+    several; and which of its results is meant.
+    """
+
+    op: Op
+    slots: tuple[tuple[str, Any, ScalarType | None], ...]
+    result: int
+    element: int
+    type: ScalarType
+
+    def __str__(self) -> str:
+        return self.op.opcode
+
+
+class Site(NamedTuple):
+    """Where a register gets its value: at an instruction of a block, or at the beginning (-1)."""
+
+    block: int
+    position: int
+    register: str
+
+
+_NOWHERE: Final = Site(-1, -1, "")
+
+
+class Values:
+    """The values of the registers of one kernel or function.
+
+    `specials` are the special registers that have a known value, `shared` the names of shared
+    variables, `given` what is known of parameters.
+    """
+
+    def __init__(
+        self, graph: Graph, specials: Mapping[str, int], shared: frozenset[str],
+        given: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self._specials = specials
+        self._shared = shared
+        self._given = given
+        self._defs: dict[str, dict[int, list[int]]] = {}
+        self._joins: dict[str, frozenset[int]] = {}
+        self._known: dict[Site, Node] = {}
+        self._meetings: dict[int, tuple[tuple[int, Node], ...]] = {}
+        self._nodes: dict[tuple[Any, ...], Node] = {}
+        self._declared: dict[str, str] = {}
+        for index in graph.order:
+            for position, instr in enumerate(graph.blocks[index].instrs):
+                for register in _written(instr):
+                    places = self._defs.setdefault(register, {})
+                    places.setdefault(index, []).append(position)
+
+    # -------------------------------------------------------------------------------- asking
+
+    def at(self, register: Reg, block: int, position: int) -> Node:
+        """What the register holds just before an instruction."""
+        return self._value(self._site(register, block, position))
+
+    def operand(self, got: Any, want: ScalarType, block: int, position: int) -> Node:
+        """What an operand is just before its instruction."""
+        if isinstance(got, Reg):
+            return self.at(got, block, position)
+        found = self._simple(got, want, block)
+        return found or self._opaque(f"the operand {got}", want.bits, block)
+
+    def address(self, address: Address, block: int, position: int) -> tuple[Node, int]:
+        """The base of an address just before its instruction, and the offset."""
+        if isinstance(address.base, Reg):
+            return self.at(address.base, block, position), address.offset
+        if address.base is None:
+            return self.constant(address.offset, 64), 0
+        return self._symbol(address.base.name, 64), address.base.offset + address.offset
+
+    def meeting(self, node: Node) -> tuple[tuple[int, Node], ...]:
+        """For a `join` or a `header`, the blocks that lead there with the value from each."""
+        found = self._meetings.get(node.id)
+        if found is None:
+            register = Reg(node.data, self._declared[node.data])
+            blocks = self.graph.blocks
+            found = tuple(
+                (p, self.at(register, p, len(blocks[p].instrs)))
+                for p in self.graph.before[node.block]
+            )
+            self._meetings[node.id] = found
+        return found
+
+    def constant(self, value: int, bits: int) -> Node:
+        """A literal."""
+        return self._node("const", bits, value & ((1 << bits) - 1), uniform=True)
+
+    # -------------------------------------------------------------------------------- finding
+
+    def _site(self, register: Reg, block: int, position: int) -> Site:
+        name = register.name
+        self._declared[name] = register.declared
+        places = self._defs.get(name)
+        if places is None:
+            return _NOWHERE._replace(register=name)
+        inside = places.get(block)
+        if inside:
+            before = bisect_left(inside, position)
+            if before:
+                return Site(block, inside[before - 1], name)
+        joins = self._joins.get(name)
+        if joins is None:
+            joins = self._joins[name] = self.graph.joins_of(tuple(places))
+        root = self.graph.order[0]
+        while True:
+            if block in joins:
+                return Site(block, -1, name)
+            if block == root:
+                return _NOWHERE._replace(register=name)
+            block = self.graph.idom[block]
+            if block in places:
+                return Site(block, places[block][-1], name)
+
+    def _value(self, wanted: Site) -> Node:
+        known = self._known
+        stack = [wanted]
+        while stack:
+            site = stack[-1]
+            if site in known:
+                stack.pop()
+                continue
+            if site.position < 0:
+                known[site] = self._met(site)
+                continue
+            missing = [s for s in self._needs(site) if s not in known]
+            if missing:
+                stack += missing
+            else:
+                self._define(site)
+        return known[wanted]
+
+    def _met(self, site: Site) -> Node:
+        """The value of a register at the beginning of a block, or of one that has none."""
+        bits = TYPES[self._declared[site.register]].bits
+        graph, block = self.graph, site.block
+        if block < 0:
+            return self._opaque(f"{site.register}, which has no value there", bits, 0)
+        if block in graph.wild or TYPES[self._declared[site.register]].is_float:
+            return self._opaque(f"{site.register} of a loop with two entries", bits, block)
+        kind = "header" if block in graph.latches else "join"
+        return self._node(kind, bits, site.register, block=block)
+
+    # -------------------------------------------------------------------------------- making
+
+    def _needs(self, site: Site) -> Iterator[Site]:
+        """Where the registers that an instruction reads get their values."""
+        instr = self.graph.blocks[site.block].instrs[site.position]
+        op = _operation(instr)
+        if op is not None:
+            for want, got in pairs(op, instr):
+                if not want.written:
+                    for register in registers_of(got) if got is not None else ():
+                        yield self._site(register, site.block, site.position)
+        if instr.guard is not None:
+            yield self._site(instr.guard.register, site.block, site.position)
+            old = Reg(site.register, self._declared[site.register])
+            yield self._site(old, site.block, site.position)
+
+    def _define(self, site: Site) -> None:
+        """Make the value that an instruction gives a register."""
+        instr = self.graph.blocks[site.block].instrs[site.position]
+        declared = TYPES[self._declared[site.register]]
+        op = _operation(instr)
+        if op is None or declared.is_float:
+            new = self._given_by(instr, declared.bits, site.block)
+        else:
+            new = self._computed(op, instr, site, declared)
+        if instr.guard is not None:
+            register, negated = instr.guard
+            guard = self.at(register, site.block, site.position)
+            old = self.at(Reg(site.register, declared.register), site.block, site.position)
+            chosen = (guard, old, new) if negated else (guard, new, old)
+            new = self._node("choose", declared.bits, "choose", chosen)
+        self._known[site] = new
+
+    def _computed(self, op: Op, instr: Instr, site: Site, declared: ScalarType) -> Node:
+        args: list[Node] = []
+        slots: list[tuple[str, Any, ScalarType | None]] = []
+        result = element = 0
+        written: ScalarType | None = None
+        of_results = 0
+        for want, got in pairs(op, instr):
+            if want.written:
+                for n, item in enumerate(got.items if isinstance(got, Vector) else (got,)):
+                    if isinstance(item, Reg) and item.name == site.register:
+                        result, element, written = of_results, n, want.type
+                of_results += 1
+            elif want.literal is None and got is not None:
+                slots.append(self._slot(want, got, site, args))
+        assert written is not None
+        if op.row.name in _SAME_ADDRESS:
+            return self._resized(args[0], declared.bits)
+        if op.row.name in _SHUFFLES:
+            return self._node("shuffle", declared.bits, instr.opcode, tuple(args[:2]))
+        data = Applied(
+            op, tuple(slots), result if of_results > 1 else -1,
+            element if any(o.written and o.count for o in op.operands) else -1, written,
+        )  # fmt: skip
+        return self._node("apply", declared.bits, data, tuple(args))
+
+    def _slot(
+        self, want: BoundOperand, got: Any, site: Site, args: list[Node]
+    ) -> tuple[str, Any, ScalarType | None]:
+        if want.kind == "imm":
+            return want.name, -1 - got.value, None
+        assert want.type is not None
+        items = got.items if isinstance(got, Vector) else (got,)
+        first = len(args)
+        args += [self.operand(item, want.type, site.block, site.position) for item in items]
+        where = tuple(range(first, len(args))) if isinstance(got, Vector) else first
+        return want.name, where, want.type
+
+    def _simple(self, got: Any, want: ScalarType, block: int) -> Node | None:
+        """An operand that is no register."""
+        match got:
+            case IntImm():
+                return self.constant(got.value, want.bits)
+            case Special(name) if name in THREAD:
+                return self._node("thread", WORD, name)
+            case Special(name) if name in self._specials:
+                return self.constant(self._specials[name], WORD)
+            case Special(name):
+                if name.startswith(_UNIFORM):
+                    return self._node("opaque", want.bits, name, uniform=True)
+                return self._opaque(name, want.bits, block)
+            case Symbol(name, offset):
+                return self._moved(self._symbol(name, want.bits), offset, want)
+            case _:
+                return None
+
+    def _moved(self, node: Node, offset: int, type: ScalarType) -> Node:
+        """`name+offset` of a shared variable."""
+        if not offset or node.kind != "symbol":
+            return node
+        return self._node("offset", type.bits, offset, (node,))
+
+    def _symbol(self, name: str, bits: int) -> Node:
+        if name in self._shared:
+            return self._node("symbol", bits, name, uniform=True)
+        return self._node("opaque", bits, f"the address of {name}", uniform=True)
+
+    def _resized(self, node: Node, bits: int) -> Node:
+        """An address in a register of another size."""
+        return node if node.bits == bits else self._node("offset", bits, 0, (node,))
+
+    def _given_by(self, instr: Instr, bits: int, block: int) -> Node:
+        """What an instruction gives that cannot be computed here."""
+        head = instr.opcode.partition(".")[0]
+        source = instr.operands[-1] if instr.operands else None
+        if instr.opcode.startswith("ld.param") and isinstance(source, Address):
+            base = source.base
+            if isinstance(base, Symbol):
+                return self._param(base.name, base.offset + source.offset, bits)
+        constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
+        uniform = constant and not isinstance(getattr(source, "base", None), Reg)
+        what = "a value from memory" if head in ("ld", "ldu", "atom") else f"a result of {head}"
+        return self._opaque(what, bits, block, uniform=uniform)
+
+    def _param(self, name: str, offset: int, bits: int) -> Node:
+        if not offset and name in self._given:
+            return self.constant(self._given[name], bits)
+        return self._node("param", bits, (name, offset), uniform=True)
+
+    def _opaque(self, what: str, bits: int, block: int, *, uniform: bool = False) -> Node:
+        # Each time it is computed it may be another value, so no two are the same.
+        data = (what, len(self._nodes))
+        return self._node("opaque", bits, data, block=block, uniform=uniform)
+
+    def _node(
+        self, kind: str, bits: int, data: Any, args: tuple[Node, ...] = (), *, block: int = 0,
+        uniform: bool = False,
+    ) -> Node:  # fmt: skip
+        key = (kind, bits, data, block, *[a.id for a in args])
+        found = self._nodes.get(key)
+        if found is None:
+            found = Node(len(self._nodes), kind, bits, data, args, block, uniform)
+            self._nodes[key] = found
+        return found
+
+
+# Instructions after which the same address is written differently.
+_SAME_ADDRESS: Final = frozenset({"cvta", "cvta_to", "mapa"})
+_SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
+
+
+def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
+    """The declared operands with what is given for each, None for one that is left out."""
+    given: list[object] = []
+    for operand in instr.operands:
+        given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+    return zip(op.operands, [*given, *[None] * (len(op.operands) - len(given))], strict=True)
+
+
+@functools.cache
+def parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of what a row's function takes."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def _written(instr: Instr) -> tuple[str, ...]:
+    shape = shape_of(instr)
+    if not shape.complaints:
+        return shape.names(instr.operands)[: shape.dests]
+    # Not known to be read only, so it may be written.
+    return tuple(r.name for operand in instr.operands for r in registers_of(operand))
+
+
+def _operation(instr: Instr) -> Op | None:
+    """The op, if what it gives can be computed from integers alone."""
+    shape = shape_of(instr)
+    op = None if shape.complaints else shape.op
+    if op is None or not _computable(op):
+        return None
+    if op.row.name in _SHUFFLES:
+        return op if _broadcasts(op, instr) else None
+    if op.row.name in ("cvta", "cvta_to") and "shared" not in instr.opcode:
+        return None
+    read = (got for want, got in pairs(op, instr) if not want.written)
+    return None if any(isinstance(got, (Not, FloatImm)) for got in read) else op
+
+
+@functools.cache
+def _computable(op: Op) -> bool:
+    if op.row.name in _SAME_ADDRESS or op.row.name in _SHUFFLES:
+        return True
+    if op.effect is not Effect.NONE or "machine" in parameters(op.row.semantics):
+        return False
+    return all(
+        o.kind in ("value", "imm")
+        and not o.address
+        and (o.type is None or o.type.is_integer or o.type.kind == "p")
+        for o in op.operands
+    )
+
+
+def _broadcasts(op: Op, instr: Instr) -> bool:
+    """Whether every lane of a warp gets the value of one that a literal says."""
+    by_name = {want.name: got for want, got in pairs(op, instr)}
+    lane, clamp, members = (by_name.get(name) for name in ("b", "c", "membermask"))
+    full = isinstance(members, IntImm) and members.value & 0xFFFFFFFF == 0xFFFFFFFF
+    return (
+        op.modifiers.get("mode") == "idx"
+        and full
+        and isinstance(lane, IntImm)
+        and 0 <= lane.value < WORD
+        and isinstance(clamp, IntImm)
+        and clamp.value == WORD - 1
+        and not isinstance(instr.operands[0], Pair)
+    )
