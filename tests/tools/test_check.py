@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flash.build import build
+from flash.config import AttentionConfig
+from ptxgen.errors import AssemblerError, BackendError
+from ptxgen.runtime.assembler import Assembly, KernelUsage
+from ptxgen.runtime.assembler_log import Advisory
+from tools import check as tool
+from tools import check_findings
+
+HEAD = """\
+.version 7.0
+.target sm_80
+.address_size 64
+"""
+# Each thread stores its number to shared memory and reads its neighbour's.
+GOOD = (
+    HEAD
+    + """
+.visible .entry good(
+	.param .u64 out
+)
+.maxntid 32, 1, 1
+{
+	.reg .b32 %r<6>;
+	.reg .b64 %rd<4>;
+	.shared .align 4 .b8 words[128];
+	ld.param.u64 %rd0, [out];
+	mov.u32 %r0, %tid.x;
+	mov.u32 %r1, words;
+	mad.lo.u32 %r2, %r0, 4, %r1;
+	st.shared.u32 [%r2], %r0;
+	bar.sync 0;
+	xor.b32 %r3, %r0, 1;
+	mad.lo.u32 %r3, %r3, 4, %r1;
+	ld.shared.u32 %r4, [%r3];
+	mul.wide.u32 %rd1, %r0, 4;
+	add.u64 %rd2, %rd0, %rd1;
+	st.global.u32 [%rd2], %r4;
+	ret;
+}
+"""
+)
+LONG = GOOD.replace("words[128]", "words[124]")  # the last thread is outside
+RACE = GOOD.replace("\tbar.sync 0;\n", "")
+STRIDED = GOOD.replace("mul.wide.u32 %rd1, %r0, 4", "mul.wide.u32 %rd1, %r0, 32")
+CONFLICTS = GOOD.replace("words[128]", "words[4096]").replace(", 4, %r1;", ", 128, %r1;")
+WRONG = GOOD.replace("mov.u32 %r0, %tid.x;", "mov.u32 %r0, %rd0;")
+UNUSED = GOOD.replace(".param .u64 out\n", ".param .u64 out,\n\t.param .u32 n\n").replace(
+    "\t.shared", "\t.shared .align 4 .b8 spare[8];\n\t.shared"
+)
+# The address comes out of memory.
+UNKNOWN = GOOD.replace("mov.u32 %r0, %tid.x;", "ld.global.u32 %r0, [%rd0];")
+ANY_BLOCK = GOOD.replace(".maxntid 32, 1, 1\n", "")
+
+RUN = ["--entry", "good", "--grid", "1", "--arg", "zeros:u32:32"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in globals().items():
+        if name.isupper() and isinstance(text, str) and ".entry" in text:
+            Path(f"{name.lower()}.ptx").write_text(text)
+    return tmp_path
+
+
+def said(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    assert tool.main(argv) == code
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+def refused(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    assert tool.main(argv) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("check.py: error: ")
+    return printed.err.removeprefix("check.py: error: ").rstrip("\n")
+
+
+def document(argv: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said([*argv, "--json"], code, capsys))
+    return found
+
+
+def findings(found: dict[str, Any]) -> list[dict[str, str]]:
+    return [*found["findings"], *(f for entry in found["entries"] for f in entry["findings"])]
+
+
+# --------------------------------------------------------------------------------------- the report
+
+
+def test_a_right_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(["good.ptx"], 0, capsys) == (
+        "PTX 7.0 for sm_80\n"
+        "\n"
+        "good\n"
+        "  block      32 threads\n"
+        "  shared     128 bytes static, 0 dynamic\n"
+        "  live       5 registers, 0 predicates\n"
+        "  barriers   1 of 16\n"
+        "  mix        2 ld, 2 mad, 2 mov, 2 st, 1 add, 1 bar\n"
+        "  proof      2 of 2 shared accesses and 1 of 1 barriers proved\n"
+        "    allocation        proved  violation  unknown  bytes\n"
+        "    words                  2          0        0  0 to 127\n"
+        "\n"
+        "0 errors, 0 unproved, 0 lints\n"
+    )
+
+
+def test_what_the_verifier_finds_is_1_and_ends_the_checks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = said(["wrong.ptx"], 1, capsys)
+    assert found.startswith("PTX 7.0 for sm_80\n\nerror: verifier, operand: good: ")
+    assert found.endswith("\n\n1 errors, 0 unproved, 0 lints\n")
+    assert "proof" not in found
+
+
+def test_a_violation_is_1_and_names_the_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    (first, *_) = findings(document(["long.ptx"], 1, capsys))
+    assert (first["severity"], first["kind"], first["kernel"]) == ("error", "proof", "good")
+    assert first["instr"] == "st.shared.u32 [%r2], %r0;"
+    assert first["message"].endswith(": thread (31, 0, 0)")
+    assert "words" in first["message"]
+
+
+def test_unproved_is_1_with_strict_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(document(["unknown.ptx"], 0, capsys))
+    assert {(f["severity"], f["kind"]) for f in found} == {("unproved", "proof")}
+    assert findings(document(["unknown.ptx", "--strict"], 1, capsys)) == found
+
+
+def test_what_nobody_reads_is_a_lint(capsys: pytest.CaptureFixture[str]) -> None:
+    found = said(["unused.ptx"], 0, capsys)
+    assert found.endswith(
+        "lint: unused: good: no instruction reads n\n"
+        "lint: unused: good: no instruction names spare, of 8 bytes\n"
+        "\n"
+        "0 errors, 0 unproved, 2 lints\n"
+    )
+    said(["unused.ptx", "--strict"], 1, capsys)
+
+
+def test_a_run_finds_a_race(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(document(["race.ptx", *RUN], 1, capsys))
+    assert [(f["severity"], f["kind"]) for f in found] == [("error", "sanitizer, race")]
+    assert found[0]["message"].startswith(
+        "ld.shared.u32 %r4, [%r3]; (line 20): thread (0, 0, 0) of "
+    )
+    assert "(words)" in found[0]["message"]
+
+
+def test_a_run_that_stops_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["good.ptx", "--entry", "good", "--grid", "1", "--arg", "zeros:u32:31"]
+    found = document(argv, 1, capsys)
+    (one,) = findings(found)
+    assert (one["severity"], one["kind"]) == ("error", "run")
+    assert found["entries"][0]["run"] is None
+
+
+def test_a_run_finds_the_costly_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    conflicts = findings(document(["conflicts.ptx", *RUN], 0, capsys))
+    assert [(f["severity"], f["kind"], f["message"], f["instr"]) for f in conflicts] == [
+        (
+            "lint",
+            "bank conflicts",
+            "31 bank conflicts: 32 wavefronts instead of 1 in 1 requests",
+            instr,
+        )
+        for instr in (
+            "st.shared.u32 [%r2], %r0; (line 17)",
+            "ld.shared.u32 %r4, [%r3]; (line 21)",
+        )
+    ]
+    argv = ["strided.ptx", "--entry", "good", "--grid", "1", "--arg", "zeros:u32:256"]
+    sectors = findings(document(argv, 0, capsys))
+    assert [(f["severity"], f["kind"], f["message"]) for f in sectors] == [
+        (
+            "lint",
+            "uncoalesced",
+            "28 avoidable sectors: 32 of 32 bytes instead of 4 in 1 requests",
+        )
+    ]
+    assert "0 bank conflicts, 28 avoidable sectors" in said(argv, 0, capsys)
+
+
+def test_only_the_entry_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("two.ptx").write_text(GOOD + GOOD.removeprefix(HEAD).replace(" good(", " other("))
+    entries = document(["two.ptx"], 0, capsys)["entries"]
+    assert [e["entry"] for e in entries] == ["good", "other"]
+    entries = document(["two.ptx", "--entry", "other"], 0, capsys)["entries"]
+    assert [e["entry"] for e in entries] == ["other"]
+
+
+def test_the_block_is_asked_for_or_the_kernels_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(["good.ptx"], 0, capsys)["entries"][0]["block"] == [32]
+    Path("req.ptx").write_text(GOOD.replace(".maxntid 32, 1, 1", ".reqntid 16, 2, 1"))
+    assert document(["req.ptx"], 0, capsys)["entries"][0]["block"] == [16, 2, 1]
+    found = document(["any_block.ptx", "--block", "8"], 0, capsys)
+    assert found["entries"][0]["block"] == [8]
+    document(["any_block.ptx", "--block", "64"], 1, capsys)
+    assert refused(["any_block.ptx"], 2, capsys) == (
+        "good does not say how many threads a block has; use --block"
+    )
+
+
+def test_our_kernels_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    made = build(AttentionConfig(head_dim=16, tile=16, block_q=16).kernel())
+    Path("attention.ptx").write_text(made.text)
+    (entry,) = document(["attention.ptx", "--strict"], 0, capsys)["entries"]
+    assert entry["proof"]["complete"]
+    assert entry["resources"]["dynamic_shared"] == made.kernel.dynamic_shared_bytes
+
+
+def test_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(GOOD.encode())))
+    assert said(["-"], 0, capsys).startswith("PTX 7.0 for sm_80\n\ngood\n")
+
+
+def test_long_lists_are_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tool, "_SHOWN", 1)
+    assert said(["unused.ptx"], 0, capsys).endswith(
+        "lint: unused: good: no instruction reads n\n"
+        "\n"
+        "and 1 more of severity lint; --json has all\n"
+        "\n"
+        "0 errors, 0 unproved, 2 lints\n"
+    )
+
+
+def test_the_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(["good.ptx", *RUN], 0, capsys)
+    assert list(found) == ["schema", "ptx_version", "target", "counts", "findings", "entries"]
+    assert found["schema"] == 1
+    assert found["counts"] == {"error": 0, "unproved": 0, "lint": 0}
+    (entry,) = found["entries"]
+    assert list(entry) == [
+        "entry", "block", "resources", "assembled", "proof", "run", "findings",
+    ]  # fmt: skip
+    assert entry["assembled"] is None
+    assert entry["resources"]["shared_total"] == 128
+    assert entry["resources"]["mix"]["mad"] == 2
+    assert entry["run"]["shared_requests"] == 2
+    assert [v["verdict"] for v in entry["proof"]["accesses"]] == ["proved", "proved"]
+
+
+# ------------------------------------------------------------------------------------ the assembler
+
+
+@pytest.fixture
+def assembling(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the tool's assembler do what the test wants."""
+
+    def use(assemble: Any) -> None:
+        found = SimpleNamespace(assemble=assemble)
+        monkeypatch.setattr(check_findings, "find_assembler", lambda **_: found)
+
+    return use
+
+
+def test_the_assemblers_figures(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    usage = KernelUsage("good", 24, spill_store_bytes=4, spill_load_bytes=8, stack_bytes=16)
+    advisory = Advisory("C7508", "something is slow", 12)
+    made = Assembly(b"", "ptxas", "13.0.88", "sm_80", (usage,), (advisory,), "")
+    assembling(lambda *_: made)
+    found = said(["good.ptx", "--assemble"], 0, capsys)
+    assert "  assembled  24 registers, 16 bytes of stack, 12 spilled\n" in found
+    assert found.endswith(
+        "lint: assembler: something is slow\n"
+        "    from line 12\n"
+        "lint: assembler: good: registers are spilled: 4 bytes are stored and 8 loaded\n"
+        "\n"
+        "0 errors, 0 unproved, 2 lints\n"
+    )
+
+
+def test_what_the_assembler_refuses_is_an_error(
+    assembling: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssemblerError("ptxas: refused")
+
+    assembling(refuse)
+    assert said(["good.ptx", "--assemble"], 1, capsys) == (
+        "PTX 7.0 for sm_80\n\nerror: assembler: ptxas: refused\n\n1 errors, 0 unproved, 0 lints\n"
+    )
+
+
+def test_no_assembler_is_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(**_: object) -> None:
+        raise BackendError("no assembler was found")
+
+    monkeypatch.setattr(check_findings, "find_assembler", none)
+    assert refused(["good.ptx", "--assemble"], 1, capsys) == "no assembler was found"
+
+
+@pytest.mark.ptxas
+def test_the_real_assembler_agrees(capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = document(["good.ptx", "--assemble"], 0, capsys)["entries"]
+    assert entry["assembled"]["static_shared_bytes"] == 128
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["good.ptx", "--arg", "u32:1"], "--arg needs --grid"),
+        (["good.ptx", "--grid", "1"], "--grid needs --entry"),
+        (
+            ["good.ptx", "--block", "0"],
+            "argument --block: must be one to three numbers from 1, such as 4, 4,2 or 4x2x1, "
+            "got '0'",
+        ),
+        (
+            ["good.ptx", "--dynamic-smem", "x"],
+            "argument --dynamic-smem: must be a number from 0, got 'x'",
+        ),
+    ],
+)
+def test_wrong_usage_is_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(argv)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"check.py: error: {message}"
+
+
+def test_arguments_that_do_not_fit_are_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(["good.ptx", "--entry", "god"], 2, capsys) == (
+        "the file has no entry 'god'; did you mean 'good'? (it has good)"
+    )
+    argv = ["good.ptx", "--entry", "good", "--grid", "1"]
+    assert refused(argv, 2, capsys) == "good takes 1 arguments (out: u64), got 0"
+    assert refused([*argv, "--arg", "u32:1"], 2, capsys) == (
+        "argument 0 (out) must have the type u64, got u32:1"
+    )
+
+
+def test_a_file_that_cannot_be_read_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(["none.ptx"], 1, capsys) == "cannot read none.ptx: No such file or directory"
+    Path("bad.ptx").write_text("no PTX")
+    assert "bad.ptx" not in refused(["bad.ptx"], 1, capsys)
+
+
+def test_it_runs_as_a_script(folder: Path) -> None:
+    path = str(Path(tool.__file__).resolve())
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, path, "good.ptx"],
+        capture_output=True, check=False, env=environment, cwd=folder,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"PTX 7.0 for sm_80\n")

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptxgen import ir
+from ptxgen.errors import PtxGenError
+from tools import mutate as tool
+from tools import mutation_judge, mutation_kernels
+from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
+from tools.mutation_kernels import Problem, Ran, Subject, subjects
+from tools.mutation_reasons import REASONS, reason
+from tools.mutations import KINDS, Mutant
+
+SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
+COPYING = "f32-sm_80"
+
+
+def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
+    return [
+        n
+        for n, m in enumerate(mutants_of(kernel))
+        if m.kind == kind and m.name.startswith(f"{kind}: {change}")
+    ]
+
+
+def verdict(caught_by: str, name: str = "mask: dropped @7", what: str = "why") -> Verdict:
+    return Verdict(
+        SMALL, name, "mask", "@%p0 mov.u32 %r0, 1;", "mov.u32 %r0, 1;", "a step", "k.py:1, in k",
+        caught_by, what,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def judging(monkeypatch: pytest.MonkeyPatch) -> list[Verdict]:
+    """What the tool's judge says, one after another; the kernel has so many mutants."""
+    said: list[Verdict] = []
+    monkeypatch.setattr(tool, "judge", lambda _, number: said[number])
+    one = mutants_of(SMALL)[numbers(SMALL, "mask")[0]]
+    monkeypatch.setattr(tool, "mutants_of", lambda _: [one] * len(said))
+    return said
+
+
+# ------------------------------------------------------------------------------------- the verdicts
+
+
+@pytest.mark.parametrize("kernel", list(subjects()))
+def test_a_right_kernel_passes_all_its_problems(kernel: str) -> None:
+    for problem in subjects()[kernel].problems:
+        assert right(kernel, problem).wrong == ""
+
+
+@pytest.mark.parametrize("kernel", ["f32-sm_75", COPYING])
+def test_every_barrier_wait_and_commit_is_needed(kernel: str) -> None:
+    for kind in ("barrier", "copy-wait", "copy-commit"):
+        for number in numbers(kernel, kind):
+            found = judge(kernel, number)
+            assert found.caught_by == "sanitizer", found
+
+
+def test_what_is_caught_says_by_whom_and_why() -> None:
+    (first, *_) = numbers(COPYING, "copy-wait", "deleted")
+    found = judge(COPYING, first)
+    assert (found.caught_by, found.problem) == ("sanitizer", 0)
+    assert found.before == "cp.async.wait_group 0;"
+    assert found.after == ""
+    assert "may still be written by the copy" in found.what
+
+
+def test_what_is_known_before_a_run_needs_none() -> None:
+    found = [judge(COPYING, n) for n in numbers(COPYING, "shared-offset", "operand 0 +4")]
+    before = [(v.caught_by, v.problem) for v in found if v.before.startswith("cp.async")]
+    assert set(before) == {("proof", -1)}
+    wide = numbers(COPYING, "shared-offset", "operand 1 +4")[0]
+    assert judge(COPYING, wide).caught_by == "verifier"
+
+
+def test_a_barrier_of_one_warp_may_be_that_of_the_warp() -> None:
+    found = [judge(SMALL, n) for n in numbers(SMALL, "barrier", "of each warp alone")]
+    assert [v.caught_by for v in found] == ["equivalent", "equivalent"]
+    assert {v.what for v in found} == {"proved: the block is one warp"}
+
+
+def test_a_constant_that_changes_nothing_in_any_thread_is_proved_equivalent() -> None:
+    # One split: its number is always 0, and so is its part of head_dim, whatever the factor.
+    subject = subjects()[COPYING]
+    found = {
+        m.before: reason(m, subject.block)
+        for m in mutants_of(COPYING)
+        if m.kind == "shared-address" and m.where.endswith("Products.__init__")
+    }
+    proved = "proved: computed for every thread of the block, all that is read elsewhere has the "
+    times_zero = [why for before, why in found.items() if before.startswith("mul.lo.u32")]
+    assert times_zero == [f"{proved}same value"] * 2 + [None] * (len(times_zero) - 2)
+    assert any(why is None for why in found.values())
+
+
+def test_every_argument_is_about_a_mutant_that_there_is() -> None:
+    everything = [m for kernel in subjects() for m in mutants_of(kernel)]
+    for known in REASONS:
+        assert any(known.fits(mutant) for mutant in everything), known
+
+
+def test_results_outside_of_what_is_allowed_are_wrong() -> None:
+    subject, problem = subjects()[SMALL], Problem(3, 5, heads=1)
+    module = subject.module
+    (kernel,) = module.kernels
+    # LOG2E, the factor of the scale, becomes 1.4428, which is 1 + 7e-5 times as much.
+    body = tuple(
+        ir.Instr(s.opcode, (*s.operands[:2], ir.FloatImm(0x3FB8ADAC, 32)), s.guard, s.origin)
+        if isinstance(s, ir.Instr) and ir.FloatImm(0x3FB8AA3B, 32) in s.operands
+        else s
+        for s in kernel.body
+    )
+    assert body != kernel.body
+    off = ir.Module(
+        module.version, module.target,
+        (ir.Kernel(**{n: getattr(kernel, n) for n in kernel.__slots__} | {"body": body}),),
+    )  # fmt: skip
+    assert subject.run(module, problem).wrong == ""
+    assert subject.run(off, problem).wrong.endswith(" elements differ")
+
+
+def test_nan_is_right_only_where_it_is_wanted() -> None:
+    wanted = np.array([1.0, np.nan, -np.inf])
+    allowed = np.full(3, 0.1)
+    difference = mutation_kernels._difference
+    assert difference("O", np.array([1.05, np.nan, -np.inf]), wanted, allowed) == ""
+    assert difference("O", np.array([np.nan, np.nan, 0]), wanted, allowed) == (
+        "O[0] is nan, wanted 1; 2 elements differ"
+    )
+
+
+def test_a_wrong_kernel_ends_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = subjects()[SMALL]
+    wrong = Subject(
+        SMALL, real.entry, real.block, real.module, (Problem(1, 2),),
+        lambda *_, **__: Ran((), "O[0] is 1, wanted 2; 1 elements differ", b"", 1),
+    )  # fmt: skip
+    monkeypatch.setattr(mutation_judge, "subjects", lambda: {SMALL: wrong})
+    right.cache_clear()
+    assert tool.main(["--kernel", SMALL, "--short", "--jobs", "1"]) == 1
+    right.cache_clear()
+    assert capsys.readouterr().err == (
+        f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
+        "batch=1, heads=2, kv_heads=1, nan_from=None, no_score=False): O[0] is 1, wanted 2; "
+        "1 elements differ\n"
+    )
+
+
+# ----------------------------------------------------------------------------------------- the tool
+
+
+@pytest.mark.slow
+def test_the_short_campaign_has_no_hole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["--short", "--kernel", SMALL, "--jobs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["holes"] == []
+    assert found["share_caught"] == 1
+    assert found["counts"]["judged"] > 20
+
+
+@pytest.mark.slow
+def test_processes_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--kernel", SMALL, "--kind", "barrier"]
+    assert tool.main([*argv, "--jobs", "1"]) == 0
+    one = capsys.readouterr().out
+    assert tool.main([*argv, "--jobs", "2"]) == 0
+    assert capsys.readouterr().out == one
+
+
+def test_the_report(judging: list[Verdict], capsys: pytest.CaptureFixture[str]) -> None:
+    judging += [verdict("sanitizer"), verdict("value"), verdict("equivalent", what="proved: so")]
+    judging += [verdict("hole", "mask: dropped @9", "nothing reported; the same bits")]
+    assert tool.main(["--kernel", SMALL, "--jobs", "1"]) == 1
+    header = "".join(f"{c:>12}" for c in ("judged", *CATCHERS, "equivalent", "hole"))
+    row = f"{4:>12}{'':>24}{1:>12}{'':>12}{1:>12}{'':>24}{1:>12}{1:>12}"
+    assert capsys.readouterr().out == (
+        f"{SMALL:<24}{header}\n"
+        f"  mask                  {row}\n"
+        f"  all                   {row}\n"
+        "\n"
+        f"{SMALL}: 1 equivalent, proved: so\n"
+        "  mask: dropped @7\n"
+        "\n"
+        f"{SMALL}: hole, mask: dropped @9: nothing reported; the same bits\n"
+        "  before  @%p0 mov.u32 %r0, 1;\n"
+        "  after   mov.u32 %r0, 1;\n"
+        "  step    a step\n"
+        "  from    k.py:1, in k\n"
+        "\n"
+        "4 mutants, 1 equivalent; of the other 3, 2 are caught (66.67%), 1 are holes\n"
+    )
+
+
+def test_the_json_and_the_file_are_the_same(
+    judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    judging += [verdict("value"), verdict("equivalent", what="proved: so"), verdict("hole")]
+    path = tmp_path / "mutations.json"
+    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--json", "--output", str(path)]) == 1
+    text = capsys.readouterr().out
+    assert path.read_text() == text
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    counts = {"judged": 3, **dict.fromkeys(CATCHERS, 0), "equivalent": 1, "hole": 1, "value": 1}
+    assert json.loads(text) == {
+        "schema": 1,
+        "kernels": [
+            {
+                "name": SMALL,
+                "entry": subjects()[SMALL].entry,
+                "mutants": 3,
+                "judged": 3,
+                "kinds": {"mask": counts},
+            }
+        ],
+        "counts": counts,
+        "share_caught": 0.5,
+        "equivalent": [{"kernel": SMALL, "reason": "proved: so", "mutants": ["mask: dropped @7"]}],
+        "holes": [
+            {
+                "kernel": SMALL,
+                "name": "mask: dropped @7",
+                "kind": "mask",
+                "before": "@%p0 mov.u32 %r0, 1;",
+                "after": "mov.u32 %r0, 1;",
+                "step": "a step",
+                "where": "k.py:1, in k",
+                "what": "why",
+            }
+        ],
+    }
+
+
+def test_without_a_hole_the_exit_code_is_0(judging: list[Verdict]) -> None:
+    judging += [verdict("trap"), verdict("equivalent")]
+    assert tool.main(["--kernel", SMALL, "--jobs", "1"]) == 0
+
+
+def test_a_file_that_cannot_be_written_is_1(
+    judging: list[Verdict], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    judging += [verdict("trap")]
+    path = tmp_path / "none" / "mutations.json"
+    (tmp_path / "none").write_text("")
+    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--output", str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"mutate.py: error: cannot write {path}: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--jobs", "0"], "argument --jobs: must be a number from 1, got '0'"),
+        (["--jobs", "x"], "argument --jobs: must be a number from 1, got 'x'"),
+        (
+            ["--kind", "bariers"],
+            "argument --kind: invalid choice: 'bariers' (choose from "
+            + ", ".join(map(repr, KINDS))
+            + ")",
+        ),
+    ],
+)
+def test_wrong_usage_is_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(argv)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"mutate.py: error: {message}"
+
+
+def test_the_sample_is_fixed_and_of_every_kind() -> None:
+    arguments = tool._arguments(["--short"])
+    for kernel in subjects():
+        chosen = tool._chosen(kernel, arguments)
+        assert chosen == sorted(set(chosen))
+        assert chosen == tool._chosen(kernel, arguments)
+        kinds = {mutants_of(kernel)[n].kind for n in chosen}
+        assert kinds == {m.kind for m in mutants_of(kernel)}
+
+
+def test_progress_is_told_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, judging: list[Verdict], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tool, "_QUIET_S", 0.0)
+    judging += [verdict("hole"), verdict("value")]
+    tool.main(["--kernel", SMALL, "--jobs", "1"])
+    assert capsys.readouterr().err.splitlines() == [
+        f"mutate.py: 1 of 2 mutants; {SMALL}, 1 holes",
+        f"mutate.py: 2 of 2 mutants; {SMALL}, 1 holes",
+    ]
+
+
+def test_it_runs_as_a_script() -> None:
+    path = str(Path(tool.__file__).resolve())
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, path, "--help"], capture_output=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"exit codes:" in done.stdout
+
+
+def test_a_mutant_that_the_interpreter_refuses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subjects()[SMALL]
+
+    def refuses(module: ir.Module, problem: Problem, **how: object) -> Ran:
+        if module is not subject.module:
+            raise PtxGenError("no such instruction")
+        return subject.run(module, problem, **how)
+
+    refusing = Subject(
+        SMALL, subject.entry, subject.block, subject.module, subject.problems, refuses
+    )
+    monkeypatch.setattr(mutation_judge, "subjects", lambda: {SMALL: refusing})
+    (first, *_) = numbers(SMALL, "barrier")
+    found = judge(SMALL, first)
+    assert (found.caught_by, found.what) == ("verifier", "no such instruction")
+
+
+def mutant_of(original: Mutant, **changes: object) -> Mutant:
+    fields = {n: getattr(original, n) for n in original.__slots__} | changes
+    return Mutant(**fields)
+
+
+def test_an_argument_holds_for_its_own_place_alone() -> None:
+    known = REASONS[0]
+    fitting = next(m for k in subjects() for m in mutants_of(k) if known.fits(m))
+    assert not known.fits(mutant_of(fitting, where="forward.py:1, in another"))
+    assert not known.fits(mutant_of(fitting, step="another"))
+    assert not known.fits(mutant_of(fitting, before="mov.u32 %r0, 1;"))
+    assert not known.fits(mutant_of(fitting, kind="bound"))
+    assert not known.fits(mutant_of(fitting, name="mask: inverted @3"))

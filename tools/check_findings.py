@@ -1,0 +1,268 @@
+"""What there is to say about a kernel of a PTX module: by reading it, by proving, and by a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from ptxgen import interpreter, ir
+from ptxgen.check.problems import Problem
+from ptxgen.check.proof import Proof, prove_shared
+from ptxgen.check.resources import Resources, resources
+from ptxgen.check.verify import verify
+from ptxgen.errors import AssemblerError, LaunchError, TrapError
+from ptxgen.interpreter import Counters, MemoryTraffic
+from ptxgen.interpreter.arguments import Argument
+from ptxgen.runtime.assembler import Assembly, KernelUsage, find_assembler
+from ptxgen.target import target as target_named
+
+# How bad a finding is. Only the first is certain to be a mistake.
+ERROR: Final = "error"
+UNPROVED: Final = "unproved"
+LINT: Final = "lint"
+
+_WORST: Final = 5  # instructions with the most conflicts, and with the most excess sectors
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to look at. `severity` is ERROR, UNPROVED or LINT; `kind` says who found it and
+    what; `kernel`, `instr` and `where` are empty if it is not about one.
+    """
+
+    severity: str
+    kind: str
+    message: str
+    kernel: str = ""
+    instr: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        kernel = f"{self.kernel}: " if self.kernel else ""
+        instr = f"\n    in {self.instr}" if self.instr else ""
+        where = f"\n    from {self.where}" if self.where else ""
+        return f"{self.severity}: {self.kind}: {kernel}{self.message}{instr}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch to look at: extents, and arguments in the kernel's order."""
+
+    grid: tuple[int, ...]
+    args: Sequence[Argument]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was found out about one kernel; None is what was not asked for, or not possible because
+    the module has problems.
+    """
+
+    kernel: ir.Kernel
+    block: tuple[int, ...]
+    resources: Resources | None = None
+    usage: KernelUsage | None = None
+    proof: Proof | None = None
+    counters: Counters | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "entry": self.kernel.name,
+            "block": list(self.block),
+            "resources": None if self.resources is None else _resources(self.resources),
+            "assembled": None if self.usage is None else asdict(self.usage),
+            "proof": None if self.proof is None else self.proof.to_dict(),
+            "run": None if self.counters is None else _counters(self.counters),
+            "findings": [asdict(f) for f in self.findings],
+        }
+
+
+def module_findings(module: ir.Module) -> list[Finding]:
+    """What the verifier has against a module."""
+    return [_problem("verifier", problem) for problem in verify(module)]
+
+
+def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
+    """What an assembler makes of the text; its refusal and its advisories are findings.
+
+    Raises `BackendError` if there is no assembler for the target.
+    """
+    try:
+        found = find_assembler(target=target).assemble(text, target)
+    except AssemblerError as error:
+        return None, [Finding(ERROR, "assembler", str(error))]
+    lints = [
+        Finding(LINT, "assembler", a.text, where=f"line {a.line}" if a.line else "")
+        for a in found.advisories
+    ]
+    return found, lints
+
+
+def block_of(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The block that is meant: what is asked for, else what the kernel says of itself.
+
+    Raises `LaunchError` if neither says one.
+    """
+    if asked is not None:
+        return asked
+    if kernel.reqntid:
+        return kernel.reqntid
+    if kernel.threads:
+        return (kernel.threads,)
+    raise LaunchError(f"{kernel.name} does not say how many threads a block has; use --block")
+
+
+def check_entry(
+    module: ir.Module,
+    kernel: ir.Kernel,
+    block: tuple[int, ...],
+    *,
+    dynamic_smem: int | None = None,
+    usage: KernelUsage | None = None,
+    launch: Launch | None = None,
+) -> Entry:
+    """Everything about one kernel of a module that `module_findings` has nothing against.
+
+    `block` has one to three extents, `dynamic_smem` is in bytes (default: what the kernel's regions
+    need). Raises `LaunchError` for arguments that do not fit the kernel.
+    """
+    proof = prove_shared(module, kernel.name, block=block, dynamic_smem=dynamic_smem)
+    findings = [*_proof_findings(proof), *_reading_findings(kernel)]
+    if usage is not None:
+        findings += _usage_findings(usage)
+    counters = None
+    if launch is not None:
+        smem = kernel.dynamic_shared_bytes if dynamic_smem is None else dynamic_smem
+        counters = _run(module, kernel, block, smem, launch, findings)
+    needs = resources(kernel, target_named(module.target))
+    return Entry(kernel, block, needs, usage, proof, counters, findings)
+
+
+# ------------------------------------------------------------------------------------------ by whom
+
+
+def _problem(kind: str, problem: Problem) -> Finding:
+    return Finding(
+        ERROR, f"{kind}, {problem.kind}", problem.message, problem.kernel, problem.instr,
+        problem.where,
+    )  # fmt: skip
+
+
+def _proof_findings(proof: Proof) -> Iterator[Finding]:
+    for problem in proof.problems:
+        yield _problem("proof", problem)
+    for verdicts, severity in ((proof.violations, ERROR), (proof.unknown, UNPROVED)):
+        for v in verdicts:
+            yield Finding(severity, "proof", v.reason, v.kernel, v.instr, v.where)
+
+
+def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
+    """What nobody needs."""
+    instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
+    named = {name for instr in instrs for o in instr.operands for name in _symbols(o)}
+    for param in kernel.params:
+        if param.name not in named:
+            yield Finding(LINT, "unused", f"no instruction reads {param.name}", kernel.name)
+    variables: tuple[ir.Shared | ir.Variable, ...] = (*kernel.shared, *kernel.variables)
+    for variable in variables:
+        if variable.name not in named:
+            message = f"no instruction names {variable.name}, of {variable.nbytes} bytes"
+            yield Finding(LINT, "unused", message, kernel.name)
+
+
+def _symbols(operand: ir.Operand) -> Iterator[str]:
+    if isinstance(operand, ir.Symbol):
+        yield operand.name
+    elif isinstance(operand, (ir.Address, ir.TensorAddress)):
+        if isinstance(operand.base, ir.Symbol):
+            yield operand.base.name
+    elif isinstance(operand, ir.Arguments):
+        yield from (item.name for item in operand.items if isinstance(item, ir.Symbol))
+
+
+def _usage_findings(usage: KernelUsage) -> Iterator[Finding]:
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes
+    if spilled:
+        message = (
+            f"registers are spilled: {usage.spill_store_bytes} bytes are stored and "
+            f"{usage.spill_load_bytes} loaded"
+        )
+        yield Finding(LINT, "assembler", message, usage.name)
+
+
+def _run(
+    module: ir.Module,
+    kernel: ir.Kernel,
+    block: tuple[int, ...],
+    dynamic_smem: int,
+    launch: Launch,
+    findings: list[Finding],
+) -> Counters | None:
+    """Run the kernel with all sanitizers, and add to the findings what comes of it."""
+    try:
+        result = interpreter.run(
+            module,
+            kernel.name,
+            grid=launch.grid,
+            block=block,
+            args=launch.args,
+            dynamic_smem=dynamic_smem,
+            sanitize=True,
+            profile=True,
+            raise_on_report=False,
+        )
+    except TrapError as error:
+        findings.append(Finding(ERROR, "run", _without(kernel, str(error)), kernel.name))
+        return None
+    findings += [
+        Finding(ERROR, f"sanitizer, {r.kind}", _without(kernel, r.message), kernel.name)
+        for r in result.reports
+    ]
+    findings += _traffic_findings(kernel.name, result.counters)
+    return result.counters
+
+
+def _without(kernel: ir.Kernel, message: str) -> str:
+    """A message without the kernel's name, which the finding says by itself."""
+    return message.removeprefix(f"kernel {kernel.name}: ")
+
+
+def _traffic_findings(kernel: str, counters: Counters) -> Iterator[Finding]:
+    for _, found in counters.worst("shared_conflicts", _WORST):
+        message = (
+            f"{found.shared_conflicts:,} bank conflicts: {found.shared_wavefronts:,} wavefronts "
+            f"instead of {found.shared_least:,} in {found.shared_requests:,} requests"
+        )
+        yield _costly("bank conflicts", message, kernel, found)
+    for _, found in counters.worst("sectors_excess", _WORST):
+        moved = found.sectors_read + found.sectors_written
+        message = (
+            f"{found.sectors_excess:,} avoidable sectors: {moved:,} of 32 bytes instead of "
+            f"{found.sectors_least:,} in {found.global_requests:,} requests"
+        )
+        yield _costly("uncoalesced", message, kernel, found)
+
+
+def _costly(kind: str, message: str, kernel: str, found: MemoryTraffic) -> Finding:
+    return Finding(LINT, kind, message, kernel, found.where)
+
+
+# ------------------------------------------------------------------------------------ as plain data
+
+
+def _resources(found: Resources) -> dict[str, Any]:
+    return {**asdict(found), "shared_total": found.shared_total, "mix": dict(found.mix)}
+
+
+_SUMS: Final = (
+    "warp_instructions", "thread_instructions", "shared_requests", "shared_wavefronts",
+    "shared_conflicts", "global_requests", "global_sectors_read", "global_sectors_written",
+    "global_sectors_excess",
+)  # fmt: skip
+
+
+def _counters(counters: Counters) -> dict[str, Any]:
+    return {name: getattr(counters, name) for name in _SUMS}

@@ -1,0 +1,290 @@
+"""Make the shipped kernels wrong in every small way: `python tools/mutate.py` says who notices."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+if not __package__:  # run as a script, maybe in a bare checkout
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ptxgen.errors import PtxGenError
+from tools.bench_report import write_atomically
+from tools.mutation_judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
+from tools.mutation_kernels import subjects
+from tools.mutations import KINDS
+
+OK, FAILED, USAGE = range(3)
+
+SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
+_SHORT: Final = 3  # mutants of each kind and kernel in the short form
+_SEED: Final = 4  # of the short form's choice
+_QUIET_S: Final = 30.0  # without a bar, progress is told once in this time
+_CHUNK: Final = 4  # mutants that a process takes at once
+
+_EPILOG = f"""\
+kinds of mistakes:
+{chr(10).join(f"  {kind:<16}{meaning}" for kind, meaning in KINDS.items())}
+
+who notices, in the order in which they are asked:
+{chr(10).join(f"  {who:<16}{meaning}" for who, meaning in CATCHERS.items())}
+  equivalent      nobody can: proved, or argued, to be right as well
+  hole            nobody has, and somebody should have
+
+examples:
+  python tools/mutate.py --short                      a fixed sample, in less than a minute
+  python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
+  python tools/mutate.py --output benchmarks/results/mutations.json
+
+exit codes:
+  0  no hole
+  1  a hole, or a kernel that is found wrong without any mistake, or a file that cannot be written
+  2  wrong usage
+
+The same mutants are made and judged in the same order each time; --jobs changes nothing but the
+time.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the campaign and print its tables; the exit codes are in `--help`.
+
+    Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
+    """
+    arguments = _arguments(argv)
+    chosen = {name: _chosen(name, arguments) for name in arguments.kernel or subjects()}
+    try:
+        verdicts = _judged(chosen, arguments.jobs)
+    except PtxGenError as error:
+        return _fail(str(error))
+    found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
+    text = json.dumps(found, indent=2) + "\n"
+    if arguments.output is not None:
+        try:
+            write_atomically(arguments.output, text)
+        except OSError as error:
+            return _fail(f"cannot write {arguments.output}: {error.strerror}")
+    sys.stdout.write(text if arguments.json else report(verdicts))
+    return FAILED if found["holes"] else OK
+
+
+def _fail(message: str) -> int:
+    print(f"mutate.py: error: {message}", file=sys.stderr)
+    return FAILED
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="mutate.py",
+        description="Make the shipped kernels wrong in every small way and see who notices.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--kernel", action="append", choices=list(subjects()), help="only this one; repeatable")
+    add("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
+    add("--short", action="store_true", help=f"at most {_SHORT} mutants of each kind and kernel")
+    add("--jobs", type=_jobs, default=os.cpu_count() or 1, metavar="N", help="processes")
+    add("--json", action="store_true", help="print JSON")
+    add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
+    return parser.parse_args(argv)
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a number from 1, got {text!r}")
+    return int(text)
+
+
+# ------------------------------------------------------------------------------------- the campaign
+
+
+def _chosen(kernel: str, arguments: argparse.Namespace) -> list[int]:
+    """The numbers of the mutants to judge, in their order."""
+    kinds = arguments.kind or list(KINDS)
+    by_kind: dict[str, list[int]] = {kind: [] for kind in kinds}
+    for number, mutant in enumerate(mutants_of(kernel)):
+        if mutant.kind in by_kind:
+            by_kind[mutant.kind].append(number)
+    if arguments.short:
+        choice = random.Random(_SEED)
+        by_kind = {k: choice.sample(n, min(_SHORT, len(n))) for k, n in by_kind.items()}
+    return sorted(number for numbers in by_kind.values() for number in numbers)
+
+
+def _judged(chosen: Mapping[str, Sequence[int]], jobs: int) -> list[Verdict]:
+    """The verdicts in the order of kernels and mutants. Raises `PtxGenError` for a kernel that is
+    wrong already.
+    """
+    pairs = [(name, number) for name, numbers in chosen.items() for number in numbers]
+    with _progress(len(pairs)) as progress:
+        return [progress(verdict) for verdict in _verdicts(pairs, min(jobs, len(pairs) or 1))]
+
+
+def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
+    if jobs == 1:
+        yield from (judge(name, number) for name, number in pairs)
+        return
+    names, numbers = zip(*pairs, strict=True)
+    # Not forked: a fork of a process with threads, such as numpy's, may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        yield from pool.map(judge, names, numbers, chunksize=_CHUNK)
+
+
+class _Progress:
+    """Says on standard error how far the campaign is: a bar on a terminal with rich, else a line
+    once in a while.
+    """
+
+    def __init__(self, total: int, bar: Any = None) -> None:
+        self.total = total
+        self.done = self.holes = 0
+        self.bar = bar
+        self.task = bar.add_task("mutants", total=total) if bar is not None else None
+        self.said = time.monotonic()
+
+    def __call__(self, verdict: Verdict) -> Verdict:
+        self.done += 1
+        self.holes += verdict.caught_by == HOLE
+        words = f"{verdict.kernel}, {self.holes} holes"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=self.done, description=words)
+        elif time.monotonic() - self.said >= _QUIET_S:
+            self.said = time.monotonic()
+            print(
+                f"mutate.py: {self.done} of {self.total} mutants; {words}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return verdict
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[_Progress]:
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield _Progress(total)
+        return
+    rich: Any = importlib.import_module("rich.progress")
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with rich.Progress(console=console, transient=True) as bar:
+        yield _Progress(total, bar)
+
+
+# --------------------------------------------------------------------------------- what comes of it
+
+_COLUMNS: Final = (*CATCHERS, EQUIVALENT, HOLE)
+
+
+def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, Any]:
+    """The campaign as plain data for JSON; `of` is how many mutants each kernel has in all.
+
+    `share_caught` is that of the mutants that are not equivalent, 1 if there are none.
+    """
+    kernels = []
+    for name, total in of.items():
+        mine = [v for v in verdicts if v.kernel == name]
+        kernels.append(
+            {
+                "name": name,
+                "entry": subjects()[name].entry,
+                "mutants": total,
+                "judged": len(mine),
+                "kinds": {kind: _counts(v) for kind, v in _by_kind(mine).items()},
+            }
+        )
+    return {
+        "schema": SCHEMA,
+        "kernels": kernels,
+        "counts": _counts(verdicts),
+        "share_caught": _share(verdicts),
+        "equivalent": _equivalent(verdicts),
+        "holes": [_hole(v) for v in verdicts if v.caught_by == HOLE],
+    }
+
+
+def _counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    found = Counter(v.caught_by for v in verdicts)
+    return {"judged": found.total(), **{who: found[who] for who in _COLUMNS}}
+
+
+def _share(verdicts: Sequence[Verdict]) -> float:
+    found = Counter(v.caught_by for v in verdicts)
+    wrong = found.total() - found[EQUIVALENT]
+    return 1 - found[HOLE] / wrong if wrong else 1.0
+
+
+def _by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.kind, []).append(verdict)
+    return {kind: found[kind] for kind in KINDS if kind in found}
+
+
+def _equivalent(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """Each reason once, with the mutants that it is about."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for v in verdicts:
+        if v.caught_by == EQUIVALENT:
+            found.setdefault((v.kernel, v.what), []).append(v.name)
+    return [{"kernel": kernel, "reason": why, "mutants": n} for (kernel, why), n in found.items()]
+
+
+def _hole(v: Verdict) -> dict[str, str]:
+    words = ("kernel", "name", "kind", "before", "after", "step", "where", "what")
+    return {word: getattr(v, word) for word in words}
+
+
+def report(verdicts: Sequence[Verdict]) -> str:
+    """The tables, the reasons and the holes, for a reader."""
+    names = list(dict.fromkeys(v.kernel for v in verdicts))
+    parts = [_table(name, [v for v in verdicts if v.kernel == name]) for name in names]
+    for known in _equivalent(verdicts):
+        count = len(known["mutants"])
+        parts.append(
+            f"{known['kernel']}: {count} equivalent, {known['reason']}\n"
+            + "".join(f"  {name}\n" for name in known["mutants"][:3])
+            + (f"  and {count - 3} more\n" if count > 3 else "")
+        )
+    parts += [
+        f"{v.kernel}: hole, {v.name}: {v.what}\n  before  {v.before}\n"
+        f"  after   {v.after or '(gone)'}\n  step    {v.step}\n  from    {v.where}\n"
+        for v in verdicts
+        if v.caught_by == HOLE
+    ]
+    found = Counter(v.caught_by for v in verdicts)
+    wrong = found.total() - found[EQUIVALENT]
+    parts.append(
+        f"{found.total()} mutants, {found[EQUIVALENT]} equivalent; of the other {wrong}, "
+        f"{wrong - found[HOLE]} are caught ({_share(verdicts):.2%}), {found[HOLE]} are holes\n"
+    )
+    return "\n".join(parts)
+
+
+def _table(name: str, verdicts: Sequence[Verdict]) -> str:
+    rows = [(kind, _counts(v)) for kind, v in _by_kind(verdicts).items()]
+    rows.append(("all", _counts(verdicts)))
+    columns = ("judged", *_COLUMNS)
+    lines = [f"{name:<24}" + "".join(f"{c:>12}" for c in columns)]
+    for kind, counts in rows:
+        cells = "".join(f"{counts[c] or '':>12}" for c in columns)
+        lines.append(f"  {kind:<22}{cells}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""The shipped kernels that the campaign makes wrong, and how each of their runs is judged.
+
+A new kernel is one more entry of `SUBJECTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.config import AttentionConfig
+from flash.forward import attention_forward
+from flash.reference import attention_reference
+from flash.tiling import Tiling
+from ptxgen import interpreter, ir
+from ptxgen.interpreter import Report
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Sizes of one attention problem. V of the keys from `nan_from` on is NaN, if it is not None.
+    With `no_score`, all scores are -inf.
+    """
+
+    seq_q: int
+    seq_k: int
+    batch: int = 1
+    heads: int = 2
+    kv_heads: int = 1
+    nan_from: int | None = None
+    no_score: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run: what the sanitizers say, what is wrong with the results (empty: nothing), the
+    results' bytes, and how many instructions were executed one after another.
+    """
+
+    reports: tuple[Report, ...]
+    wrong: str
+    results: bytes
+    dispatched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kernel of the campaign. `run(module, problem, **how)` runs it or a mutant of it; `how` goes
+    to the interpreter. Every buffer is used again in the first problem.
+    """
+
+    name: str
+    entry: str
+    block: int
+    module: ir.Module
+    problems: tuple[Problem, ...]
+    run: Callable[..., Ran]
+
+
+# Around what a kernel may touch of its arrays: other rows and columns, full of NaN, whose bits must
+# not change. A read of them shows in the results, one behind the last of them stops the kernel.
+_MARGIN_ROWS: Final = 2
+_MARGIN_COLUMNS: Final = 4  # 16 bytes, so that all rows stay aligned
+_SEED: Final = 20240
+
+
+def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
+    """Ragged ends of every kind: each guard of an unrolled loop has a problem that ends there.
+
+    The first goes round all buffers twice. One has no key, some have more queries than keys.
+    """
+    t = config.kernel().tiling
+    ends_q = [1 + n * t.block_q // 16 for n in range(16)]  # rows of the last CTA
+    ends_k = [1 + n * t.tile // 8 for n in range(8)]  # keys of the last tile
+    three_tiles = 2 * t.tile + ends_k[3]
+    first = Problem(max(t.block_q + ends_q[6] + 1, three_tiles), three_tiles)
+    ragged = [
+        Problem(t.block_q + end, ends_k[n % 8] + t.tile * (n // 8), heads=1)
+        for n, end in enumerate(ends_q)
+    ]
+    whole = Problem(t.block_q, 2 * t.tile)
+    batches = Problem(t.block_q + 5, t.tile - 3, batch=2)
+    grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 4, 2)
+    hidden = _hidden(t) if config.causal else []
+    no_score = Problem(t.block_q, t.tile + 1, no_score=True)
+    return first, whole, batches, Problem(3, 0), grouped, no_score, *hidden, *ragged
+
+
+def _hidden(t: Tiling) -> list[Problem]:
+    """Each of a thread's rows in turn with each key of a tile behind its diagonal, where V is NaN:
+    what a row does not see must not matter.
+    """
+    row = t.block_q - t.groups  # the first of the last rows that threads have
+    ahead = range(1, t.tile + t.groups, max(t.groups - 1, 1))
+    return [Problem(t.block_q, t.block_q + n, heads=1, nan_from=row + n + 1) for n in ahead]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Of one problem: q, k, v as a kernel sees them, within their margins, and the right results
+    with what each element may be off by.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    out: Array
+    lse: Array
+    out_error: Array
+    lse_error: Array
+
+
+def _with_margins(shape: tuple[int, ...], random: np.random.Generator | None) -> Array:
+    """An array whose margins, and without `random` all of it, are NaN."""
+    batch, heads, rows, columns = shape
+    whole = np.full(
+        (batch, heads, rows + _MARGIN_ROWS, columns + _MARGIN_COLUMNS), np.nan, np.float32
+    )
+    view = whole[:, :, :rows, :columns]
+    if random is not None:
+        view[...] = random.standard_normal(shape)
+    return view
+
+
+@lru_cache(maxsize=64)
+def _arrays(config: AttentionConfig, problem: Problem) -> _Arrays:
+    p, random = problem, np.random.default_rng(_SEED)
+    sizes = [(p.heads, p.seq_q, config.head_dim), (p.kv_heads, p.seq_k, config.head_dim)]
+    sizes.append((p.kv_heads, p.seq_k, config.value_dim))
+    q, k, v = (_with_margins((p.batch, *size), random) for size in sizes)
+    how: dict[str, Any] = {"softmax_scale": config.scale, "causal": config.causal}
+    if p.no_score:
+        q[...], k[...] = np.abs(q), -np.inf
+    if p.nan_from is not None:
+        v[:, :, p.nan_from :] = np.nan
+    out, lse = attention_reference(q, k, v, **how)
+    near_out, near_lse = attention_reference(q, k, v, dtype=np.float32, **how)
+    return _Arrays(q, k, v, out, lse, _allowed(near_out, out), _allowed(near_lse, lse))
+
+
+def _allowed(near: Array, exact: Array) -> Array:
+    """Twice the largest error of numpy in the same precision, and twice the rounding of the largest
+    value; as much again for each element's own size, for `ex2.approx` and `lg2.approx`.
+    """
+    finite = np.isfinite(exact)
+    size = np.abs(np.where(finite, exact, 0))
+    worst = np.abs(np.where(finite, near - np.where(finite, exact, 0), 0)).max(initial=0)
+    epsilon = float(np.finfo(np.float32).eps)
+    allowed: Array = 2 * worst + 8 * epsilon * (size + size.max(initial=0))
+    return allowed
+
+
+def _forward(name: str, **settings: Any) -> Subject:
+    """The f32 forward kernel in one configuration."""
+    config = AttentionConfig(return_lse=True, **settings)
+    kernel = config.kernel()
+    module = attention_forward(kernel)
+    tiling = kernel.tiling
+
+    def run(module: ir.Module, problem: Problem, **how: Any) -> Ran:
+        p, given = problem, _arrays(config, problem)
+        out = _with_margins((p.batch, p.heads, p.seq_q, config.value_dim), None)
+        lse = np.full((p.batch, p.heads, p.seq_q), np.nan, np.float32)
+        arrays = (given.q, given.k, given.v, out)
+        strides = [s // a.itemsize for a in arrays for s in a.strides[:3]]
+        done = interpreter.run(
+            module,
+            kernel.name,
+            grid=-(-p.seq_q // tiling.block_q) * p.heads * p.batch,
+            block=tiling.threads,
+            args=[
+                *arrays, lse, *strides, p.seq_q, p.seq_k, p.heads, p.heads // p.kv_heads,
+                np.float32(config.scale),
+            ],
+            dynamic_smem=module.kernels[0].dynamic_shared_bytes,
+            raise_on_report=False,
+            **how,
+        )  # fmt: skip
+        wrong = (
+            _difference("O", out, given.out, given.out_error)
+            or _difference("LSE", lse, given.lse, given.lse_error)
+            or _margins_changed(out)
+        )
+        return Ran(done.reports, wrong, out.tobytes() + lse.tobytes(), done.counters.dispatched)
+
+    return Subject(name, kernel.name, tiling.threads, module, _problems(config), run)
+
+
+def _difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
+    """The first element that is too far from what it should be, in words; NaN is far from all but
+    NaN.
+    """
+    with np.errstate(invalid="ignore"):
+        near = np.abs(got - wanted) <= allowed
+    bad = ~(near | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+    if not bad.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(bad)[0])
+    return (
+        f"{what}{list(at)} is {got[at]:.6g}, wanted {wanted[at]:.6g}; {bad.sum()} elements differ"
+    )
+
+
+def _margins_changed(view: Array) -> str:
+    whole = view.base
+    assert isinstance(whole, np.ndarray)
+    rows, columns = view.shape[2:]
+    kept = np.isnan(whole[:, :, rows:]).all() and np.isnan(whole[:, :, :, columns:]).all()
+    return "" if kept else "O is written outside its rows and columns"
+
+
+@lru_cache(maxsize=1)
+def subjects() -> dict[str, Subject]:
+    """All kernels of the campaign by name; made once."""
+    made = (
+        _forward("f32-sm_75", target="sm_75", head_dim=20, tile=16, block_q=128),
+        _forward("f32-sm_80", target="sm_80", head_dim=20, tile=16, block_q=128),
+        _forward(
+            "f32-sm_80-causal", target="sm_80", head_dim=20, tile=16, block_q=128,
+            causal="top_left",
+        ),
+        # Two threads share a score; rows and columns need padding; narrow copies.
+        _forward(
+            "f32-sm_75-causal-split", target="sm_75", head_dim=6, tile=16, block_q=16,
+            causal="bottom_right",
+        ),
+    )  # fmt: skip
+    return {subject.name: subject for subject in made}

@@ -1,0 +1,188 @@
+"""What mutation operators look at and make: loops, shared addresses, regions, instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from ptxgen import ir
+from ptxgen.check.shapes import shape_of
+from ptxgen.ir import Address, Instr, IntImm, Operand, Reg, Symbol
+from ptxgen.types import TYPES
+
+_SPACES: Final = ("shared", "global", "local", "const", "param")
+_MATRIX_BYTES: Final = (2, 16)  # an element and a row of ldmatrix and stmatrix
+_WORD_BYTES: Final = 4
+_MBARRIER_BYTES: Final = 8
+
+
+class Change(NamedTuple):
+    """What is done to an instruction in words, and what stands in its place."""
+
+    what: str
+    instead: tuple[Instr, ...]
+
+
+class Site(NamedTuple):
+    """An instruction and its place in the body of a kernel."""
+
+    program: Program
+    place: int
+    instr: Instr
+
+
+class Program:
+    """A kernel, and what is known of its instructions."""
+
+    def __init__(self, module: ir.Module, kernel: ir.Kernel) -> None:
+        self.module = module
+        self.kernel = kernel
+        self._labels = {s.name: n for n, s in enumerate(kernel.body) if isinstance(s, ir.Label)}
+        self._instrs = {n: s for n, s in enumerate(kernel.body) if isinstance(s, Instr)}
+        self._written = {n: _names(s) for n, s in self._instrs.items()}
+        waits = ("mbarrier.try_wait", "mbarrier.test_wait")
+        self._waited = frozenset(
+            name
+            for n, s in self._instrs.items()
+            if s.opcode.startswith(waits)
+            for name in self._written[n][0]
+        )
+        self._loops = self._find_loops()
+        self._conditions = frozenset(
+            s.guard.register.name
+            for n, s in self._instrs.items()
+            if n in self._loops and s.guard is not None
+        )
+        self._addresses = self._slice()
+
+    def shared_operands(self, instr: Instr) -> list[int]:
+        """The operands that are addresses in shared memory."""
+        if not (".shared" in instr.opcode or instr.opcode.startswith("mbarrier.")):
+            return []
+        spaces = [w.partition("::")[0] for w in instr.opcode.split(".")]
+        spaces = [s for s in spaces if s in _SPACES]
+        places = [n for n, o in enumerate(instr.operands) if isinstance(o, Address)]
+        # An mbarrier behind the places that a copy names is in shared memory, too.
+        spaces += ["shared"] * (len(places) - len(spaces))
+        return [n for n, space in zip(places, spaces, strict=False) if space == "shared"]
+
+    def makes_shared_address(self, instr: Instr) -> bool:
+        """Whether what it computes goes into the address of an access to shared memory."""
+        written, _ = _names(instr)
+        return any(name in self._addresses for name in written)
+
+    def to_next_region(self, operand: Operand) -> int:
+        """Bytes from the region of an address, as its constant tells, to the next; 0 if it is the
+        only one.
+        """
+        assert isinstance(operand, Address)
+        regions = self.kernel.regions
+        for n, region in enumerate(regions):
+            if region.offset <= operand.offset < region.offset + region.nbytes:
+                return regions[(n + 1) % len(regions)].offset - region.offset
+        return 0
+
+    def loop_branch(self, place: int) -> bool:
+        """Whether it is the branch back of a loop, or the one that passes the loop by."""
+        return place in self._loops
+
+    def loop_condition(self, instr: Instr) -> bool:
+        """Whether it writes the predicate of such a branch."""
+        return any(name in self._conditions for name in _names(instr)[0])
+
+    def awaits(self, instr: Instr) -> bool:
+        """Whether its guard is what an mbarrier was asked."""
+        return instr.guard is not None and instr.guard.register.name in self._waited
+
+    def _find_loops(self) -> frozenset[int]:
+        back = {n: to for n, to in self._branches() if to < n}
+        passing = {
+            n
+            for n, to in self._branches()
+            for end, head in back.items()
+            # Between the branch and the loop, or the loop and its end, there is no instruction.
+            if n < head and to > end and not self._between(n, head) and not self._between(end, to)
+        }
+        return frozenset(passing | set(back))
+
+    def _branches(self) -> Iterable[tuple[int, int]]:
+        for n, s in self._instrs.items():
+            target = s.operands[0] if s.operands else None
+            if s.opcode.startswith("bra") and isinstance(target, Symbol):
+                yield n, self._labels.get(target.name, n)
+
+    def _between(self, first: int, last: int) -> bool:
+        return any(n in self._instrs for n in range(first + 1, last))
+
+    def _slice(self) -> frozenset[str]:
+        """The registers that addresses in shared memory are made of."""
+        wanted = {
+            operand.base.name
+            for s in self._instrs.values()
+            for operand in (s.operands[n] for n in self.shared_operands(s))
+            if isinstance(operand, Address) and isinstance(operand.base, Reg)
+        }
+        found: set[str] = set()
+        while wanted:
+            found |= wanted
+            wanted = {
+                name
+                for n, (written, read) in self._written.items()
+                if wanted.intersection(written) and not _loads(self._instrs[n])
+                for name in read
+            } - found
+        return frozenset(found)
+
+
+def _loads(instr: Instr) -> bool:
+    return instr.opcode.startswith(("ld.", "ldu.", "atom.", "shfl.", "tex."))
+
+
+def _names(instr: Instr) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The registers it writes, and those it reads but for its guard."""
+    shape = shape_of(instr)
+    if shape.complaints:
+        return (), ()
+    names = tuple(shape.names(instr.operands))
+    return names[: shape.dests], names[shape.dests :]
+
+
+# ------------------------------------------------------------------------------------- instructions
+
+
+def moved(instr: Instr, n: int, delta: int) -> tuple[Instr, ...]:
+    """Operand `n`, an address, `delta` bytes further."""
+    address = instr.operands[n]
+    assert isinstance(address, Address)
+    return with_operand(instr, n, replace(address, offset=address.offset + delta))
+
+
+def constant(instr: Instr, n: int, value: int) -> tuple[Instr, ...]:
+    """Another number as operand `n`."""
+    return with_operand(instr, n, IntImm(value))
+
+
+def with_operand(
+    instr: Instr, n: int = 0, operand: Operand | None = None, *, opcode: str = ""
+) -> tuple[Instr, ...]:
+    """Another operand `n`, another opcode, or both."""
+    operands = list(instr.operands)
+    if operand is not None:
+        operands[n] = operand
+    return (Instr(opcode or instr.opcode, tuple(operands), instr.guard, instr.origin),)
+
+
+def element_bytes(instr: Instr) -> tuple[int, int]:
+    """Bytes of one element and of one whole access of a lane."""
+    if instr.opcode.startswith(("ldmatrix", "stmatrix")):
+        return _MATRIX_BYTES
+    if instr.opcode.startswith("mbarrier"):
+        return _MBARRIER_BYTES, _MBARRIER_BYTES
+    if instr.opcode.startswith("cp."):
+        sizes = [o.value for o in instr.operands if isinstance(o, IntImm)]
+        return _WORD_BYTES, max(sizes[:1] or [_WORD_BYTES])
+    words = [w for w in instr.opcode.split(".") if w in TYPES]
+    scalar = TYPES[words[-1]].nbytes if words else _WORD_BYTES
+    counts = [len(o.items) for o in instr.operands if isinstance(o, ir.Vector)]
+    return scalar, scalar * max(counts, default=1)
