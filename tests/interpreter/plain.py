@@ -428,7 +428,7 @@ class Thread:
                 return self.special(name)
             case ir.Symbol(name):
                 return self.symbol(name)
-        raise NotImplementedError(operand)
+        raise AssertionError(operand)  # no program drawn has another
 
     def number(self, operand: Any, type: str) -> int:
         bits = self.get(operand, type)
