@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import dlpack
+from flash.dtypes import BF16, OF_ARRAYS
 from ptxgen.errors import LaunchError
 
 UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which GPU an array is
 
 HOST: Final = ("cpu", 0)
+
+BFLOAT16_TYPESTR: Final = "<V2"  # in `__cuda_array_interface__`
 
 
 class ArrayView(NamedTuple):
@@ -67,8 +70,7 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     if any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__):
         _READERS[type(array)] = _view_torch
         return _view_torch(array, name)
-    # An object's, not its class's, because a jax.Array has it only on a GPU.
-    if hasattr(array, "__cuda_array_interface__"):
+    if _has_cuda_interface(array):
         return _view_cuda(array, name)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _view_dlpack(array, name, stream)
@@ -76,6 +78,16 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
         f"{name} must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
         f"got {type(array).__name__}; convert with numpy.asarray({name}, numpy.float32)"
     )
+
+
+def _has_cuda_interface(array: object) -> bool:
+    """Whether the object, not only its class, has it: a jax.Array does only on a GPU, and there
+    raises an error of its own if it is bfloat16.
+    """
+    try:
+        return hasattr(array, "__cuda_array_interface__")
+    except RuntimeError:
+        return False
 
 
 def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
@@ -94,7 +106,8 @@ def host_array(of: ArrayView) -> NDArray[Any]:
     for array in (of.owner, of.keep):
         if isinstance(array, np.ndarray):
             return np.asarray(array)
-    return np.asarray(_HostMemory(of))
+    # As a view of its type, because the interface has no name for bfloat16.
+    return np.asarray(_HostMemory(of)).view(OF_ARRAYS[of.dtype].numpy)
 
 
 class _HostMemory:
@@ -106,10 +119,10 @@ class _HostMemory:
 
 
 def array_interface(of: ArrayView) -> dict[str, Any]:
-    """`__array_interface__` of a view; numpy does arithmetic on the address and does not read
-    it.
+    """`__array_interface__` of a view of a type that a kernel takes; bfloat16 is two bytes of no
+    type. numpy does arithmetic on the address and does not read it.
     """
-    dtype = np.dtype(of.dtype)
+    dtype = OF_ARRAYS[of.dtype].numpy
     return {
         "data": (of.pointer, of.read_only),
         "shape": tuple(of.shape),
@@ -215,7 +228,13 @@ _dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
 
 @functools.cache
 def _type_of(typestr: str) -> tuple[str, int]:
-    """Numpy's name of a type, in which a foreign byte order shows, and its size in bytes."""
+    """Numpy's name of a type, in which a foreign byte order shows, and its size in bytes.
+
+    "<V2" is bfloat16: the interface has no name for it, and this is what torch and ml_dtypes write.
+    JAX has no such interface of bfloat16 arrays, only DLPack.
+    """
+    if typestr == BFLOAT16_TYPESTR:
+        return BF16.array_name, BF16.nbytes
     dtype = np.dtype(typestr)
     return dtype.name if dtype.isnative else dtype.str, dtype.itemsize
 
@@ -223,14 +242,7 @@ def _type_of(typestr: str) -> tuple[str, int]:
 def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
     device, ordinal = array.__dlpack_device__()
     if device in (dlpack.CPU, dlpack.CUDA_HOST):
-        try:
-            host = np.from_dlpack(array)
-        except (BufferError, RuntimeError, TypeError) as error:
-            raise LaunchError(
-                f"{name} must be an array that numpy can read through DLPack, got "
-                f"{type(array).__name__}: {error}; convert it to float32"
-            ) from error
-        return _view_numpy(host, name)._replace(kind="dlpack", owner=array, keep=host)
+        return _view_dlpack_on_host(array, name)
     if device not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
         raise LaunchError(
             f"{name} must be on the CPU or a CUDA device, got DLPack device type {int(device)}"
@@ -241,6 +253,37 @@ def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
         found.pointer, found.shape, found.strides, found.dtype, ("cuda", int(ordinal)), False,
         "dlpack", array, capsule,
     )  # fmt: skip
+
+
+def _view_dlpack_on_host(array: Any, name: str) -> ArrayView:
+    try:
+        host = np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError) as error:
+        found = _view_bfloat16(array)
+        if found is None:
+            raise LaunchError(
+                f"{name} must be an array that numpy can read through DLPack, got "
+                f"{type(array).__name__}: {error}; convert it to float32, float16 or bfloat16"
+            ) from error
+        return found
+    return _view_numpy(host, name)._replace(kind="dlpack", owner=array, keep=host)
+
+
+def _view_bfloat16(array: Any) -> ArrayView | None:
+    """A view of a bfloat16 array on the host, which DLPack has and numpy's reader has not; None of
+    any other.
+    """
+    try:
+        capsule = array.__dlpack__()
+    except (BufferError, RuntimeError, TypeError):
+        return None
+    found = dlpack.read_capsule(capsule)
+    if found.dtype != BF16.array_name:
+        return None
+    # Such capsules do not say who may write; numpy takes them all as read-only, too.
+    return ArrayView(
+        found.pointer, found.shape, found.strides, found.dtype, HOST, True, "dlpack", array, capsule
+    )
 
 
 _TORCH_DTYPES: Final[dict[object, str]] = {}

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from flash.config import KernelConfig
 from flash.contract import contract
+from flash.dtypes import F32
 from flash.forward import attention_forward
+from flash.mma_forward import mma_attention_forward
 from flash.resources import KernelResources
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
@@ -78,7 +80,8 @@ def build(config: KernelConfig) -> Build:
     Raises `VerifyError` if the generated module has a problem, which would be a fault of the
     generator's.
     """
-    module = attention_forward(config)
+    make = attention_forward if config.dtype is F32 else mma_attention_forward
+    module = make(config)
     require_valid(module)
     return Build(config, module)
 

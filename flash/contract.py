@@ -1,17 +1,18 @@
 """The launch contract of a forward kernel: all that a host program in any language needs to launch
 it.
 
-`PARAMETERS` is the one place that says what each kernel parameter means.
+`parameters` is the one place that says what each kernel parameter means.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any, Final
 
 from flash.config import KernelConfig
+from flash.dtypes import F32_BYTES, DType
 from flash.launch import MAX_CTAS, MAX_SEQ
-from flash.tiling import F32_BYTES
 from ptxgen import ir
 from ptxgen.check.budget import static_shared_bytes
 from ptxgen.runtime.plan import param_slots
@@ -19,7 +20,11 @@ from ptxgen.runtime.plan import param_slots
 SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
 
 
-def _meanings() -> dict[str, str]:
+@functools.cache
+def parameters(dtype: DType) -> dict[str, str]:
+    """What each parameter of a kernel for Q, K, V and O of this type means, in the kernel's
+    order.
+    """
     rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
     sizes = {
         "Q": "batch, heads, seq_q",
@@ -34,7 +39,10 @@ def _meanings() -> dict[str, str]:
         "O": "the output, written",
     }
     meanings = {
-        name: f"device address of {use[name]}: f32 [{sizes[name]}, {rows[name]}], strides as below"
+        name: (
+            f"device address of {use[name]}: {dtype.name} [{sizes[name]}, {rows[name]}], strides "
+            "as below"
+        )
         for name in rows
     }
     meanings["LSE"] = (
@@ -49,7 +57,7 @@ def _meanings() -> dict[str, str]:
     for name in rows:
         for what, step in steps.items():
             meanings[f"{name}_{what}_stride"] = (
-                f"elements (of {F32_BYTES} bytes) from {step} in {name}; any sign, 0 repeats"
+                f"elements (of {dtype.nbytes} bytes) from {step} in {name}; any sign, 0 repeats"
             )
     meanings["seq_q"] = f"queries of each head, 1 to {MAX_SEQ}"
     meanings["seq_k"] = f"keys of each head, 0 to {MAX_SEQ}; with 0 the output is 0 and LSE is -inf"
@@ -61,8 +69,6 @@ def _meanings() -> dict[str, str]:
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
     return meanings
 
-
-PARAMETERS: Final[dict[str, str]] = _meanings()
 
 CAUSAL: Final[dict[str, str]] = {
     "": "none: every query sees every key",
@@ -82,13 +88,14 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
     """
     kernel = module.kernels[0]
     t = config.tiling
+    meanings = parameters(config.dtype)
     return {
         "schema": SCHEMA,
         "entry": kernel.name,
         "target": module.target,
         "ptx_version": ".".join(str(part) for part in module.version),
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "dtype": "f32",
+        "dtype": config.dtype.name,
         "head_dim": t.head_dim,
         "head_dim_v": t.head_dim_v,
         "tile": t.tile,
@@ -99,7 +106,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
                 "type": s.type,
                 "offset": s.offset,
                 "size": s.nbytes,
-                "meaning": PARAMETERS[s.name],
+                "meaning": meanings[s.name],
             }
             for s in param_slots(kernel.params)
         ],
@@ -120,7 +127,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
             "a larger buffer all work"
         ),
         "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
-        "lse": PARAMETERS["LSE"]
+        "lse": meanings["LSE"]
         if config.return_lse
         else "not written: the kernel was made with return_lse=False",
     }

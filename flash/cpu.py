@@ -35,6 +35,8 @@ BLOCK_K = 512
 SAFE_TOTAL = 2.0**-20
 SAFE_SUM = 2.0**-100
 
+_F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # of an f16, 13 places up
+
 # Starting a thread costs about 0.2 ms, which is this many multiplications.
 WORTH_A_THREAD = 2**24
 
@@ -55,8 +57,9 @@ def attention_cpu(
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
     kv_heads; any strides. The caller (`LaunchPlan`) has checked this and that `out` and `lse`
-    overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type
-    are converted block by block. The scale defaults to 1 / sqrt(d). A row that sees no key gives
+    overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type,
+    such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
+    types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives
     0 and -inf; what the keys and values hold that a row does not see cannot reach it; NaN in one
     that it sees does.
 
@@ -175,8 +178,28 @@ class _Workspace:
         if in_place and x.dtype == self.ones.dtype:
             return x  # numpy 2.0 multiplies other strides slowly, without BLAS
         copy = self.take(name, *x.shape)
-        copy[...] = x
+        if x.dtype == np.float16 and copy.dtype == np.float32:
+            widen(x, copy)
+        else:
+            copy[...] = x
         return copy
+
+
+def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
+    """Do `out[...] = x`, in a sixth of the time of numpy's conversion, which decoding would wait
+    for.
+
+    The bits of an f16, 13 places up, are those of an f32 that is 2^-112 as large, subnormal numbers
+    included. Only infinity and NaN come out as numbers, of 2^16 and more, and are left to numpy.
+    `x` has elements, and `out` is dense.
+    """
+    bits = out.view(np.int32)
+    bits[...] = x.view(np.int16)
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, _F16_BITS, out=bits)  # the sign is now also in the three bits below it
+    np.multiply(out, np.float32(2.0**112), out=out)
+    if max(out.max(), -out.min()) >= 2.0**16:
+        out[...] = x
 
 
 def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) -> None:

@@ -1,4 +1,4 @@
-"""What the f32 kernel is given, which part a CTA computes, and where a thread stands in it."""
+"""What a forward kernel is given, and which part of it a CTA computes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from flash.config import KernelConfig
 from flash.mask import Mask
 from flash.softmax import LOG2E
 from flash.tiles import Matrix, access_width
-from flash.tiling import F32_BYTES, Tiling
+from flash.tiling import Tiling
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s64, u32, u64
 
 
 @dataclass(frozen=True)
 class Array:
-    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` f32 values."""
+    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements."""
 
     first: Value
     strides: tuple[Value, Value, Value]  # of batch, head and row, in elements, s64
     columns: int
     width: int  # columns that one access may take
+    nbytes: int  # of an element
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
         """The rows of one head. Offsets are 64 bits wide."""
         of_batch, of_head, of_row = self.strides
         elements = k.cvt(batch, dtype=s64) * of_batch + k.cvt(head, dtype=s64) * of_head
-        first = self.first + (elements * F32_BYTES).as_(u64)
-        return Matrix(first, of_row * F32_BYTES, rows, self.columns, self.width)
+        first = self.first + (elements * self.nbytes).as_(u64)
+        return Matrix(first, of_row * self.nbytes, rows, self.columns, self.width)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Arguments:
     @classmethod
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
         """Declare and load them, in the order of the contract."""
-        t = config.tiling
+        t, nbytes = config.tiling, config.dtype.nbytes
         columns = {"Q": t.head_dim, "K": t.head_dim, "V": t.head_dim_v, "O": t.head_dim_v}
         pointers = {name: k.pointer(name) for name in columns}
         LSE = k.pointer("LSE") if config.return_lse else None
@@ -61,7 +62,8 @@ class Arguments:
                     k.param(f"{name}_row_stride", s64),
                 ),
                 n,
-                access_width(n, config.alignment),
+                access_width(n, config.alignment, nbytes),
+                nbytes,
             )
             for name, n in columns.items()
         )
@@ -112,6 +114,10 @@ class Cta:
             mask.last_key(k, first_row),
             mask.tiles(k, last_row, t.tile),
         )
+
+    def whole_tiles(self, k: KernelBuilder, tile: int) -> Value:
+        """How many tiles, from the first on, hold only keys that all rows of the CTA see."""
+        return k.min(k.max(self.all_see + 1, 0) // tile, self.tiles)
 
 
 @dataclass(frozen=True)

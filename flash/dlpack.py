@@ -1,6 +1,4 @@
-"""What a DLPack capsule says about an array (DLPack specification, "C API", `dlpack.h` version
-0.8).
-"""
+"""Reads and makes DLPack capsules (DLPack specification, "C API", `dlpack.h` version 0.8)."""
 
 from __future__ import annotations
 
@@ -14,6 +12,9 @@ CUDA_MANAGED: Final = 13
 
 LEGACY_DEFAULT_STREAM: Final = 1  # as `__dlpack__(stream=…)` numbers it; 0 is not allowed there
 
+_NAME: Final = b"dltensor"  # of a capsule that nobody has consumed
+_Sizes = ctypes.POINTER(ctypes.c_int64)
+_CODES: Final = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16)}  # code, bits
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
@@ -31,10 +32,16 @@ class _Tensor(ctypes.Structure):
         ("device", _Device),
         ("ndim", ctypes.c_int32),
         ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),  # in elements; null: row-major and dense
+        ("shape", _Sizes),
+        ("strides", _Sizes),  # in elements; null: row-major and dense
         ("byte_offset", ctypes.c_uint64),
     )
+
+
+class _Managed(ctypes.Structure):
+    """`DLManagedTensor`: whoever takes the array calls `deleter` once it is done with it."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class Contents(NamedTuple):
@@ -58,7 +65,7 @@ def read_capsule(capsule: object) -> Contents:
     get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = ctypes.c_void_p
     get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    tensor = _Tensor.from_address(get_pointer(capsule, b"dltensor"))
+    tensor = _Tensor.from_address(get_pointer(capsule, _NAME))
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = (
         tuple(tensor.strides[i] for i in range(tensor.ndim))
@@ -69,6 +76,59 @@ def read_capsule(capsule: object) -> Contents:
     return Contents(
         pointer, shape, strides, _dtype_name(tensor.dtype), (tensor.device.type, tensor.device.id)
     )
+
+
+def make_capsule(contents: Contents, owner: object) -> object:
+    """An unversioned capsule of an array; `owner` lives until the array's consumer is done with it,
+    or until the capsule goes if nobody consumes it.
+
+    Raises KeyError for a dtype that DLPack has no code for.
+    """
+    rank = len(contents.shape)
+    code, bits = _CODES[contents.dtype]
+    shape, strides = ((ctypes.c_int64 * rank)(*n) for n in (contents.shape, contents.strides))
+    tensor = _Tensor(
+        contents.pointer, _Device(*contents.device), rank, _DataType(code, bits, 1),
+        ctypes.cast(shape, _Sizes), ctypes.cast(strides, _Sizes), 0,
+    )  # fmt: skip
+    managed = _Managed(tensor, None, ctypes.cast(_DELETE, ctypes.c_void_p))
+    address = ctypes.addressof(managed)
+    _EXPORTED[address] = (managed, shape, strides, owner)
+    new_capsule: Any = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype = ctypes.py_object
+    new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new_capsule(address, _NAME, ctypes.cast(_DESTROY, ctypes.c_void_p))
+
+
+_EXPORTED: Final[dict[int, object]] = {}  # what consumers still use, by address of its `_Managed`
+
+
+def _callbacks() -> tuple[Any, Any]:
+    """C functions of one pointer: the deleter of a `_Managed`, and the destructor of a capsule.
+
+    They hold all that they use, and are never freed: capsules outlive modules when Python ends.
+    """
+    of_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+    is_valid = of_capsule(("PyCapsule_IsValid", ctypes.pythonapi))
+    get_pointer = of_capsule(("PyCapsule_GetPointer", ctypes.pythonapi))
+    exported, name = _EXPORTED, _NAME
+
+    def delete(address: int) -> None:
+        exported.pop(address, None)
+
+    def destroy(capsule: int) -> None:
+        # An address, because no reference to it is left to count. A consumer has renamed the
+        # capsule it took.
+        if is_valid(capsule, name):
+            delete(get_pointer(capsule, name))
+
+    made = [ctypes.CFUNCTYPE(None, ctypes.c_void_p)(work) for work in (delete, destroy)]
+    for function in made:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    return made[0], made[1]
+
+
+_DELETE, _DESTROY = _callbacks()
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

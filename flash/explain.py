@@ -36,7 +36,7 @@ def explain(
         "backend": f"{backend} ({why})",
         "problem": (
             f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, seq_q {g.seq_q}, seq_k "
-            f"{g.seq_k}, head_dim {config.head_dim}, head_dim_v {config.value_dim}"
+            f"{g.seq_k}, head_dim {config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
         ),
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
         "data": _data(backend, arrays[0]),

@@ -24,6 +24,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     parameters mean.
     """
     t = config.tiling
+    assert isinstance(t, Tiling)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
     cta = Cta.of(k, config, given)
@@ -36,9 +37,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     K_loader = TileLoader(k, cta.K, products.K_tile)
     V_loader = TileLoader(k, cta.V, products.V_tile)
     with k.when(cta.tiles > 0, uniform=True):
-        Q_loader.start()
-        K_loader.start()
-        commit_copies(k)
+        _start(k, Q_loader, K_loader)
 
     softmax = OnlineSoftmax(k, t.rows, t.key_distances)
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
@@ -46,15 +45,15 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     with k.loop(0, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
         k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
-        V_loader.start()
-        commit_copies(k)
+        _start(k, V_loader)
 
         k.note("S = scale * Q K^T")
         products.scores(S)
         _multiply(k, S.all(), given.scale_log2)
         hides_keys = first_key + (t.tile - 1) > cta.all_see
         with k.when(hides_keys, uniform=True):
-            cta.mask.apply(k, t, S, my_first_row, first_key + k.signed(me.key_lane))
+            first = my_first_row, first_key + k.signed(me.key_lane)
+            cta.mask.apply(k, S, first, t.score_rows, t.score_keys)
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
         rescale = softmax.take(S)
@@ -66,8 +65,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
         await_copies(k)
         k.barrier()  # V and P have arrived for all, and nobody still reads this K
         with k.when(first_key < (cta.tiles - 1) * t.tile, uniform=True):
-            K_loader.start()
-            commit_copies(k)
+            _start(k, K_loader)
 
         k.note("O += P V")
         if not config.causal:  # the only keys unseen are beyond the end, where V is zero
@@ -80,6 +78,13 @@ def attention_forward(config: KernelConfig) -> ir.Module:
 
     _store(k, t, given, cta, me, softmax, O)
     return k.build()
+
+
+def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
+    """Start the copies of these loaders as one group."""
+    for loader in loaders:
+        loader.start()
+    commit_copies(k)
 
 
 def _multiply(k: KernelBuilder, variables: Iterable[Var], factor: Value) -> None:

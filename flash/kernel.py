@@ -9,10 +9,18 @@ from flash import results
 from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.build import Build, proved_build
 from flash.config import AttentionConfig
+from flash.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.execute import Call, run_on_cpu, run_on_interpreter
 from flash.explain import explain
 from flash.gpu import GpuLauncher
-from flash.launch import Geometry, alignment, check, check_addresses, raise_problems
+from flash.launch import (
+    Geometry,
+    alignment,
+    check,
+    check_addresses,
+    conversion,
+    raise_problems,
+)
 from flash.launch import scale as scale_of
 from flash.resources import KernelResources
 from ptxgen import ir
@@ -110,11 +118,12 @@ class AttentionKernel:
 
         q [batch, heads, seq_q, head_dim], k [batch, kv_heads, seq_k, head_dim], v [batch, kv_heads,
         seq_k, head_dim_v]; heads a multiple of kv_heads. `layout="bshd"` swaps heads and seq in all
-        of them and in the result. 3-D arrays are [batch * heads, seq, dim]. All are float32 on one
-        device, with a dense last dimension and otherwise any strides, zero and negative ones
-        included. The result is of the kind of q, or `out`: the same shape with head_dim_v, no
-        memory shared with the inputs. lse is the natural logarithm of each row's sum, [batch,
-        heads, seq_q] in either layout. A row that sees no key gives 0 and -inf.
+        of them and in the result. 3-D arrays are [batch * heads, seq, dim]. All are of the config's
+        dtype (float32, float16 or bfloat16) on one device, with a dense last dimension and
+        otherwise any strides, zero and negative ones included. The result is of the kind and type
+        of q, or `out`: the same shape with head_dim_v, no memory shared with the inputs. lse is the
+        natural logarithm of each row's sum, float32, [batch, heads, seq_q] in either layout. A row
+        that sees no key gives 0 and -inf.
 
         `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
         numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
@@ -138,12 +147,14 @@ class AttentionKernel:
         _check_place(name, like, explicit)
         memory = self._gpu.backend
         made = (
-            results.empty(like, geometry.out_shape, memory=memory, stream=explicit)
+            results.empty(
+                like, geometry.out_shape, self.config.element, memory=memory, stream=explicit
+            )
             if out is None
             else out
         )
         lse = (
-            results.empty(like, geometry.lse_shape, memory=memory, stream=explicit)
+            results.empty(like, geometry.lse_shape, F32, memory=memory, stream=explicit)
             if with_lse
             else None
         )
@@ -270,13 +281,15 @@ def attention(
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
     `causal` as in `AttentionConfig`; everything else as in `AttentionKernel.launch`, which says
-    what is raised. head_dim and head_dim_v are the last dimensions of q and v.
+    what is raised. head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of
+    q: float32, float16 or bfloat16.
     """
     head_dim, head_dim_v = (_last_dimension(array, name) for array, name in ((q, "q"), (v, "v")))
+    dtype = _dtype_of(q)
     try:
-        kernel = _kernel(head_dim, head_dim_v, causal)
+        kernel = _kernel(head_dim, head_dim_v, dtype, causal)
     except TypeError:  # what cannot be a key is no choice of the config's, which says so
-        kernel = AttentionKernel(AttentionConfig(head_dim, head_dim_v, causal=causal))
+        kernel = AttentionKernel(AttentionConfig(head_dim, head_dim_v, dtype, causal=causal))
     return kernel.launch(
         q,
         k,
@@ -291,8 +304,32 @@ def attention(
 
 
 @functools.lru_cache(maxsize=128, typed=True)
-def _kernel(head_dim: int, head_dim_v: int, causal: bool | str) -> AttentionKernel:
-    return AttentionKernel(AttentionConfig(head_dim, head_dim_v, causal=causal))
+def _kernel(head_dim: int, head_dim_v: int, dtype: str, causal: bool | str) -> AttentionKernel:
+    return AttentionKernel(AttentionConfig(head_dim, head_dim_v, dtype, causal=causal))
+
+
+_NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # in configs, by what arrays call their dtype
+_KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and can be keys
+
+
+def _dtype_of(q: object) -> str:
+    """The config's name of q's element type. Raises `LaunchError` if a kernel has no such type."""
+    said = getattr(q, "dtype", None)
+    try:
+        return _NAMES_OF_DTYPES[said]
+    except (KeyError, TypeError):  # TypeError: cannot be a key
+        pass
+    found = view(q, "q")
+    dtype = OF_ARRAYS.get(found.dtype)
+    if dtype is None:
+        wanted = ", ".join(t.array_name for t in DTYPES.values())
+        raise LaunchError(
+            f"launch: q must be one of {wanted}, got {found.dtype}; convert q, k and v, such as "
+            f"with {conversion('q', found, F32)}"
+        )
+    if found.kind in _KINDS_WITH_DTYPES:
+        _NAMES_OF_DTYPES[said] = dtype.name
+    return dtype.name
 
 
 def _last_dimension(array: object, name: str) -> int:

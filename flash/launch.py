@@ -20,12 +20,11 @@ from flash.config import (
     natural_alignment,
 )
 from flash.dlpack import dense_strides
+from flash.dtypes import OF_ARRAYS, DType
 from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
-from flash.tiling import BLOCKS_Q, F32_BYTES, TILES
+from flash.tiling import BLOCKS_Q, TILES
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.runtime.plan import MAX_GRID
-
-DTYPE: Final = "float32"
 
 # A kernel numbers rows and keys in s32, up to the end of the last, partly empty, block or tile.
 MAX_SEQ: Final = 2**31 - 2 * max(*BLOCKS_Q, *TILES)
@@ -37,9 +36,11 @@ class Geometry:
     """The sizes and strides of a checked call, without addresses: what repeated calls share.
 
     `strides` are those of batch, head and row of Q, K, V and O, in elements, zero where a dimension
-    has one element or none. `stride_alignment` is the largest of 16, 8 and 4 bytes that divides all
-    of them. `reach` is, for each of the four, the byte offset of its first byte and of the
-    byte after its last one, from its pointer. Shapes are in the caller's layout.
+    has one element or none. `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides
+    all of them. `reach` is, for each of the four, the byte offset of its first byte and of the
+    byte after its last one, from its pointer. Shapes are in the caller's layout. `nbytes` is the
+    size of an element of the four, `natural_alignment` the most bytes that their rows let a kernel
+    use at once.
     """
 
     batch: int
@@ -52,6 +53,8 @@ class Geometry:
     reach: tuple[tuple[int, int], ...]
     out_shape: tuple[int, ...]
     lse_shape: tuple[int, ...]
+    nbytes: int
+    natural_alignment: int
 
     @property
     def group(self) -> int:
@@ -94,7 +97,8 @@ def check(
             f"{layout!r}{did_you_mean(str(layout), LAYOUTS)}"
         )
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
-    problems = [p for name, array in arrays.items() for p in _array_problems(name, array)]
+    problems = list(_dtype_problems(config.element, arrays))
+    problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
     problems += _device_problems(arrays)
     ranks = rank_problems(arrays, layout)
     if not ranks:
@@ -117,9 +121,9 @@ def check_addresses(geometry: Geometry, arrays: tuple[ArrayView, ...]) -> None:
             problems.append(
                 f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
             )
-        if array.pointer % F32_BYTES:
+        if array.pointer % geometry.nbytes:
             problems.append(
-                f"{name} must begin at a multiple of {F32_BYTES} bytes, got address "
+                f"{name} must begin at a multiple of {geometry.nbytes} bytes, got address "
                 f"{array.pointer:#x}; {_copy(name, array)}"
             )
     if len(arrays) > 3 and not problems:
@@ -138,7 +142,7 @@ def check_addresses(geometry: Geometry, arrays: tuple[ArrayView, ...]) -> None:
 
 
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
-    """The alignment, in bytes, of the kernel variant for these pointers: 16, 8 or 4.
+    """The alignment, in bytes, of the kernel variant for these pointers: 16, 8, 4 or 2.
 
     Raises `LaunchError` if the config asks for more than the arrays have.
     """
@@ -147,7 +151,7 @@ def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> in
         merged |= pointer
     found = math.gcd(ALIGNMENTS[0], merged)
     if config.alignment == "auto":
-        return min(found, natural_alignment(config.head_dim, config.value_dim))
+        return min(found, geometry.natural_alignment)
     if found % int(config.alignment):
         raise LaunchError(
             "launch: the config promises pointers and strides that are multiples of "
@@ -178,10 +182,32 @@ def raise_problems(problems: list[str]) -> None:
         )
 
 
+def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView]) -> Iterator[str]:
+    found = {array.dtype for array in arrays.values()}
+    other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
+    # Where the arrays agree, the config may be what is wrong.
+    or_else = f", or use AttentionConfig(dtype={other.name!r}, ...)" if other else ""
+    for name, array in arrays.items():
+        if array.dtype != wanted.array_name:
+            yield (
+                f"{name} must be {wanted.array_name}, as the config says, got {array.dtype}; "
+                f"convert with {conversion(name, array, wanted)}{or_else}"
+            )
+
+
+def conversion(name: str, array: ArrayView, to: DType) -> str:
+    """The expression, in terms of the array's library, that converts it: for a message."""
+    if array.kind == "torch":
+        return f"{name}.{_TORCH_METHODS[to.name]}()"
+    # The name alone means something to numpy only once ml_dtypes is imported.
+    kind = "ml_dtypes.bfloat16" if to.name == "bf16" else repr(to.array_name)
+    return f"{name}.astype({kind})"
+
+
+_TORCH_METHODS: Final = {"f32": "float", "f16": "half", "bf16": "bfloat16"}
+
+
 def _array_problems(name: str, array: ArrayView) -> Iterator[str]:
-    if array.dtype != DTYPE:
-        cure = f"{name}.float()" if array.kind == "torch" else f"{name}.astype('{DTYPE}')"
-        yield f"{name} must be {DTYPE}, got {array.dtype}; convert with {cure}"
     if array.shape and array.shape[-1] > 1 and array.size and array.strides[-1] != 1:
         yield (
             f"{name} must be dense in its last dimension (stride 1), got strides "
@@ -213,14 +239,17 @@ def _geometry(
     of_out = (out.shape, out.strides) if out is not None else (out_shape, dense_strides(out_shape))
     layouts = [(array.shape, array.strides) for array in (q, k, v)] + [of_out]
     strides = tuple(_strides(shape, steps, layout) for shape, steps in layouts)
-    in_bytes = [F32_BYTES * step for three in strides for step in three]
+    nbytes = config.element.nbytes
+    in_bytes = [nbytes * step for three in strides for step in three]
     return Geometry(
         batch, heads, kv_heads, seq_q, seq_k,
         strides=strides,
         stride_alignment=math.gcd(ALIGNMENTS[0], *in_bytes),
-        reach=tuple(overlap.reach(shape, steps, F32_BYTES) for shape, steps in layouts),
+        reach=tuple(overlap.reach(shape, steps, nbytes) for shape, steps in layouts),
         out_shape=out_shape,
         lse_shape=(heads, seq_q) if rank == 3 else (batch, heads, seq_q),
+        nbytes=nbytes,
+        natural_alignment=natural_alignment(config.head_dim, config.value_dim, config.element),
     )  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flash.tiling import Tiling
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import s32
 
@@ -43,14 +43,20 @@ class Mask:
         return k.divide_up(visible, tile)
 
     def apply(
-        self, k: KernelBuilder, tiling: Tiling, S: Fragment, first_row: Value, first_key: Value
+        self,
+        k: KernelBuilder,
+        S: Fragment,
+        first: tuple[Value, Value],
+        rows: Sequence[int],
+        keys: Sequence[int],
     ) -> None:
-        """Set this thread's scores of unseen keys to -inf; `first_row` and `first_key` are those of
-        its first score.
+        """Set this thread's scores of unseen keys to -inf; `first` is row and key of its first
+        score, `rows` and `keys` are those of all, counted from there.
         """
-        for i, scores in enumerate(S):
+        first_row, first_key = first
+        for row, scores in zip(rows, S, strict=True):
             # Keys at this distance or nearer are seen.
-            reach = self.last_key(k, first_row + tiling.groups * i) - first_key
-            for j, score in enumerate(scores):
-                with k.only_if(reach < j * tiling.key_lanes):
+            reach = self.last_key(k, first_row + row) - first_key
+            for key, score in zip(keys, scores, strict=True):
+                with k.only_if(reach < key):
                     score.set(NEG_INF)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from flash.config import KernelConfig
-from flash.tiling import CHUNK, F32_BYTES
+from flash.dtypes import F32_BYTES
 from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2
@@ -40,7 +40,7 @@ class KernelResources:
     """The resources of one kernel on its target; bytes unless it says otherwise.
 
     `registers` is 32-bit registers of a thread: the assembler's number if `assembled`, else the
-    estimate of `Tiling.registers`. `shared_bytes` is dynamic shared memory of a CTA, there is no
+    estimate of its tiling. `shared_bytes` is dynamic shared memory of a CTA, there is no
     static one.
     """
 
@@ -81,13 +81,11 @@ class KernelResources:
     def flops(self, batch: int, heads: int, seq_q: int, seq_k: int) -> int:
         """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
 
-        Whole tiles, with the padding of head_dim and head_dim_v to what a row group works on;
+        Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on;
         skipped tiles are not counted.
         """
         t = self.config.tiling
-        score_columns = t.dim_chunks * t.splits * CHUNK
-        output_columns = t.chunks * t.lanes * CHUNK
-        fma_per_tile = t.block_q * t.tile * (score_columns + output_columns)
+        fma_per_tile = t.block_q * t.tile * (t.score_columns + t.output_columns)
         return FLOPS_PER_FMA * batch * heads * self.visited_tiles(seq_q, seq_k) * fma_per_tile
 
     def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int) -> int:
@@ -106,10 +104,11 @@ class KernelResources:
         kv_heads = heads if kv_heads is None else kv_heads
         row = t.head_dim + t.head_dim_v
         elements = batch * (heads * seq_q + kv_heads * seq_k) * row
+        nbytes = elements * self.config.dtype.nbytes
         if self.config.return_lse:
-            elements += batch * heads * seq_q
-        scores = batch * heads * seq_q * seq_k
-        return Memory(elements * F32_BYTES, (elements + scores) * F32_BYTES)
+            nbytes += batch * heads * seq_q * F32_BYTES
+        scores = batch * heads * seq_q * seq_k * F32_BYTES
+        return Memory(nbytes, nbytes + scores)
 
     def _diagonal(self, seq_q: int, seq_k: int) -> int:
         """`d` such that query i sees the keys up to i + d."""

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from flash.arrays import HOST, ArrayView
-from flash.dlpack import LEGACY_DEFAULT_STREAM
-from flash.tiling import F32_BYTES
+from flash.arrays import BFLOAT16_TYPESTR, HOST, ArrayView
+from flash.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
+from flash.dtypes import DType
 from ptxgen.errors import LaunchError
 
 
@@ -25,25 +25,36 @@ class Allocator(Protocol):
     def free(self, address: int, *, ordinal: int) -> None:
         """Give it back."""
 
+    def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
+        """Wait until all work on a stream of device `ordinal` is done."""
+
 
 class DeviceArray:
-    """A dense f32 array on a GPU, for callers whose library cannot make one.
+    """A dense array on a GPU, for callers whose library cannot make one.
 
-    Any library that reads `__cuda_array_interface__` takes it without a copy; the memory is freed
-    with the object.
+    Any library that reads DLPack or `__cuda_array_interface__` takes it without a copy; the memory
+    is freed with the object. The interface has no name for bfloat16, which it calls "<V2" as torch
+    and ml_dtypes do: few libraries read that, so such arrays are better taken through DLPack.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], ordinal: int, memory: Allocator, stream: int
+        self, shape: tuple[int, ...], dtype: DType, ordinal: int, memory: Allocator, stream: int
     ) -> None:
         self.shape = shape
         self.ordinal = ordinal
+        self._dtype = dtype
+        self._memory = memory
         self._stream = stream
         self.pointer = 0
-        nbytes = F32_BYTES * int(np.prod(shape, dtype=object))
+        nbytes = dtype.nbytes * int(np.prod(shape, dtype=object))
         if nbytes:
             self.pointer = memory.allocate(nbytes, ordinal=ordinal)
             weakref.finalize(self, memory.free, self.pointer, ordinal=ordinal).atexit = False
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The numpy type; bfloat16 is that of ml_dtypes."""
+        return self._dtype.numpy
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -51,20 +62,52 @@ class DeviceArray:
             "data": (self.pointer, False),
             "shape": self.shape,
             "strides": None,
-            "typestr": "<f4",
+            "typestr": _TYPESTRS[self._dtype.name],
             "stream": self._stream or LEGACY_DEFAULT_STREAM,  # 0 is not allowed in the interface
             "version": 3,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,  # an unversioned one always may
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of the array, which its consumer may use on `stream` at once: as numbered by
+        DLPack, None for the default one, -1 if the consumer waits by itself.
+
+        Raises `BufferError` if a copy or another device is asked for.
+        """
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(
+                "DeviceArray: __dlpack__ must be asked for the array itself, on "
+                f"{self.__dlpack_device__()}, got copy={copy}, dl_device={dl_device}; copy what "
+                "the consumer makes of it"
+            )
+        own = self._stream or LEGACY_DEFAULT_STREAM
+        if (LEGACY_DEFAULT_STREAM if stream is None else stream) not in (own, _NO_WAIT):
+            self._memory.synchronize(self._stream, ordinal=self.ordinal)
+        contents = Contents(
+            self.pointer, self.shape, dense_strides(self.shape), self._dtype.array_name,
+            self.__dlpack_device__(),
+        )  # fmt: skip
+        return make_capsule(contents, self)
 
 
 def empty(
     like: ArrayView,
     shape: tuple[int, ...],
+    dtype: DType,
     *,
     memory: Allocator | None = None,
     stream: int | None = None,
 ) -> object:
-    """A new dense f32 array of the library and on the device of `like`; on the host numpy's for
+    """A new dense array of the library and on the device of `like`; on the host numpy's for
     "dlpack".
 
     `stream` is the one that will write it, None for the library's current one: memory pools reuse
@@ -75,15 +118,15 @@ def empty(
         torch: Any = sys.modules["torch"]
         device = like.owner.device  # type: ignore[attr-defined]  # a tensor
         with _pool_of(torch.cuda, like.device, stream):
-            return torch.empty(shape, dtype=torch.float32, device=device)
+            return torch.empty(shape, dtype=getattr(torch, dtype.array_name), device=device)
     if like.device == HOST:
-        return np.empty(shape, np.float32)
+        return np.empty(shape, dtype.numpy)
     if like.kind == "cupy":
         cupy: Any = sys.modules["cupy"]
         with cupy.cuda.Device(like.device[1]), _pool_of(cupy.cuda, like.device, stream):
-            return cupy.empty(shape, np.float32)
+            return cupy.empty(shape, dtype.numpy)
     assert memory is not None  # the arrays are on a GPU, so there is one
-    return DeviceArray(shape, like.device[1], memory, stream or 0)
+    return DeviceArray(shape, dtype, like.device[1], memory, stream or 0)
 
 
 def _pool_of(
@@ -102,7 +145,10 @@ def _pool_of(
 def deliver(result: object, like: ArrayView) -> object:
     """`result` as an array of the caller's library, without a copy where that library can."""
     namespace = getattr(like.owner, "__array_namespace__", None) if like.kind == "dlpack" else None
-    return result if namespace is None else namespace().asarray(result)
+    if namespace is None:
+        return result
+    # DLPack, because a `jax.Array` of bfloat16 is made from no other interface.
+    return namespace().from_dlpack(result) if like.device != HOST else namespace().asarray(result)
 
 
 def current_stream(like: ArrayView) -> int:
@@ -143,6 +189,8 @@ def _cupy_stream(ordinal: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
 
 
+_TYPESTRS: Final = {"f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR}
+_NO_WAIT: Final = -1  # as a stream of `__dlpack__`
 _CURRENT_POOL: Final = nullcontext()
 _CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {
     "torch": _torch_stream,

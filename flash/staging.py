@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from flash.arrays import ArrayView, host_array
 from flash.dlpack import dense_strides
-from flash.tiling import F32_BYTES
+from flash.dtypes import OF_ARRAYS
 from ptxgen.runtime.cuda import CudaBackend
 
 
 class Staging:
-    """Dense f32 copies of host arrays on device `ordinal`; freed at the end of the `with` block.
+    """Dense copies of host arrays on device `ordinal`; freed at the end of the `with` block.
 
     All copies are in the order of `stream`.
     """
@@ -45,7 +45,8 @@ class Staging:
         """
         address = 0
         if array.size:
-            address = self._backend.allocate(array.size * F32_BYTES, ordinal=self._ordinal)
+            nbytes = array.size * OF_ARRAYS[array.dtype].nbytes
+            address = self._backend.allocate(nbytes, ordinal=self._ordinal)
             self._given.append(address)
         return array._replace(
             pointer=address,
@@ -70,7 +71,7 @@ class Staging:
 
     def fetch(self, there: ArrayView) -> NDArray[Any]:
         """A host copy of a device array, complete after `wait`."""
-        host = np.empty(there.shape, np.float32)
+        host = np.empty(there.shape, OF_ARRAYS[there.dtype].numpy)
         if there.pointer:
             self._backend.copy_to_host(
                 host.ctypes.data, there.pointer, host.nbytes, self._stream, ordinal=self._ordinal

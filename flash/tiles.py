@@ -18,7 +18,7 @@ _COPIES_IN_FLIGHT = 4
 
 @dataclass(frozen=True)
 class Matrix:
-    """One head of Q, K, V or O in global memory: `columns` f32 values in each of `rows` rows.
+    """One head of Q, K, V or O in global memory: `columns` elements in each of `rows` rows.
 
     `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how
     many columns an aligned access may take.
@@ -36,11 +36,11 @@ class Matrix:
         return self.first + offset.as_(u64)
 
 
-def access_width(columns: int, alignment: int) -> int:
-    """How many f32 columns one access may take when rows start at multiples of `alignment` bytes:
-    4, 2 or 1.
+def access_width(columns: int, alignment: int, nbytes: int = F32_BYTES) -> int:
+    """How many columns of `nbytes` one access may take when rows start at multiples of `alignment`
+    bytes: a power of two.
     """
-    width = alignment // F32_BYTES
+    width = alignment // nbytes
     while columns % width:
         width //= 2
     return width

@@ -102,6 +102,16 @@ class Tiling:
         return self.block_q // self.rows
 
     @property
+    def score_rows(self) -> range:
+        """The rows of a thread's scores, counted from its first."""
+        return range(0, self.block_q, self.groups)
+
+    @property
+    def score_keys(self) -> range:
+        """The keys of a thread's scores, counted from its first."""
+        return range(0, self.tile, self.key_lanes)
+
+    @property
     def interleave(self) -> int:
         """Row groups whose lanes alternate: two, where both fit into a warp."""
         return 2 if self.lanes < WARP_SIZE else 1
@@ -125,6 +135,16 @@ class Tiling:
     def chunks(self) -> int:
         """Chunks of head_dim_v that one thread holds."""
         return -(-self.value_chunks // self.lanes)
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of head_dim that the kernel computes scores from, padding included."""
+        return self.dim_chunks * self.splits * CHUNK
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of head_dim_v that the kernel computes, padding included."""
+        return self.chunks * self.lanes * CHUNK
 
     @property
     def qk_pitch(self) -> int:

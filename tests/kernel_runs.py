@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flash.build import build
 from flash.config import AttentionConfig, KernelConfig
-from flash.forward import attention_forward
 from ptxgen import ir
 from ptxgen.interpreter import Result, run
 
@@ -25,7 +25,7 @@ class Problem:
     heads: int = 1
     kv_heads: int = 1
 
-    def arrays(self, seed: int = 0) -> tuple[np.ndarray[Any, Any], ...]:
+    def arrays(self, seed: int = 0, dtype: Any = np.float32) -> tuple[np.ndarray[Any, Any], ...]:
         """Q, K, V with normal entries."""
         rng = np.random.default_rng(seed)
         shapes = (
@@ -33,7 +33,7 @@ class Problem:
             (self.batch, self.kv_heads, self.seq_k, self.head_dim),
             (self.batch, self.kv_heads, self.seq_k, self.head_dim_v),
         )
-        return tuple(rng.standard_normal(s, dtype=np.float32) for s in shapes)
+        return tuple(rng.standard_normal(s, dtype=np.float32).astype(dtype) for s in shapes)
 
 
 def run_forward(
@@ -48,9 +48,9 @@ def run_forward(
     """
     q, k, v = arrays
     kernel = kernel or config.kernel()
-    module = module or attention_forward(kernel)
+    module = module or build(kernel).module
     batch, heads, seq_q = q.shape[:3]
-    out = np.full((batch, heads, seq_q, v.shape[3]), np.nan, np.float32)
+    out = np.full((batch, heads, seq_q, v.shape[3]), np.nan, config.element.numpy)
     lse = np.full((batch, heads, seq_q), np.nan, np.float32)
     strides = [s // a.itemsize for a in (q, k, v, out) for s in a.strides[:3]]
     sizes = [seq_q, k.shape[2], heads, heads // k.shape[1]]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -68,14 +69,14 @@ class Signature:
 
     operands: tuple[str, ...]
     result: str
-    simple: bool  # one result that is no vector, so that `into` may name a variable for it
+    into: str  # what may take the result instead of new registers; empty if nothing may
     slots: tuple[Slot, ...]
     lines: tuple[str, ...]  # of the docstring
 
     @property
     def parameters(self) -> list[str]:
         """The parameters as they are printed."""
-        into = ["into: Var | None = None"] if self.simple else []
+        into = [f"into: {self.into} | None = None"] if self.into else []
         keywords = [*into, *map(str, self.slots)]
         positional = [*self.operands, "/"] if self.operands else []
         return ["self", *positional, *(["*", *keywords] if keywords else [])]
@@ -131,6 +132,10 @@ class EmitForm:
     into: str
 
 
+# What may take the result instead of new registers.
+_INTO: Final = {"Value": "Var", "tuple[Value, ...]": "Sequence[Var]"}
+
+
 def render_stub() -> str:
     """The text of ptxgen/dsl/ops.pyi."""
     methods = [method_of(name, named) for name, named in sorted(rows().items())]
@@ -159,14 +164,14 @@ def method_of(name: str, named: Sequence[Inst]) -> Method:
 
 def _emit_forms(methods: Sequence[Method]) -> list[EmitForm]:
     names: dict[str, list[str]] = {}
-    simple: dict[str, bool] = {}
+    intos: dict[str, set[str]] = {}
     for method in methods:
         results = list(dict.fromkeys(s.result for s in method.signatures))
         shape = " | ".join(sorted(results, key=len))
         names.setdefault(shape, []).append(method.name)
-        simple[shape] = simple.get(shape, False) or any(s.simple for s in method.signatures)
+        intos.setdefault(shape, {"None"}).update(s.into for s in method.signatures if s.into)
     return [
-        EmitForm(members, shape, "Var | None" if simple[shape] else "None")
+        EmitForm(members, shape, " | ".join(sorted(intos[shape], key=lambda t: (t == "None", t))))
         for shape, members in sorted(names.items())
     ]
 
@@ -202,7 +207,7 @@ def _signature(row: Inst, *, vector: bool) -> Signature:
     return Signature(
         tuple(f"{o.name}: {_operand_type(row, o, vector)}" for o in read),
         result,
-        results == ["Value"],
+        _INTO.get(result, ""),
         tuple(slots),
         (" ".join([doc, *types]),),
     )

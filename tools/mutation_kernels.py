@@ -77,6 +77,7 @@ def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
     The first goes round all buffers twice. One has no key, some have more queries than keys.
     """
     t = config.kernel().tiling
+    assert isinstance(t, Tiling)
     ends_q = [1 + n * t.block_q // 16 for n in range(16)]  # rows of the last CTA
     ends_k = [1 + n * t.tile // 8 for n in range(8)]  # keys of the last tile
     three_tiles = 2 * t.tile + ends_k[3]

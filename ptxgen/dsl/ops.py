@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
 from ptxgen.dsl.values import Pointer, Value, Var
@@ -21,6 +21,7 @@ from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
 from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, f32, pred
 
+Into: TypeAlias = Var | Sequence[Var] | None
 _NO_MODIFIERS: Final[Mapping[str, Modifier]] = {}
 _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"})
 
@@ -85,7 +86,7 @@ class Ops:
             known = [*rows(), *(word for word in dir(type(self)) if not word.startswith("_"))]
             raise ModifierError(f"no instruction {name!r}{did_you_mean(name, known)}")
 
-        def method(self: Ops, *args: Any, into: Var | None = None, **modifiers: Modifier) -> Any:
+        def method(self: Ops, *args: Any, into: Into = None, **modifiers: Modifier) -> Any:
             return self.emit(name, args, modifiers, into=into)
 
         method.__name__ = name
@@ -99,13 +100,14 @@ class Ops:
         args: tuple[Any, ...],
         modifiers: Mapping[str, Modifier] = _NO_MODIFIERS,
         *,
-        into: Var | None = None,
+        into: Into = None,
     ) -> Any:
         """Append the row called `name`; its result, or its results as a tuple, or None.
 
-        `into` names the variable that takes the result instead of a new register. Raises
-        `ModifierError` for a modifier the row lacks, `TypeMismatchError` for an operand that does
-        not fit, and `UnsupportedTargetError` if the target has no such instruction.
+        `into` names the variable that takes the result instead of a new register, or the variables
+        that take the elements of a vector. Raises `ModifierError` for a modifier the row lacks,
+        `TypeMismatchError` for an operand that does not fit, and `UnsupportedTargetError` if the
+        target has no such instruction.
         """
         sources: list[Any] = []
         key: list[Any] = [name]
@@ -127,18 +129,16 @@ class Ops:
                     sources[i] = self._operand(arg, plan, i)
         simple = plan.simple_dest
         if simple is None:
-            if into is not None:
-                raise TypeMismatchError(f"{name}: into= is for a single result (got {into!r})")
-            results, operands = self._results(plan, sources)
+            results, operands = self._results(plan, sources, self._vector_into(plan, into))
             self.append(plan.opcode, operands)
             return results
         if into is None:
             result = Value(self, self._register(simple), simple)
             self.append(plan.opcode, (result.reg, *sources))
             return result
-        self._check_into(name, simple, into)
-        self.append(plan.opcode, (into.reg, *sources))
-        return into
+        variable = self._check_into(name, simple, into)
+        self.append(plan.opcode, (variable.reg, *sources))
+        return variable
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction as it stands, under the current guard."""
@@ -195,15 +195,34 @@ class Ops:
             "a value lives in the KernelBuilder that made it"
         )
 
-    def _check_into(self, name: str, result: ScalarType, into: object) -> None:
+    def _check_into(self, name: str, result: ScalarType, into: object) -> Var:
         if not isinstance(into, Var):
             raise TypeMismatchError(f"{name}: into= must be a Var, made by k.var, got {into!r}")
         if into.k is not self:
             raise self._foreign(name, into)
         if not accepts(result, into):
             raise TypeMismatchError(f"{name}: the result is {result}, but into= names {into!r}")
+        return into
 
-    def _results(self, plan: Plan, sources: list[Any]) -> tuple[Any, tuple[ir.Operand, ...]]:
+    def _vector_into(self, plan: Plan, into: object) -> tuple[Var, ...] | None:
+        """The variables that take the elements of the one result of a plan, which is a vector."""
+        if into is None:
+            return None
+        name, dests = plan.op.row.name, plan.op.dests
+        if len(dests) != 1 or not dests[0].count:
+            raise TypeMismatchError(f"{name}: into= is for a single result (got {into!r})")
+        count = dests[0].count
+        if not isinstance(into, (tuple, list)) or len(into) != count:
+            raise TypeMismatchError(
+                f"{name}: the result is a vector, so into= must be {count} variables, got {into!r}"
+            )
+        for variable in into:
+            self._check_into(name, plan.dest_types[0], variable)
+        return tuple(into)
+
+    def _results(
+        self, plan: Plan, sources: list[Any], into: tuple[Var, ...] | None
+    ) -> tuple[Any, tuple[ir.Operand, ...]]:
         """The values of an op with no result, several, or a vector; its operands as printed."""
         results: list[Any] = []
         operands: list[ir.Operand] = []
@@ -216,7 +235,7 @@ class Ops:
                 if source is not None:
                     operands.append(source)
             elif bound.count:
-                values = tuple(self.fresh(t) for t in [next(written)] * bound.count)
+                values = into or tuple(self.fresh(t) for t in [next(written)] * bound.count)
                 results.append(values)
                 operands.append(ir.Vector(tuple(v.reg for v in values)))
             else:

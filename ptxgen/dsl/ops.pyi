@@ -368,7 +368,7 @@ class Ops:
         args: tuple[_Operand, ...],
         modifiers: Mapping[str, Modifier] = ...,
         *,
-        into: Var | None = None,
+        into: Sequence[Var] | Var | None = None,
     ) -> Value | tuple[Value, ...]: ...
     @overload
     def emit(
@@ -439,7 +439,7 @@ class Ops:
         args: tuple[_Operand, ...],
         modifiers: Mapping[str, Modifier] = ...,
         *,
-        into: None = None,
+        into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]: ...
     @overload
     def emit(
@@ -686,6 +686,7 @@ class Ops:
         b: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         sem: Literal["relaxed", "acquire", "release", "acq_rel"] | None = None,
         scope: Literal["cta", "gpu", "sys", "cluster"] | None = None,
         space: Literal["global"] | None = ...,
@@ -729,6 +730,7 @@ class Ops:
         policy: Scalar,
         /,
         *,
+        into: Sequence[Var] | None = None,
         sem: Literal["relaxed", "acquire", "release", "acq_rel"] | None = None,
         scope: Literal["cta", "gpu", "sys", "cluster"] | None = None,
         space: Literal["global"] | None = ...,
@@ -2381,6 +2383,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "param", "const", "local", "shared::cta", "shared::cluster", "param::entry", "param::func"] = ...,
         cop: Literal["ca", "cg", "cs", "lu", "cv"] | None = None,
         vec: Literal["v2", "v4"],
@@ -2414,6 +2417,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         weak: bool = False,
         space: Literal["global"] | None = ...,
         evict: Literal["L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"] = "L1::no_allocate",
@@ -2446,6 +2450,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         cop: Literal["ca", "cg", "cs", "lu", "cv"] | None = None,
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
@@ -2477,6 +2482,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         weak: bool = False,
         space: Literal["global"] | None = ...,
         cop: Literal["ca", "cg", "cs", "lu", "cv"] = "ca",
@@ -2511,6 +2517,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         weak: bool = False,
         space: Literal["global"] | None = ...,
         evict: Literal["L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"] | None = None,
@@ -2554,6 +2561,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         evict: Literal["L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"] | None = None,
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
         vec: Literal["v2", "v4"],
@@ -2585,6 +2593,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         cop: Literal["ca", "cg", "cs"] = "ca",
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
         vec: Literal["v2", "v4"],
@@ -2616,6 +2625,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         evict: Literal["L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"] | None = None,
         level2: Literal["L2::evict_normal", "L2::evict_first", "L2::evict_last"] | None = None,
         vec: Literal["v8", "v4"],
@@ -2649,6 +2659,7 @@ class Ops:
         policy: Scalar,
         /,
         *,
+        into: Sequence[Var] | None = None,
         evict: Literal["L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"] | None = None,
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
         vec: Literal["v2", "v4"],
@@ -2682,6 +2693,7 @@ class Ops:
         policy: Scalar,
         /,
         *,
+        into: Sequence[Var] | None = None,
         cop: Literal["ca", "cg", "cs"] = "ca",
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] | None = None,
         vec: Literal["v2", "v4"],
@@ -2714,6 +2726,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         sem: Literal["relaxed", "acquire"] = "relaxed",
         scope: Literal["cta", "gpu", "sys", "cluster"] = "cta",
         space: Literal["global", "shared", "shared::cta", "shared::cluster"] | None = ...,
@@ -2753,6 +2766,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         sem: Literal["relaxed", "acquire"] = "relaxed",
         scope: Literal["cta", "gpu", "sys", "cluster"] = "cta",
         space: Literal["global"] | None = ...,
@@ -2795,6 +2809,7 @@ class Ops:
         policy: Scalar,
         /,
         *,
+        into: Sequence[Var] | None = None,
         sem: Literal["relaxed", "acquire"] = "relaxed",
         scope: Literal["cta", "gpu", "sys", "cluster"] = "cta",
         space: Literal["global"] | None = ...,
@@ -2832,6 +2847,7 @@ class Ops:
         policy: Scalar,
         /,
         *,
+        into: Sequence[Var] | None = None,
         weak: bool = False,
         space: Literal["global"] | None = ...,
         cop: Literal["ca", "cg", "cs", "lu", "cv", "L1::no_allocate", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"] | None = None,
@@ -2867,6 +2883,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         weak: bool = False,
         space: Literal["global"] | None = ...,
         cop: Literal["ca", "cg", "cs", "lu", "cv"] | None = None,
@@ -2899,6 +2916,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "shared::cta", "shared::cluster"] | None = ...,
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
@@ -2929,6 +2947,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global"] | None = ...,
         prefetch: Literal["L2::64B", "L2::128B", "L2::256B"] = "L2::64B",
         vec: Literal["v2", "v4"],
@@ -2960,6 +2979,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "param", "const", "local", "shared::cta", "shared::cluster", "param::entry", "param::func"] | None = ...,
         cop: Literal["ca", "cg", "cs", "lu", "cv"] | None = None,
         vec: Literal["v2", "v4"],
@@ -2974,6 +2994,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         num: Literal["x4", "x2", "x1"] = "x4",
         trans: bool = False,
         space: Literal["shared", "shared::cta"] | None = ...,
@@ -2984,6 +3005,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         num: Literal["x4", "x2", "x1"] = "x4",
         trans: bool = False,
         space: Literal["shared", "shared::cta"] | None = ...,
@@ -3010,6 +3032,7 @@ class Ops:
         addr: Pointer,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global"] | None = ...,
         vec: Literal["v2", "v4"],
         type: ScalarType = ...,
@@ -3694,6 +3717,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k256", "m16n8k128", "m8n8k128"] = "m16n8k256",
         op: Literal["xor", "and"] = "xor",
     ) -> tuple[Value, ...]:
@@ -3705,6 +3729,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k16", "m16n8k8"] = "m16n8k16",
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp, all in f16; here rounded once. `mma.sync.aligned.shape.row.col.f16.f16.f16.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc`"""
@@ -3715,6 +3740,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k32", "m16n8k16"] = "m16n8k32",
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
@@ -3727,6 +3753,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k16", "m16n8k8"] = "m16n8k16",
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp; A and B in bf16, C and D in f32. `mma.sync.aligned.shape.row.col.f32.bf16.bf16.f32 d:f32*nc, a:b32*na, b:b32*nb, c:f32*nc`"""
@@ -3737,6 +3764,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k16", "m16n8k8"] = "m16n8k16",
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp; A and B in f16, C and D in f32. `mma.sync.aligned.shape.row.col.f32.f16.f16.f32 d:f32*nc, a:b32*na, b:b32*nb, c:f32*nc`"""
@@ -3747,6 +3775,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k32", "m16n8k16"] = "m16n8k32",
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
@@ -3759,6 +3788,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k8", "m16n8k4"] = "m16n8k8",
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp; A and B in tf32 (the low 13 bits are ignored), C and D in f32. `mma.sync.aligned.shape.row.col.f32.tf32.tf32.f32 d:f32*nc, a:b32*na, b:b32*nb, c:f32*nc`"""
@@ -3769,6 +3799,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"] = "m8n8k4",
         rnd: Literal["rn", "rz", "rm", "rp"] | None = None,
     ) -> tuple[Value, ...]:
@@ -3780,6 +3811,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k64", "m16n8k32", "m8n8k32"] = "m16n8k64",
         satfinite: bool = False,
         atype: Literal["s4", "u4"] = "s4",
@@ -3793,6 +3825,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m16n8k32", "m16n8k16", "m8n8k16"] = "m16n8k32",
         satfinite: bool = False,
         atype: Literal["s8", "u8"] = "s8",
@@ -3806,6 +3839,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
     ) -> tuple[Value, ...]:
@@ -3817,6 +3851,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
     ) -> tuple[Value, ...]:
@@ -3828,6 +3863,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
     ) -> tuple[Value, ...]:
@@ -5223,6 +5259,8 @@ class Ops:
         self,
         a: Scalar,
         /,
+        *,
+        into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]:
         """d = the parts of a, the lowest bits first. `mov.b32 d:b16*2, a`
 
@@ -5232,6 +5270,8 @@ class Ops:
         self,
         a: Scalar,
         /,
+        *,
+        into: Sequence[Var] | None = None,
     ) -> tuple[Value, ...]:
         """d = the parts of a, the lowest bits first. `mov.b64 d:b16*4, a`"""
     def vabsdiff2(
@@ -5635,6 +5675,7 @@ class Ops:
         tb: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f16.f16.f16 d:b32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
@@ -5648,6 +5689,7 @@ class Ops:
         tb: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f16.f16.f16 d:b32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
@@ -5660,6 +5702,7 @@ class Ops:
         ib: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n40k32", "m64n48k32", "m64n56k32", "m64n64k32", "m64n72k32", "m64n80k32", "m64n88k32", "m64n96k32", "m64n104k32", "m64n112k32", "m64n120k32", "m64n128k32", "m64n136k32", "m64n144k32", "m64n152k32", "m64n160k32", "m64n168k32", "m64n176k32", "m64n184k32", "m64n192k32", "m64n200k32", "m64n208k32", "m64n216k32", "m64n224k32", "m64n232k32", "m64n240k32", "m64n248k32", "m64n256k32"] = "m64n8k32",
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
@@ -5674,6 +5717,7 @@ class Ops:
         ib: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n40k32", "m64n48k32", "m64n56k32", "m64n64k32", "m64n72k32", "m64n80k32", "m64n88k32", "m64n96k32", "m64n104k32", "m64n112k32", "m64n120k32", "m64n128k32", "m64n136k32", "m64n144k32", "m64n152k32", "m64n160k32", "m64n168k32", "m64n176k32", "m64n184k32", "m64n192k32", "m64n200k32", "m64n208k32", "m64n216k32", "m64n224k32", "m64n232k32", "m64n240k32", "m64n248k32", "m64n256k32"] = "m64n8k32",
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
@@ -5690,6 +5734,7 @@ class Ops:
         tb: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.bf16.bf16 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
@@ -5703,6 +5748,7 @@ class Ops:
         tb: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.bf16.bf16 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
@@ -5717,6 +5763,7 @@ class Ops:
         tb: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.f16.f16 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm, ta:imm, tb:imm`"""
@@ -5730,6 +5777,7 @@ class Ops:
         tb: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k16", "m64n16k16", "m64n24k16", "m64n32k16", "m64n40k16", "m64n48k16", "m64n56k16", "m64n64k16", "m64n72k16", "m64n80k16", "m64n88k16", "m64n96k16", "m64n104k16", "m64n112k16", "m64n120k16", "m64n128k16", "m64n136k16", "m64n144k16", "m64n152k16", "m64n160k16", "m64n168k16", "m64n176k16", "m64n184k16", "m64n192k16", "m64n200k16", "m64n208k16", "m64n216k16", "m64n224k16", "m64n232k16", "m64n240k16", "m64n248k16", "m64n256k16"] = "m64n8k16",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. Where ta or tb is 1, the matrix is stored with M or N along rows, not K. `wgmma.mma_async.sync.aligned.shape.f32.f16.f16 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm, tb:imm`"""
@@ -5742,6 +5790,7 @@ class Ops:
         ib: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n40k32", "m64n48k32", "m64n56k32", "m64n64k32", "m64n72k32", "m64n80k32", "m64n88k32", "m64n96k32", "m64n104k32", "m64n112k32", "m64n120k32", "m64n128k32", "m64n136k32", "m64n144k32", "m64n152k32", "m64n160k32", "m64n168k32", "m64n176k32", "m64n184k32", "m64n192k32", "m64n200k32", "m64n208k32", "m64n216k32", "m64n224k32", "m64n232k32", "m64n240k32", "m64n248k32", "m64n256k32"] = "m64n8k32",
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
@@ -5756,6 +5805,7 @@ class Ops:
         ib: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n40k32", "m64n48k32", "m64n56k32", "m64n64k32", "m64n72k32", "m64n80k32", "m64n88k32", "m64n96k32", "m64n104k32", "m64n112k32", "m64n120k32", "m64n128k32", "m64n136k32", "m64n144k32", "m64n152k32", "m64n160k32", "m64n168k32", "m64n176k32", "m64n184k32", "m64n192k32", "m64n200k32", "m64n208k32", "m64n216k32", "m64n224k32", "m64n232k32", "m64n240k32", "m64n248k32", "m64n256k32"] = "m64n8k32",
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
@@ -5770,6 +5820,7 @@ class Ops:
         ib: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k8", "m64n16k8", "m64n24k8", "m64n32k8", "m64n40k8", "m64n48k8", "m64n56k8", "m64n64k8", "m64n72k8", "m64n80k8", "m64n88k8", "m64n96k8", "m64n104k8", "m64n112k8", "m64n120k8", "m64n128k8", "m64n136k8", "m64n144k8", "m64n152k8", "m64n160k8", "m64n168k8", "m64n176k8", "m64n184k8", "m64n192k8", "m64n200k8", "m64n208k8", "m64n216k8", "m64n224k8", "m64n232k8", "m64n240k8", "m64n248k8", "m64n256k8"] = "m64n8k8",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in shared memory, as the descriptor a says, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. `wgmma.mma_async.sync.aligned.shape.f32.tf32.tf32 d:f32*nd, a:u64, b:u64, s:pred, ia:imm, ib:imm`"""
@@ -5782,6 +5833,7 @@ class Ops:
         ib: int,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k8", "m64n16k8", "m64n24k8", "m64n32k8", "m64n40k8", "m64n48k8", "m64n56k8", "m64n64k8", "m64n72k8", "m64n80k8", "m64n88k8", "m64n96k8", "m64n104k8", "m64n112k8", "m64n120k8", "m64n128k8", "m64n136k8", "m64n144k8", "m64n152k8", "m64n160k8", "m64n168k8", "m64n176k8", "m64n184k8", "m64n192k8", "m64n200k8", "m64n208k8", "m64n216k8", "m64n224k8", "m64n232k8", "m64n240k8", "m64n248k8", "m64n256k8"] = "m64n8k8",
     ) -> tuple[Value, ...]:
         """d = A * B + d if s, else A * B; A is in registers, B in shared memory, as b says. ia and ib are 1 or -1, factors of A and B. `wgmma.mma_async.sync.aligned.shape.f32.tf32.tf32 d:f32*nd, a:b32*4, b:u64, s:pred, ia:imm, ib:imm`"""
@@ -5796,6 +5848,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5807,6 +5860,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5818,6 +5872,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5829,6 +5884,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5840,6 +5896,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5851,6 +5908,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5862,6 +5920,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5873,6 +5932,7 @@ class Ops:
         s: Value,
         /,
         *,
+        into: Sequence[Var] | None = None,
         shape: Literal["m64n8k32", "m64n16k32", "m64n24k32", "m64n32k32", "m64n48k32", "m64n64k32", "m64n80k32", "m64n96k32", "m64n112k32", "m64n128k32", "m64n144k32", "m64n160k32", "m64n176k32", "m64n192k32", "m64n208k32", "m64n224k32", "m64n240k32", "m64n256k32"] = "m64n8k32",
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
@@ -5890,6 +5950,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -5902,6 +5963,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         op: Literal["xor", "and"] = "xor",
     ) -> tuple[Value, ...]:
         """D = C + the number of ones in each row of A xor (and) each column of B, of a warp. `wmma.mma.op.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 d:s32*2, a:b32*1, b:b32*1, c:s32*2`"""
@@ -5912,6 +5974,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -5924,6 +5987,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -5936,6 +6000,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -5948,6 +6013,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -5960,6 +6026,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         rnd: Literal["rn", "rz", "rm", "rp"] | None = None,
@@ -5972,6 +6039,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         rnd: Literal["rn", "rz", "rm", "rp"] = "rn",
@@ -5983,6 +6051,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         layout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
@@ -5995,6 +6064,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "shared::cta"] | None = ...,
     ) -> tuple[Value, ...]:
         """d = the fragment of A at addr, whose rows are stride elements apart. `wmma.load.a.sync.aligned.row.m8n8k128{.space}.b1 d:b32*1, [addr:u64]{, stride:u32}`"""
@@ -6004,6 +6074,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "shared::cta"] | None = ...,
         type: Literal["s4", "u4"] = "s4",
     ) -> tuple[Value, ...]:
@@ -6014,6 +6085,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         layout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
@@ -6026,6 +6098,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "shared::cta"] | None = ...,
     ) -> tuple[Value, ...]:
         """d = the fragment of B at addr, whose columns are stride elements apart. `wmma.load.b.sync.aligned.col.m8n8k128{.space}.b1 d:b32*1, [addr:u64]{, stride:u32}`"""
@@ -6035,6 +6108,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         space: Literal["global", "shared", "shared::cta"] | None = ...,
         type: Literal["s4", "u4"] = "s4",
     ) -> tuple[Value, ...]:
@@ -6045,6 +6119,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         layout: Literal["row", "col"] = "row",
         shape: Literal["m8n8k4", "m16n16k16", "m32n8k16", "m8n32k16", "m8n8k32", "m8n8k128", "m16n16k8"] = "m8n8k4",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
@@ -6062,6 +6137,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         layout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
@@ -6073,6 +6149,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         operand: Literal["a", "b"] = "a",
         layout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -6085,6 +6162,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         operand: Literal["a", "b"] = "a",
         layout: Literal["row", "col"] = "row",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
@@ -6096,6 +6174,7 @@ class Ops:
         stride: Scalar = ...,
         /,
         *,
+        into: Sequence[Var] | None = None,
         operand: Literal["a", "b"] = "a",
         layout: Literal["row", "col"] = "row",
         space: Literal["global", "shared", "shared::cta"] | None = ...,
@@ -6108,6 +6187,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp; A and B in s4, C and D in s32, which wraps around or saturates. `wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32{.satfinite} d:s32*2, a:b32*1, b:b32*1, c:s32*2`"""
@@ -6118,6 +6198,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
@@ -6161,6 +6242,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
     ) -> tuple[Value, ...]:
@@ -6172,6 +6254,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         satfinite: bool = False,
     ) -> tuple[Value, ...]:
         """D = A * B + C of a warp; A and B in u4, C and D in s32, which wraps around or saturates. `wmma.mma.sync.aligned.row.col.m8n8k32.s32.u4.u4.s32{.satfinite} d:s32*2, a:b32*1, b:b32*1, c:s32*2`"""
@@ -6182,6 +6265,7 @@ class Ops:
         c: Sequence[Scalar],
         /,
         *,
+        into: Sequence[Var] | None = None,
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",

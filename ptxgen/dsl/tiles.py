@@ -77,6 +77,14 @@ class TilePointer(Pointer):
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         return TilePointer(self.tile, self.value, self.offset + nbytes)
 
+    def moved(self, value: Value) -> TilePointer:
+        """The pointer with another register part, such as an xor of the old one."""
+        return TilePointer(self.tile, value, self.offset)
+
+    def plus_bytes(self, nbytes: int) -> TilePointer:
+        """The pointer so many bytes further on, known while building."""
+        return TilePointer(self.tile, self.value, self.offset + nbytes)
+
     def cursor(self) -> TilePointer:
         """The same pointer in a variable of its own, which `advance` moves."""
         k = self.tile.k

@@ -306,6 +306,43 @@ def test_into_is_for_a_single_result():
         k.membar(into=v)
 
 
+def test_into_takes_the_elements_of_a_vector():
+    k = builder()
+    total = [k.var(f32, 0.0) for _ in range(4)]
+    a, b = [k.param(f"a{i}", u32) for i in range(4)], [k.param(f"b{i}", u32) for i in range(2)]
+    results = k.mma_f32_f16(a, b, total, shape="m16n8k16", into=total)
+    assert list(results) == total
+    written, _, _, added = k.build().kernels[0].body[-2].operands
+    assert written == added == ir.Vector(tuple(v.reg for v in total))
+
+
+@pytest.mark.parametrize(
+    ("into", "message"),
+    [
+        (
+            lambda k: k.var(f32, 0.0),
+            "mma_f32_f16: the result is a vector, so into= must be 4 variables, got Var(%f4: f32)",
+        ),
+        (
+            lambda k: [k.var(f32, 0.0)],
+            "mma_f32_f16: the result is a vector, so into= must be 4 variables, "
+            "got [Var(%f4: f32)]",
+        ),
+        (
+            lambda k: [k.var(u32, 0)] * 4,
+            "mma_f32_f16: the result is f32, but into= names Var(%r6: u32)",
+        ),
+        (lambda _: [1.0] * 4, "mma_f32_f16: into= must be a Var, made by k.var, got 1.0"),
+    ],
+)
+def test_into_must_be_variables_for_each_element(into, message):
+    k = builder()
+    total = [k.var(f32, 0.0) for _ in range(4)]
+    a, b = [k.param(f"a{i}", u32) for i in range(4)], [k.param(f"b{i}", u32) for i in range(2)]
+    with refused(TypeMismatchError, message):
+        k.mma_f32_f16(a, b, total, shape="m16n8k16", into=into(k))
+
+
 # ---------------------------------------- the stub
 
 

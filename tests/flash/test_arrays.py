@@ -2,24 +2,31 @@ from __future__ import annotations
 
 import gc
 import re
+import subprocess
+import sys
 import weakref
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from device_arrays import CudaArray
 
 from flash import results
 from flash.arrays import HOST, ArrayView, host_array, view
-from flash.dlpack import CPU, dense_strides, read_capsule
+from flash.dlpack import CPU, CUDA, Contents, dense_strides, make_capsule, read_capsule
+from flash.dtypes import BF16, DTYPES, F16, F32, DType
 from ptxgen.errors import LaunchError
+
+EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 
 
 class Dlpack:
     """An array that has only DLPack, as a library unknown to us would."""
 
-    def __init__(self, array: np.ndarray[Any, Any], device: tuple[int, int] = (CPU, 0)) -> None:
+    def __init__(self, array: Any, device: tuple[int, int] = (CPU, 0)) -> None:
         self.array = array
         self.device = device
         self.asked: list[object] = []
@@ -54,8 +61,18 @@ def test_a_read_only_array_is_known_to_be_so() -> None:
     assert view(array, "k").strides == (0, 0)
 
 
-def test_a_foreign_byte_order_is_not_taken_for_float32() -> None:
+def test_a_foreign_byte_order_is_not_taken_for_ours() -> None:
     assert view(np.zeros(3, ">f4"), "q").dtype == ">f4"
+    assert view(np.zeros(3, np.dtype(ml_dtypes.bfloat16).newbyteorder(">")), "q").dtype == ">V2"
+
+
+@EVERY_DTYPE
+def test_every_type_is_seen_by_its_name(dtype: DType, torch: ModuleType) -> None:
+    assert view(np.zeros(3, dtype.numpy), "q").dtype == dtype.array_name
+    tensor = torch.zeros(2, 3, dtype=getattr(torch, dtype.array_name))
+    assert view(tensor, "q")[1:4] == ((2, 3), (3, 1), dtype.array_name)
+    on_gpu = CudaArray(0x1000, np.zeros((2, 3), dtype.numpy)[:, :2])
+    assert view(on_gpu, "q")[1:4] == ((2, 2), (3, 1), dtype.array_name)
 
 
 def test_strides_must_be_whole_elements() -> None:
@@ -88,7 +105,6 @@ def test_torch_tensors_are_seen_with_their_strides(torch: ModuleType) -> None:
     )  # fmt: skip
     assert (found.dtype, found.device, found.kind) == ("float32", HOST, "torch")
     assert not found.read_only
-    assert view(tensor.bfloat16(), "q").dtype == "bfloat16"
 
 
 def test_a_tensor_that_requires_gradients_can_be_read_but_not_written(torch: ModuleType) -> None:
@@ -126,6 +142,17 @@ def test_host_memory_of_any_library_becomes_a_numpy_array_on_it(torch: ModuleTyp
     array[0, 0] = 7
     assert tensor[0, 0] == 7
     assert host_array(view(torch.empty(0, 4), "q")).shape == (0, 4)
+
+
+@EVERY_DTYPE
+def test_host_memory_has_its_own_type_in_numpy(dtype: DType, torch: ModuleType) -> None:
+    tensor = torch.arange(12).to(getattr(torch, dtype.array_name)).reshape(3, 4).T[1:]
+    array = host_array(view(tensor, "q"))
+    assert array.dtype == dtype.numpy
+    assert array.strides == (dtype.nbytes, 4 * dtype.nbytes)
+    assert np.array_equal(array.astype(np.float32), tensor.float().numpy())
+    array[0, 0] = 7
+    assert tensor[0, 0] == 7
 
 
 def test_a_numpy_array_on_foreign_memory_keeps_its_owner_alive(torch: ModuleType) -> None:
@@ -181,6 +208,56 @@ def test_dlpack_on_the_host_is_read_in_place() -> None:
     assert host_array(found)[1, 2] == 5
 
 
+def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(
+    torch: ModuleType,
+) -> None:
+    tensor = torch.arange(6).bfloat16().reshape(2, 3).T
+    producer = Dlpack(tensor)
+    found = view(producer, "q")
+    assert found[:7] == (tensor.data_ptr(), (3, 2), (1, 3), "bfloat16", HOST, True, "dlpack")
+    owner = weakref.ref(producer)
+    array = host_array(found)
+    del tensor, producer, found
+    gc.collect()
+    assert owner() is not None
+    assert array.dtype == BF16.numpy
+    assert array.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert not array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("array", "why"),
+    [
+        (np.zeros(3, ml_dtypes.bfloat16), "DLPack only supports signed/unsigned integers, float "),
+        (np.zeros(3, "M8[s]"), "DLPack only supports signed/unsigned integers, float "),
+    ],
+)
+def test_what_numpy_cannot_read_through_dlpack_is_refused(array: Any, why: str) -> None:
+    assert refused(Dlpack(array)) == (
+        f"q must be an array that numpy can read through DLPack, got Dlpack: {why}and complex "
+        "dtypes.; convert it to float32, float16 or bfloat16"
+    )
+
+
+def test_a_type_of_neither_numpy_nor_ours_is_refused(torch: ModuleType) -> None:
+    assert refused(Dlpack(torch.zeros(3, dtype=torch.float8_e5m2))) == (
+        "q must be an array that numpy can read through DLPack, got Dlpack: "
+        "Unsupported dtype in DLTensor.; convert it to float32, float16 or bfloat16"
+    )
+
+
+def test_an_array_whose_cuda_interface_raises_is_read_through_dlpack() -> None:
+    class Jax(Dlpack):
+        @property
+        def __cuda_array_interface__(self) -> object:
+            raise RuntimeError("INVALID_ARGUMENT: not supported for bfloat16 buffers.")
+
+    array = np.zeros((2, 3), np.float32)
+    assert view(Jax(array, device=(CUDA, 1)), "q")[:5] == (
+        array.ctypes.data, (2, 3), (3, 1), "float32", ("cuda", 1),
+    )  # fmt: skip
+
+
 def test_dlpack_on_a_gpu_is_told_which_stream_will_use_it() -> None:
     # The capsule is a host array's: only its address is read, as a GPU's would be.
     array = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]
@@ -208,6 +285,62 @@ def test_a_capsule_says_the_type(dtype: str, name: str) -> None:
     assert read_capsule(capsule).device == (CPU, 0)
 
 
+@EVERY_DTYPE
+def test_a_capsule_is_read_as_it_was_made(dtype: DType) -> None:
+    contents = Contents(0x5000, (2, 3, 4), (12, 4, 1), dtype.array_name, (CUDA, 2))
+    assert read_capsule(make_capsule(contents, None)) == contents
+
+
+def of_array(array: np.ndarray[Any, Any]) -> Contents:
+    name = array.dtype.name
+    return Contents(array.ctypes.data, array.shape, dense_strides(array.shape), name, (CPU, 0))
+
+
+class Owner:
+    """What can be seen to die."""
+
+
+@EVERY_DTYPE
+def test_who_takes_a_capsule_uses_the_memory_and_gives_it_back(
+    dtype: DType, torch: ModuleType
+) -> None:
+    memory = np.arange(6).astype(dtype.numpy).reshape(2, 3)
+    owner = Owner()
+    alive = weakref.ref(owner)
+    tensor = torch.from_dlpack(make_capsule(of_array(memory), owner))
+    del owner
+    gc.collect()
+    assert alive() is not None
+    assert str(tensor.dtype) == f"torch.{dtype.array_name}"
+    assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+    tensor[1, 1] = 9
+    assert memory[1, 1] == 9
+    del tensor
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_capsule_that_nobody_takes_gives_its_memory_back() -> None:
+    owner = Owner()
+    alive = weakref.ref(owner)
+    capsule = make_capsule(of_array(np.zeros(3, np.float32)), owner)
+    del owner
+    gc.collect()
+    assert alive() is not None
+    del capsule
+    gc.collect()
+    assert alive() is None
+
+
+def test_capsules_may_outlive_everything_else_when_python_ends() -> None:
+    code = (
+        "import sys; from flash.dlpack import Contents, make_capsule; "
+        "sys.kept = make_capsule(Contents(0, (0,), (1,), 'bfloat16', (1, 0)), object())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_what_is_no_capsule_is_refused() -> None:
     with pytest.raises(
         ValueError, match="PyCapsule_GetPointer called with invalid PyCapsule object"
@@ -220,20 +353,45 @@ def test_dense_strides_of_empty_and_scalar_shapes() -> None:
     assert dense_strides((2, 0, 3)) == (3, 3, 1)
 
 
-def test_results_are_of_the_callers_library(torch: ModuleType) -> None:
+@EVERY_DTYPE
+def test_results_are_of_the_callers_library_and_of_the_type_asked_for(
+    dtype: DType, torch: ModuleType
+) -> None:
     for like in (np.zeros(3, np.float32), torch.zeros(3)):
-        made = results.empty(view(like, "q"), (2, 5))
+        made = results.empty(view(like, "q"), (2, 5), dtype)
         assert type(made) is type(like)
         assert made.shape == (2, 5)  # type: ignore[attr-defined]  # an array
-        assert str(made.dtype).endswith("float32")  # type: ignore[attr-defined]  # an array
+        assert str(made.dtype).removeprefix("torch.") == dtype.array_name  # type: ignore[attr-defined]
+
+
+@EVERY_DTYPE
+def test_cupy_makes_results_in_the_pool_of_their_stream(
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[object] = []
+    cuda = SimpleNamespace(
+        Device=lambda ordinal: nullcontext(log.append(ordinal)),
+        ExternalStream=lambda handle, ordinal: nullcontext(log.append((handle, ordinal))),
+    )
+    library = SimpleNamespace(cuda=cuda, empty=lambda shape, dtype: (shape, dtype))
+    monkeypatch.setitem(sys.modules, "cupy", library)  # type: ignore[arg-type]  # stands in for it
+    like = view(CudaArray(0x1000, np.zeros(3, dtype.numpy)), "q")
+    like = like._replace(kind="cupy", device=("cuda", 1))
+    assert results.empty(like, (2,), dtype, stream=9) == ((2,), dtype.numpy)
+    assert log == [1, (9, 1)]
 
 
 def test_a_result_for_a_dlpack_array_goes_through_its_namespace() -> None:
+    theirs = SimpleNamespace(
+        asarray=lambda x: ("theirs", x), from_dlpack=lambda x: ("theirs from DLPack", x)
+    )
     owner = Dlpack(np.zeros(3, np.float32))
-    owner.__array_namespace__ = lambda: SimpleNamespace(asarray=lambda x: ("theirs", x))  # type: ignore[attr-defined]
+    owner.__array_namespace__ = lambda: theirs  # type: ignore[attr-defined]
     like = view(owner, "q")
-    made = results.empty(like, (2,))
+    made = results.empty(like, (2,), F32)
     assert results.deliver(made, like) == ("theirs", made)
+    there = like._replace(device=("cuda", 0))
+    assert results.deliver(made, there) == ("theirs from DLPack", made)
     assert results.deliver(made, view(np.zeros(3), "q")) is made
 
 
@@ -250,22 +408,63 @@ class Memory:
     def free(self, address: int, *, ordinal: int) -> None:
         self.log.append(("free", address, ordinal))
 
+    def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
+        self.log.append(("synchronize", stream, ordinal))
 
-def test_a_device_array_frees_its_memory_once_nobody_has_it() -> None:
+
+@EVERY_DTYPE
+def test_a_device_array_frees_its_memory_once_nobody_has_it(dtype: DType) -> None:
     memory = Memory()
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 2))
-    made = results.empty(like, (2, 3), memory=memory, stream=4)
+    made = results.empty(like, (2, 3), dtype, memory=memory, stream=4)
+    assert made.dtype == dtype.numpy  # type: ignore[attr-defined]  # a DeviceArray
     again = view(made, "out")
-    assert again[:6] == (0x5000, (2, 3), (3, 1), "float32", ("cuda", -1), False)
+    assert again[:6] == (0x5000, (2, 3), (3, 1), dtype.array_name, ("cuda", -1), False)
     assert again.stream == 4
+    capsule = made.__dlpack__(stream=4)  # type: ignore[attr-defined]  # a DeviceArray
+    assert read_capsule(capsule) == (0x5000, (2, 3), (3, 1), dtype.array_name, (CUDA, 2))
     del made, again
     gc.collect()
-    assert memory.log == [("allocate", 24, 2), ("free", 0x5000, 2)]
+    assert memory.log == [("allocate", 6 * dtype.nbytes, 2)]
+    del capsule
+    gc.collect()
+    assert memory.log == [("allocate", 6 * dtype.nbytes, 2), ("free", 0x5000, 2)]
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "waits"),
+    [(4, 4, []), (4, -1, []), (0, None, []), (0, 1, []), (4, None, [4]), (4, 2, [4]), (0, 4, [0])],
+)
+def test_a_consumer_on_another_stream_gets_a_finished_device_array(
+    own: int, theirs: int | None, waits: list[int]
+) -> None:
+    memory = Memory()
+    made = results.DeviceArray((2,), F16, 3, memory, stream=own)
+    made.__dlpack__(stream=theirs, max_version=(1, 0))
+    assert memory.log[1:] == [("synchronize", stream, 3) for stream in waits]
+
+
+@pytest.mark.parametrize(
+    ("how", "got"),
+    [
+        ({"copy": True}, "copy=True, dl_device=None"),
+        ({"dl_device": (1, 0)}, "copy=None, dl_device=(1, 0)"),
+    ],
+)
+def test_a_device_array_exports_itself_and_no_copy(how: dict[str, Any], got: str) -> None:
+    made = results.DeviceArray((2,), F16, 3, Memory(), stream=0)
+    message = (
+        "DeviceArray: __dlpack__ must be asked for the array itself, on (2, 3), "
+        f"got {got}; copy what the consumer makes of it"
+    )
+    with pytest.raises(BufferError, match=f"^{re.escape(message)}$"):
+        made.__dlpack__(**how)
+    assert made.__dlpack__(copy=False, dl_device=made.__dlpack_device__())
 
 
 def test_a_device_array_without_elements_has_no_memory() -> None:
     memory = Memory()
-    interface = results.DeviceArray((0, 3), 0, memory, stream=0).__cuda_array_interface__
+    interface = results.DeviceArray((0, 3), F32, 0, memory, stream=0).__cuda_array_interface__
     assert interface["data"] == (0, False)
     assert interface["stream"] == 1  # the interface's number for the default stream
     assert memory.log == []
@@ -311,5 +510,5 @@ def test_the_current_stream_is_the_librarys_own(monkeypatch: pytest.MonkeyPatch)
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 1))
     assert results.current_stream(like) == 0
     for kind, handle in (("cupy", 77), ("torch", 88)):
-        monkeypatch.setitem(__import__("sys").modules, kind, library)
+        monkeypatch.setitem(sys.modules, kind, library)  # type: ignore[arg-type]  # stands in
         assert results.current_stream(like._replace(kind=kind)) == handle

@@ -14,6 +14,7 @@ from flash.config import (
     natural_alignment,
     offered_tiles,
 )
+from flash.dtypes import DTYPES
 from flash.tiling import MAX_HEAD_DIM
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import TARGETS, target
@@ -75,7 +76,21 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"dtype": "f16"}, "dtype must be one of 'f32', got 'f16'"),
+        ({"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
+        ({"stages": 2}, "stages must be one of 1, 'auto', got 2"),
+        (
+            {"dtype": "bf16", "stages": 5},
+            "stages must be one of 1, 2, 3, 4, 'auto', got 5",
+        ),
+        (
+            {"dtype": "bf16", "alignment": 1},
+            "alignment must be one of 16, 8, 4, 2, 'auto', got 1",
+        ),
+        (
+            {"dtype": "f16", "target": "sm_75"},
+            "dtype='f16' needs sm_80 or later, whose tensor cores and asynchronous copies the "
+            "kernel uses, got sm_75; use dtype='f32'",
+        ),
         (
             {"causal": "diagonal"},
             "causal must be one of False, True, 'bottom_right', 'top_left', got 'diagonal'",
@@ -138,7 +153,8 @@ def test_the_default_scale_is_one_over_the_root_of_head_dim() -> None:
 def test_the_natural_alignment_is_what_dense_arrays_have(
     dims: tuple[int, int], alignment: int
 ) -> None:
-    assert natural_alignment(*dims) == alignment
+    assert natural_alignment(*dims, DTYPES["f32"]) == alignment
+    assert natural_alignment(*dims, DTYPES["bf16"]) == alignment // 2 or alignment == 16
     assert AttentionConfig(*dims).kernel().alignment == alignment
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from flash.build import build
 from flash.config import AttentionConfig
-from flash.contract import CAUSAL, PARAMETERS
+from flash.contract import CAUSAL, parameters
+from flash.dtypes import BF16, DTYPES, F16, F32, DType
 from flash.resources import KernelResources, Memory
+from flash.tiling import Tiling
 from ptxgen.target import target
 from ptxgen.types import scalar_type
 
@@ -30,13 +32,46 @@ def test_the_parameters_are_those_of_the_kernel(return_lse: bool) -> None:
         size = scalar_type(parameter["type"]).nbytes
         assert parameter["size"] == size
         assert parameter["offset"] == -(-end // size) * size
-        assert parameter["meaning"] == PARAMETERS[parameter["name"]]
+        assert parameter["meaning"] == parameters(F32)[parameter["name"]]
         end = parameter["offset"] + size
 
 
 def test_every_meaning_belongs_to_a_parameter() -> None:
     params = build(AttentionConfig(8, return_lse=True).kernel()).kernel.params
-    assert list(PARAMETERS) == [p.name for p in params]
+    assert list(parameters(F32)) == [p.name for p in params]
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
+    meanings = parameters(dtype)
+    assert list(meanings) == list(parameters(F32))
+    assert meanings["K"] == (
+        f"device address of the keys, read: {dtype.name} [batch, kv_heads, seq_k, head_dim], "
+        "strides as below"
+    )
+    assert meanings["O_row_stride"] == (
+        f"elements (of {dtype.nbytes} bytes) from one sequence position to the next in O; any "
+        "sign, 0 repeats"
+    )
+    assert meanings["LSE"] == parameters(F32)["LSE"]
+    assert "f32 [batch, heads, seq_q]" in meanings["LSE"]
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+def test_a_contract_of_16_bit_types_says_so(dtype: DType) -> None:
+    made = build(AttentionConfig(8, 4, dtype.name, return_lse=True).kernel())
+    found = made.contract
+    assert found["dtype"] == dtype.name
+    assert [(p["name"], p["meaning"]) for p in found["parameters"]] == list(
+        parameters(dtype).items()
+    )
+    assert found["block"] == [made.config.tiling.threads, 1, 1]
+    assert found["dynamic_shared_bytes"] == made.config.tiling.shared_bytes
+    assert found["alignment"] == 8
+    assert found["constraints"][0] == (
+        "Q, K, V and O, and their strides in bytes, are multiples of 8 bytes; "
+        "LSE is a multiple of 4"
+    )
 
 
 def test_the_offsets_a_foreign_host_needs() -> None:
@@ -60,7 +95,7 @@ def test_the_contract_is_json_and_names_its_text() -> None:
     assert f".version {found['ptx_version']}\n" in made.text
     assert f".maxntid {found['block'][0]}, 1, 1" in made.text
     assert found["causal"] == {"mode": "top_left", "meaning": CAUSAL["top_left"]}
-    assert found["lse"] == PARAMETERS["LSE"]
+    assert found["lse"] == parameters(F32)["LSE"]
     assert (found["head_dim"], found["head_dim_v"], found["dtype"]) == (64, 32, "f32")
 
 
@@ -124,9 +159,17 @@ def test_arithmetic_is_counted_as_a_loop_would(
         tiles += -(-seen_by(causal, last_row, seq_q, seq_k) // 16)
     assert found.visited_tiles(seq_q, seq_k) == tiles
     t = found.config.tiling
+    assert isinstance(t, Tiling)
     columns = 4 * (t.dim_chunks * t.splits + t.chunks * t.lanes)
     assert found.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * block_q * 16 * columns
     assert found.flops(2, 3, seq_q, seq_k) >= found.useful_flops(2, 3, seq_q, seq_k)
+
+
+def test_padding_of_both_head_dims_is_counted() -> None:
+    t = AttentionConfig(3, 5, tile=16, block_q=16).kernel().tiling
+    assert isinstance(t, Tiling)
+    assert t.score_columns == 4 * t.dim_chunks * t.splits > 3
+    assert t.output_columns == 4 * t.chunks * t.lanes > 5
 
 
 def test_whole_tiles_without_a_mask_cost_what_is_useful() -> None:
@@ -150,6 +193,29 @@ def test_memory_is_compared_with_the_matrix_of_scores() -> None:
     assert big == Memory(4 << 20, 68 << 20)
     assert str(big) == "4.0 MiB instead of 68.0 MiB, 17.0 times less"
     assert Memory(0, 0).factor == 1.0
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+def test_memory_of_16_bit_types_has_an_lse_and_scores_of_32(dtype: DType) -> None:
+    config = AttentionConfig(64, 32, dtype.name, return_lse=True).kernel()
+    found = KernelResources(config, 128, True, config.tiling.shared_bytes)
+    elements = (4 * 10 + 2 * 20) * 96
+    flash_bytes = 2 * elements + 4 * 40
+    assert found.memory(1, 4, 10, 20, kv_heads=2) == Memory(
+        flash_bytes, flash_bytes + 4 * 4 * 10 * 20
+    )
+
+
+@pytest.mark.parametrize(
+    ("dims", "columns"), [((64, 32), 64 + 32), ((40, 1), 48 + 16), ((3, 100), 16 + 112)]
+)
+def test_arithmetic_of_16_bit_types_is_padded_as_the_tiling_says(
+    dims: tuple[int, int], columns: int
+) -> None:
+    config = AttentionConfig(*dims, "f16", tile=32, block_q=64).kernel()
+    found = KernelResources(config, 128, True, config.tiling.shared_bytes)
+    assert found.flops(2, 3, 65, 33) == 2 * 2 * 3 * (2 * 2) * (64 * 32) * columns
+    assert found.useful_flops(2, 3, 65, 33) == 2 * 2 * 3 * 65 * 33 * sum(dims)
 
 
 def test_what_a_cta_holds_and_how_many_fit() -> None:

@@ -109,6 +109,13 @@ def test_double_precision_stays_double(causal):
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
 
+def test_one_double_among_16_bit_inputs_makes_the_arithmetic_double():
+    (q, _, v), k = inputs(40, 56, 32, dtype=np.float16), inputs(40, 56, 32, dtype=np.float64)[1]
+    out = np.empty(q.shape, np.float64)
+    attention_cpu(q, k, v, out, None, softmax_scale=None, causal=False)
+    np.testing.assert_allclose(out, attention_reference(q, k, v)[0], rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.5, 1.7, 1e-6])
 def test_any_scale(scale):
     check(*inputs(40, 56), softmax_scale=scale, causal=True)
@@ -168,13 +175,69 @@ def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity(causal, seq_q, seq
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
 @pytest.mark.usefixtures("small_blocks")
 def test_keys_that_no_query_sees_cannot_matter(bad, dtype):
     q, k, v = inputs(20, 60, dtype=dtype)
     k[:, :, 20:] = bad
     v[:, :, 20:] = bad
     check(q, k, v, causal="top_left")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
+@pytest.mark.usefixtures("small_blocks")
+def test_lse_of_16_bit_types_is_as_exact_as_that_of_f32(dtype):
+    q, k, v = inputs(40, 70, 32, dtype=dtype)
+    out, lse = run(q, k, v, causal=True)
+    wide, wide_lse = run(*(x.astype(np.float32) for x in (q, k, v)), causal=True)
+    np.testing.assert_array_equal(lse, wide_lse)
+    np.testing.assert_array_equal(out, wide.astype(out.dtype))  # rounded once, at the end
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_every_f16_is_widened_as_numpy_does_it(step):
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(64, -1)[:, ::step]
+    finite = np.where(np.isfinite(every), every, np.float16(0))
+    below = np.where(every == np.inf, np.float16(0), every)[np.isfinite(every) | (every < 0)]
+    for x in (every, finite, below[None], finite[:, :1], finite[:1]):
+        out = np.empty(x.shape, np.float32)
+        cpu.widen(x, out)
+        np.testing.assert_array_equal(out.view(np.uint32), x.astype(np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.usefixtures("small_blocks")
+def test_scores_beyond_what_16_bits_hold_are_exact(dtype, sign):
+    q, k, v = inputs(20, 50, 8, dtype=dtype)
+    q[..., 0], k[..., 0] = 512, sign * 256  # scores near 2^17, beyond f16's 65504
+    check(q, k, v, softmax_scale=1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
+def test_sums_beyond_what_16_bits_hold_are_exact(dtype):
+    q, k, v = inputs(3, 5000, 8, dtype=dtype)
+    q[...] = 0
+    v[...] = 60000  # the sum of all is not in f16, and no more than 8 bits of it in bf16
+    out, lse = run(q, k, v)
+    assert (out == v[0, 0, 0, 0]).all()
+    np.testing.assert_allclose(lse, np.log(5000), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
+@pytest.mark.parametrize("causal", ["", "top_left"])
+def test_16_bit_types_are_as_near_to_float64_as_pytorchs(torch: ModuleType, dtype, causal):
+    q, k, v = inputs(300, 300, 64, heads=3, kv_heads=3, dtype=dtype)
+    out, _ = run(q, k, v, causal=causal or False)
+    exact = torch_attention(torch, q, k, v, causal=causal)
+    tensors = (torch.from_numpy(x.astype(np.float32)) for x in (q, k, v))
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    theirs = torch.nn.functional.scaled_dot_product_attention(
+        *(t.to(kind) for t in tensors), is_causal=bool(causal)
+    )
+    error = np.abs(out.astype(np.float64) - exact).max()
+    # A hundredth for what errs alike and rounds the other way.
+    assert error <= 1.01 * np.abs(theirs.double().numpy() - exact).max()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -204,7 +267,7 @@ def test_broadcast_keys_and_values():
     check(*(np.broadcast_to(x, (3, *x.shape[1:])) for x in inputs(40, 50)))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
 def test_views_of_a_fused_qkv_array(dtype):
     rng = np.random.default_rng(0)
     qkv = rounded_normal(rng, (2, 45, 3, 4, 24), dtype)  # batch, seq, which, head, d
@@ -353,11 +416,11 @@ def test_an_unknown_causal_word_is_refused_before_anything_is_written():
 # Memory and BLAS.
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, "bf16", np.float32])
 def test_memory_stays_within_the_documented_bound(dtype):
     d, d_v = 32, 48
     q, k, v = inputs(2048, 4096, d, d_v=d_v, heads=1, dtype=dtype)
-    out = np.empty((1, 1, 2048, d_v), dtype)
+    out = np.empty((1, 1, 2048, d_v), q.dtype)
     rows, keys = cpu.BLOCK_Q, cpu.BLOCK_K
     elements = rows * (keys + d + 3 * d_v + 8) + keys * (d + 2 * d_v + 1)
     tracemalloc.start()

@@ -18,11 +18,15 @@ from judge import assert_attention_is_accurate, rounded_normal
 
 import flash
 from flash import kernel as kernel_module
-from flash.arrays import view
+from flash.arrays import host_array, view
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.dlpack import dense_strides
+from flash.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
+from flash.results import DeviceArray
+from flash.staging import Staging
 from ptxgen.errors import (
     BackendError,
     ConfigError,
@@ -34,18 +38,41 @@ from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
 CONFIG = AttentionConfig(head_dim=8, tile=16, block_q=16)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+EVERY_WAY = pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [(backend, dtype) for backend in ("cpu", "interpreter") for dtype in DTYPES.values()],
+    ids=[f"{backend}-{name}" for backend in ("cpu", "interpreter") for name in DTYPES],
+)
 COPIES_AND_LAUNCHES = {"cuMemAlloc", "cuMemcpyHtoDAsync", "cuModuleLoadDataEx", "cuLaunchKernel"}
 
 
 def problem(
-    batch: int = 1, heads: int = 2, seq_q: int = 5, seq_k: int = 9, d: int = 8, kv_heads: int = 2
+    batch: int = 1,
+    heads: int = 2,
+    seq_q: int = 5,
+    seq_k: int = 9,
+    d: int = 8,
+    kv_heads: int = 2,
+    dtype: DType = F32,
 ) -> tuple[np.ndarray[Any, Any], ...]:
     rng = np.random.default_rng(0)
     return (
-        rounded_normal(rng, (batch, heads, seq_q, d)),
-        rounded_normal(rng, (batch, kv_heads, seq_k, d)),
-        rounded_normal(rng, (batch, kv_heads, seq_k, d)),
+        rounded_normal(rng, (batch, heads, seq_q, d), dtype.numpy),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d), dtype.numpy),
+        rounded_normal(rng, (batch, kv_heads, seq_k, d), dtype.numpy),
     )
+
+
+def of_torch(torch: ModuleType, array: np.ndarray[Any, Any]) -> Any:
+    """The array as a tensor, which torch itself makes of no bfloat16."""
+    tensor = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name))
+    host_array(view(tensor, "tensor"))[...] = array
+    return tensor
+
+
+def of_numpy(tensor: Any) -> np.ndarray[Any, Any]:
+    return host_array(view(tensor, "tensor"))
 
 
 @pytest.fixture(autouse=True)
@@ -79,48 +106,70 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
     return backend
 
 
-def fetch(driver: FakeDriver, array: Any) -> np.ndarray[Any, Any]:
-    return driver.fetch(array.pointer, np.empty(array.shape, np.float32))
+def fetch(driver: FakeDriver, array: DeviceArray) -> np.ndarray[Any, Any]:
+    return driver.fetch(array.pointer, np.empty(array.shape, array.dtype))
 
 
 # ------------------------------------------------------------------------------- the CPU
 
 
-@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_numpy_in_numpy_out(backend: str) -> None:
-    q, k, v = problem()
-    out, lse = AttentionKernel(CONFIG).launch(q, k, v, backend=backend, return_lse=True)
+def config_of(dtype: DType) -> AttentionConfig:
+    return CONFIG if dtype is F32 else AttentionConfig(8, dtype=dtype.name, tile=16, block_q=32)
+
+
+@EVERY_WAY
+def test_numpy_in_numpy_out(backend: str, dtype: DType) -> None:
+    q, k, v = problem(seq_q=21, seq_k=39, dtype=dtype)
+    kernel = AttentionKernel(config_of(dtype))
+    out, lse = kernel.launch(q, k, v, backend=backend, return_lse=True)
     assert type(out) is np.ndarray
+    assert (out.dtype, lse.dtype) == (dtype.numpy, np.float32)
     assert_attention_is_accurate(out, lse, q, k, v)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_torch_in_torch_out(backend: str, torch: ModuleType) -> None:
-    q, k, v = (torch.from_numpy(a) for a in problem())
+@EVERY_WAY
+def test_torch_in_torch_out(backend: str, dtype: DType, torch: ModuleType) -> None:
+    q, k, v = (of_torch(torch, a) for a in problem(dtype=dtype))
     q.requires_grad_()
-    out, lse = AttentionKernel(CONFIG).launch(q, k, v, backend=backend, return_lse=True)
+    kernel = AttentionKernel(config_of(dtype))
+    out, lse = kernel.launch(q, k, v, backend=backend, return_lse=True)
     assert type(out) is type(lse) is torch.Tensor
+    assert (out.dtype, lse.dtype) == (getattr(torch, dtype.array_name), torch.float32)
     assert not out.requires_grad
-    assert_attention_is_accurate(out.numpy(), lse.numpy(), *problem())
+    assert_attention_is_accurate(of_numpy(out), lse.numpy(), *problem(dtype=dtype))
 
 
-@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@EVERY_WAY
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_a_given_output_is_filled_and_returned(backend: str, layout: str) -> None:
+def test_a_given_output_is_filled_and_returned(backend: str, dtype: DType, layout: str) -> None:
     swap = (0, 2, 1, 3) if layout == "bshd" else (0, 1, 2, 3)
-    q, k, v = problem()
-    out = np.full(q.transpose(swap).shape, np.nan, np.float32)
+    q, k, v = problem(dtype=dtype)
+    out = np.full(q.transpose(swap).shape, np.nan, dtype.numpy)
     given = [a.transpose(swap) for a in (q, k, v)]
-    found = AttentionKernel(CONFIG).launch(*given, out=out, backend=backend, layout=layout)
-    assert found is out
+    kernel = AttentionKernel(config_of(dtype))
+    assert kernel.launch(*given, out=out, backend=backend, layout=layout) is out
     assert_attention_is_accurate(out.transpose(swap), None, q, k, v)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
-def test_three_dimensions_group_their_heads_too(backend: str) -> None:
-    q, k, v = problem(batch=2, heads=6, kv_heads=3)
+@EVERY_WAY
+def test_a_given_tensor_is_filled_through_its_strides(
+    backend: str, dtype: DType, torch: ModuleType
+) -> None:
+    q, k, v = problem(dtype=dtype)
+    fused = of_torch(torch, np.concatenate([q, np.full_like(q, 7)], axis=3))
+    out = fused[..., 8:]  # beside the queries, in the rows that they are in
+    kernel = AttentionKernel(config_of(dtype))
+    tensors = (fused[..., :8], of_torch(torch, k), of_torch(torch, v))
+    assert kernel.launch(*tensors, out=out, backend=backend) is out
+    assert_attention_is_accurate(of_numpy(out), None, q, k, v)
+    assert torch.equal(fused[..., :8], of_torch(torch, q))
+
+
+@EVERY_WAY
+def test_three_dimensions_group_their_heads_too(backend: str, dtype: DType) -> None:
+    q, k, v = problem(batch=2, heads=6, kv_heads=3, dtype=dtype)
     flat = [a.reshape(-1, *a.shape[2:]) for a in (q, k, v)]
-    out, lse = AttentionKernel(CONFIG).launch(*flat, backend=backend, return_lse=True)
+    out, lse = AttentionKernel(config_of(dtype)).launch(*flat, backend=backend, return_lse=True)
     assert_attention_is_accurate(out.reshape(q.shape), lse.reshape(q.shape[:3]), q, k, v)
 
 
@@ -148,7 +197,64 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
         q, k, v, causal="top_left", softmax_scale=0.3, return_lse=True, backend="cpu"
     )
     assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
-    assert kernel_module._kernel(8, 3, True) is kernel_module._kernel(8, 3, True)
+    kept = [kernel_module._kernel(8, 3, "f32", True) for _ in range(2)]
+    assert kept[0] is kept[1]
+
+
+@EVERY_DTYPE
+def test_attention_takes_the_type_of_the_queries(dtype: DType, torch: ModuleType) -> None:
+    arrays = problem(seq_q=9, dtype=dtype)
+    out, lse = flash.attention(*arrays, return_lse=True, causal=True, backend="cpu")
+    assert (out.dtype, lse.dtype) == (dtype.numpy, np.float32)
+    assert_attention_is_accurate(out, lse, *arrays, causal=True)
+    tensors = [of_torch(torch, a) for a in arrays]
+    for _ in range(2):  # the second time the type is known
+        found = flash.attention(*tensors, causal=True, backend="cpu")
+        assert found.dtype == tensors[0].dtype
+        assert np.array_equal(of_numpy(found), out)
+
+
+def test_attention_takes_the_type_of_what_has_only_dlpack(torch: ModuleType) -> None:
+    class OnlyDlpack:
+        def __init__(self, tensor: Any) -> None:
+            self.shape = tensor.shape
+            self.dtype = [tensor.dtype]  # says nothing to us, and is no key
+            self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+    arrays = problem(dtype=BF16)
+    out = flash.attention(*(OnlyDlpack(of_torch(torch, a)) for a in arrays), backend="cpu")
+    assert type(out) is np.ndarray
+    assert out.dtype == BF16.numpy
+    assert_attention_is_accurate(out, None, *arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", ">f4", "complex64"])
+def test_attention_refuses_other_types(dtype: str) -> None:
+    with pytest.raises(LaunchError) as caught:
+        flash.attention(*(a.astype(dtype) for a in problem()), backend="cpu")
+    assert str(caught.value) == (
+        f"launch: q must be one of float32, float16, bfloat16, got {dtype}; convert q, k and v, "
+        "such as with q.astype('float32')"
+    )
+
+
+def test_attention_refuses_other_types_of_torch(torch: ModuleType) -> None:
+    with pytest.raises(LaunchError) as caught:
+        flash.attention(*(torch.zeros(1, 2, 3, 8, dtype=torch.float64),) * 3)
+    assert str(caught.value) == (
+        "launch: q must be one of float32, float16, bfloat16, got float64; convert q, k and v, "
+        "such as with q.float()"
+    )
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+def test_keys_of_another_type_than_the_queries_are_refused(dtype: DType) -> None:
+    q, k, v = problem(dtype=dtype)
+    with pytest.raises(LaunchError) as caught:
+        flash.attention(q, k.astype(np.float32), v, backend="cpu")
+    assert str(caught.value).startswith(
+        f"launch: k must be {dtype.array_name}, as the config says, got float32; convert with k."
+    )
 
 
 def test_attention_refuses_what_has_no_dimensions() -> None:
@@ -191,7 +297,9 @@ def test_auto_is_the_cpu_without_a_gpu_and_says_why(without_gpu: CudaBackend) ->
     assert_attention_is_accurate(kernel.launch(q, k, v), None, q, k, v)
     said = kernel.explain(q, k, v).splitlines()
     assert said[0] == "backend:  cpu (the driver lists no device)"
-    assert said[1].startswith("problem:  batch 1, heads 2, kv_heads 2, seq_q 5, seq_k 9, head_dim")
+    assert said[1] == (
+        "problem:  batch 1, heads 2, kv_heads 2, seq_q 5, seq_k 9, head_dim 8, head_dim_v 8, f32"
+    )
     assert "kernel:   none: numpy computes it" in said
 
 
@@ -260,12 +368,15 @@ def test_cuda_without_a_gpu_says_so() -> None:
 # ------------------------------------------------------------------------------- the GPU
 
 
+@EVERY_DTYPE
 def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
-    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+    dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
     driver.on_launch = lambda launch: interpret(driver, launch)
-    q, k, v = problem(batch=2, heads=4)
-    out, lse = make(CONFIG).launch(*(on_device(driver, a) for a in (q, k, v)), return_lse=True)
+    q, k, v = problem(batch=2, heads=4, dtype=dtype)
+    arrays = [on_device(driver, a) for a in (q, k, v)]
+    out, lse = make(config_of(dtype)).launch(*arrays, return_lse=True)
+    assert (out.dtype, lse.dtype) == (dtype.numpy, np.float32)
     assert_attention_is_accurate(fetch(driver, out), fetch(driver, lse), q, k, v)
     assert not {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"} & set(driver.names())
     pointers = (out.pointer, lse.pointer)
@@ -274,18 +385,115 @@ def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
     assert not set(pointers) & set(driver.memory)
 
 
+@EVERY_DTYPE
 def test_host_arrays_are_copied_there_and_back(
-    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+    dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
     driver.on_launch = lambda launch: interpret(driver, launch)
-    q, k, v = problem(batch=2, heads=4, seq_q=21)
+    q, k, v = problem(batch=2, heads=4, seq_q=21, dtype=dtype)
     fused = np.concatenate([q, q], axis=3)[..., :8]  # a view with gaps between its rows
-    out = np.full((2, 4, 21, 9), 7, np.float32)
-    found, lse = make(CONFIG).launch(fused, k, v, out=out[..., :8], return_lse=True)
+    out = np.full((2, 4, 21, 9), 7, dtype.numpy)
+    found, lse = make(config_of(dtype)).launch(fused, k, v, out=out[..., :8], return_lse=True)
     assert_attention_is_accurate(found, lse, q, k, v)
     assert (out[..., 8] == 7).all()
     assert not driver.memory  # everything was given back
     assert driver.names().count("cuStreamSynchronize") == 1
+
+
+@EVERY_DTYPE
+def test_host_arrays_are_staged_with_the_bytes_of_their_type(
+    dtype: DType, driver: FakeDriver, torch: ModuleType
+) -> None:
+    q = problem(dtype=dtype)[0]
+    with Staging(CudaBackend(driver), 0, 1) as staging:
+        for array in (q[:, ::-1], of_torch(torch, q).flip(1)):
+            there = staging.copy_of(view(array, "q"))
+            assert there.device == ("cuda", 1)
+            assert len(driver.memory[there.pointer].data) == q.size * dtype.nbytes
+            back = staging.fetch(there)
+            staging.wait()
+            assert back.dtype == dtype.numpy
+            assert np.array_equal(back, q[:, ::-1])
+        room = staging.room_for(view(q, "q"))
+        assert len(driver.memory[room.pointer].data) == q.size * dtype.nbytes
+    assert not driver.memory
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+def test_tensors_of_a_gpu_are_used_in_place(
+    dtype: DType,
+    driver: FakeDriver,
+    make: Callable[[AttentionConfig], AttentionKernel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Tensor:  # as torch's on a GPU, of which no interface is asked
+        layout, requires_grad = "torch.strided", False
+        device = SimpleNamespace(type="cuda", index=1)
+        dtype: str
+
+        def __init__(self, array: np.ndarray[Any, Any]) -> None:
+            self.shape, self.dtype = array.shape, f"torch.{array.dtype.name}"
+            self.pointer = driver.place(np.ascontiguousarray(array), 1)
+
+        def data_ptr(self) -> int:
+            return self.pointer
+
+        def stride(self) -> tuple[int, ...]:
+            return dense_strides(self.shape)
+
+        def is_neg(self) -> bool:
+            return False
+
+    Tensor.__module__ = "torch"
+    stream = driver.make_stream(1)
+    library = SimpleNamespace(
+        float32="torch.float32",
+        float16="torch.float16",
+        bfloat16="torch.bfloat16",
+        empty=lambda shape, dtype, **_: Tensor(
+            np.full(shape, np.nan, OF_ARRAYS[dtype.removeprefix("torch.")].numpy)
+        ),
+        cuda=SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=stream)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", library)  # type: ignore[arg-type]  # stands in for it
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    arrays = problem(dtype=dtype)
+    out, lse = make(config_of(dtype)).launch(*(Tensor(a) for a in arrays), return_lse=True)
+    assert (out.dtype, lse.dtype) == (f"torch.{dtype.array_name}", "torch.float32")
+    assert (driver.launches[-1].stream, driver.launches[-1].ordinal) == (stream, 1)
+    found = [
+        driver.fetch(a.pointer, np.empty(a.shape, kind))
+        for a, kind in ((out, dtype.numpy), (lse, np.float32))
+    ]
+    assert_attention_is_accurate(*found, *arrays)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+def test_results_of_arrays_of_a_gpu_with_dlpack_are_their_librarys(
+    dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    class Theirs:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.array.__dlpack_device__()  # type: ignore[no-any-return]
+
+        def __dlpack__(self, **how: Any) -> object:
+            return self.array.__dlpack__(**how)
+
+        def __array_namespace__(self) -> SimpleNamespace:
+            return SimpleNamespace(from_dlpack=Theirs)
+
+    kernel = make(config_of(dtype))
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    arrays = problem(dtype=dtype)
+    given = [DeviceArray(a.shape, dtype, 1, CudaBackend(driver), 0) for a in arrays]
+    for there, a in zip(given, arrays, strict=True):
+        driver.memory[there.pointer].data[:] = np.frombuffer(a.tobytes(), np.uint8)
+    out, lse = kernel.launch(*(Theirs(a) for a in given), return_lse=True)
+    assert [type(a) for a in (out, lse)] == [Theirs, Theirs]
+    assert_attention_is_accurate(fetch(driver, out.array), fetch(driver, lse.array), *arrays)
 
 
 def test_memory_is_given_back_when_a_copy_fails(
@@ -389,16 +597,19 @@ def test_results_of_a_dlpack_array_are_its_librarys() -> None:
     assert_attention_is_accurate(found[0].array, found[1].array, q, k, v)
 
 
+@EVERY_DTYPE
 def test_another_pointer_alignment_takes_another_kernel(
-    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+    dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
     driver.on_launch = lambda launch: interpret(driver, launch)
-    kernel = make(CONFIG)
-    q, k, v = problem()
-    shifted = CudaArray(driver.place(np.concatenate([[0], q.ravel()]).astype(np.float32)) + 4, q)
-    for array, name in ((on_device(driver, q), ""), (shifted, "_align4")):
+    config = config_of(dtype)
+    kernel = make(config)
+    q, k, v = problem(dtype=dtype)
+    room = driver.place(np.concatenate([q.ravel()[:1], q.ravel()]))
+    shifted = CudaArray(room + dtype.nbytes, q)
+    for array, name in ((on_device(driver, q), ""), (shifted, f"_align{dtype.nbytes}")):
         out = kernel.launch(array, on_device(driver, k), on_device(driver, v))
-        assert driver.launches[-1].entry == f"{CONFIG.kernel().name}{name}"
+        assert driver.launches[-1].entry == f"{config.kernel().name}{name}"
         assert_attention_is_accurate(fetch(driver, out), None, q, k, v)
 
 
@@ -549,8 +760,9 @@ def test_kept_plans_and_geometries_are_bounded(
         assert len(kernel._gpu._ready) <= 3
 
 
+@EVERY_DTYPE
 def test_results_for_torch_come_from_the_pool_of_the_stream_that_writes_them(
-    monkeypatch: pytest.MonkeyPatch,
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[object] = []
 
@@ -566,6 +778,8 @@ def test_results_for_torch_come_from_the_pool_of_the_stream_that_writes_them(
 
     library = SimpleNamespace(
         float32="f32",
+        float16="f16",
+        bfloat16="bf16",
         cuda=SimpleNamespace(ExternalStream=lambda handle, ordinal: (handle, ordinal), stream=Pool),
         empty=lambda shape, dtype, device: log.append((shape, dtype, device)),
     )
@@ -573,8 +787,8 @@ def test_results_for_torch_come_from_the_pool_of_the_stream_that_writes_them(
     like = view(np.zeros(3, np.float32), "q")._replace(
         kind="torch", device=("cuda", 1), owner=SimpleNamespace(device="cuda:1")
     )
-    kernel_module.results.empty(like, (2,), stream=9)
-    assert log == [(9, 1), ((2,), "f32", "cuda:1"), "left"]
+    kernel_module.results.empty(like, (2,), dtype, stream=9)
+    assert log == [(9, 1), ((2,), dtype.name, "cuda:1"), "left"]
 
 
 # ------------------------------------------------------------------------------- the package

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from flash import launch, overlap
 from flash.arrays import ArrayView, view
 from flash.config import AttentionConfig
+from flash.dtypes import BF16, F16, F32, DType
 from ptxgen.errors import LaunchError
 
 CONFIG = AttentionConfig(head_dim=8, head_dim_v=4)
+HALVES = pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
 Q, K, V, OUT = (2, 6, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4), (2, 6, 5, 4)
 
 
@@ -19,19 +22,29 @@ def array(*shape: int) -> np.ndarray[Any, Any]:
     return np.zeros(shape, np.float32)
 
 
-def check(q: Any, k: Any, v: Any, out: Any = None, layout: str = "bhsd") -> launch.Geometry:
+def arrays_of(dtype: DType, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+    return [np.zeros(shape, dtype.numpy) for shape in shapes]
+
+
+def check(
+    q: Any, k: Any, v: Any, out: Any = None, layout: str = "bhsd", dtype: str = "f32"
+) -> launch.Geometry:
     return launch.check(
-        CONFIG,
+        replace(CONFIG, dtype=dtype),
         view(q, "q"), view(k, "k"), view(v, "v"),
         None if out is None else view(out, "out"),
         layout=layout,
     )  # fmt: skip
 
 
-def refused(*arrays: Any, layout: str = "bhsd") -> str:
+def refused(*arrays: Any, layout: str = "bhsd", dtype: str = "f32") -> str:
     with pytest.raises(LaunchError) as caught:
-        check(*arrays, layout=layout)
+        check(*arrays, layout=layout, dtype=dtype)
     return str(caught.value)
+
+
+def views(*arrays: Any) -> tuple[ArrayView, ...]:
+    return tuple(view(a, name) for a, name in zip(arrays, ("q", "k", "v", "out"), strict=False))
 
 
 def placed(pointer: int, shape: tuple[int, ...]) -> ArrayView:
@@ -85,6 +98,24 @@ def test_strides_decide_the_alignment(step: int) -> None:
     assert check(q, array(*K), array(*V)).stride_alignment == 4 * step
 
 
+@HALVES
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
+def test_strides_of_16_bit_elements_decide_the_alignment(dtype: DType, step: int) -> None:
+    q, k, v = arrays_of(dtype, (2, 6, 5, 8 + step), K, (2, 3, 7, 8))
+    found = launch.check(AttentionConfig(8, dtype=dtype.name), *views(q[..., :8], k, v), None)
+    assert found.stride_alignment == 2 * step
+    assert found.strides[0] == (30 * (8 + step), 5 * (8 + step), 8 + step)  # elements
+    assert (found.nbytes, found.natural_alignment) == (2, 16)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
+def test_the_reach_of_an_array_is_in_bytes_of_its_type(dtype: DType) -> None:
+    found = check(*arrays_of(dtype, Q, K, V), dtype=dtype.name)
+    assert [end for _, end in found.reach] == [
+        dtype.nbytes * int(np.prod(shape)) for shape in (Q, K, V, OUT)
+    ]
+
+
 def test_strides_of_an_array_without_elements_do_not_matter() -> None:
     k, v = (placed(0, (2, 3, 0, d))._replace(strides=(27, 9, 9, 1)) for d in (8, 4))
     found = launch.check(CONFIG, view(array(*Q), "q"), k, v, None)
@@ -100,11 +131,49 @@ def test_an_unknown_layout_is_refused() -> None:
 
 def test_another_type_is_refused_with_the_cure(torch: ModuleType) -> None:
     assert refused(array(*Q), array(*K).astype(np.float16), array(*V)) == (
-        "launch: k must be float32, got float16; convert with k.astype('float32')"
+        "launch: k must be float32, as the config says, got float16; "
+        "convert with k.astype('float32')"
     )
     assert refused(*(torch.zeros(s) for s in (Q, K)), torch.zeros(V).bfloat16()) == (
-        "launch: v must be float32, got bfloat16; convert with v.float()"
+        "launch: v must be float32, as the config says, got bfloat16; convert with v.float()"
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numpy_cure", "torch_cure"),
+    [
+        (F16, "astype('float16')", "half()"),
+        (BF16, "astype(ml_dtypes.bfloat16)", "bfloat16()"),
+    ],
+    ids=["f16", "bf16"],
+)
+def test_the_cure_is_of_the_configs_type(
+    dtype: DType, numpy_cure: str, torch_cure: str, torch: ModuleType
+) -> None:
+    q, k, v = arrays_of(dtype, Q, K, V)
+    wanted = f"q must be {dtype.array_name}, as the config says, got float32; convert with"
+    assert refused(array(*Q), k, v, dtype=dtype.name) == f"launch: {wanted} q.{numpy_cure}"
+    of_torch = [torch.zeros(s, dtype=getattr(torch, dtype.array_name)) for s in (K, V)]
+    message = refused(torch.zeros(Q), *of_torch, dtype=dtype.name)
+    assert message == f"launch: {wanted} q.{torch_cure}"
+    assert refused(q, k, v, array(*OUT), dtype=dtype.name) == (
+        f"launch: out must be {dtype.array_name}, as the config says, got float32; "
+        f"convert with out.{numpy_cure}"
+    )
+
+
+def test_arrays_that_agree_may_be_right_and_the_config_wrong() -> None:
+    arrays = arrays_of(F32, Q, K, V)
+    assert refused(*arrays, dtype="f16") == (
+        "launch: 3 problems\n"
+        + "\n".join(
+            f"  {name} must be float16, as the config says, got float32; convert with "
+            f"{name}.astype('float16'), or use AttentionConfig(dtype='f32', ...)"
+            for name in "qkv"
+        )
+    )
+    doubles = [a.astype(np.float64) for a in arrays]
+    assert "AttentionConfig(" not in refused(*doubles, dtype="f16")  # which has no such type
 
 
 def test_a_sparse_last_dimension_is_refused(torch: ModuleType) -> None:
@@ -172,7 +241,7 @@ def test_all_problems_are_told_at_once() -> None:
     )
     assert message == (
         "launch: 3 problems\n"
-        "  q must be float32, got float64; convert with q.astype('float32')\n"
+        "  q must be float32, as the config says, got float64; convert with q.astype('float32')\n"
         "  v must be dense in its last dimension (stride 1), got strides [168, 56, 8, 2] for shape "
         "[2, 3, 7, 4]; copy it with v.copy()\n"
         "  q must have head_dim=8 in its last dimension, as the config says, got shape "
@@ -235,6 +304,34 @@ def test_a_pointer_between_elements_is_refused() -> None:
     assert addresses_refused(placed(0x1000, Q), placed(0x1000, K), placed(0x1002, V)) == (
         "launch: v must begin at a multiple of 4 bytes, got address 0x1002; copy it with v.copy()"
     )
+
+
+@HALVES
+def test_a_pointer_between_16_bit_elements_is_refused(dtype: DType) -> None:
+    config = AttentionConfig(head_dim=8, head_dim_v=4, dtype=dtype.name)
+    q, k, v = views(*arrays_of(dtype, Q, K, V))
+    geometry = launch.check(config, q, k, v, None)
+    launch.check_addresses(geometry, (q._replace(pointer=0x1002), k, v))
+    with pytest.raises(LaunchError) as caught:
+        launch.check_addresses(geometry, (q._replace(pointer=0x1001), k, v))
+    assert str(caught.value) == (
+        "launch: q must begin at a multiple of 2 bytes, got address 0x1001; copy it with q.copy()"
+    )
+
+
+@HALVES
+def test_16_bit_outputs_beside_and_on_top_of_an_input_are_told_apart(dtype: DType) -> None:
+    config = AttentionConfig(head_dim=4, dtype=dtype.name)
+    (buffer,) = arrays_of(dtype, (2, 6, 10, 4))
+    q, k, v = views(buffer[:, :, :5], *arrays_of(dtype, (2, 6, 5, 4), (2, 6, 5, 4)))
+    for first, shares in ((4, True), (5, False)):
+        out = view(buffer[:, :, first : first + 5], "out")
+        geometry = launch.check(config, q, k, v, out)
+        if shares:
+            with pytest.raises(LaunchError, match="out must not share memory with q"):
+                launch.check_addresses(geometry, (q, k, v, out))
+        else:
+            launch.check_addresses(geometry, (q, k, v, out))
 
 
 def test_an_output_on_top_of_an_input_is_refused() -> None:
@@ -316,7 +413,7 @@ def test_the_reach_of_an_array_includes_what_lies_before_its_pointer() -> None:
 
 def geometry_of(seq_q: int, seq_k: int, batch: int = 1, heads: int = 1) -> launch.Geometry:
     return launch.Geometry(
-        batch, heads, heads, seq_q, seq_k, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), ()
+        batch, heads, heads, seq_q, seq_k, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (), 4, 16
     )
 
 
@@ -357,6 +454,21 @@ def test_sequences_that_a_kernel_cannot_number_and_too_little_shared_memory_are_
 def test_the_worst_pointer_decides_the_alignment(pointer: int, wanted: int) -> None:
     geometry = check(array(*Q), array(*K), array(*V))
     assert launch.alignment(CONFIG, geometry, 0x1000, 0x2000, 0x3000, pointer) == wanted
+
+
+@HALVES
+@pytest.mark.parametrize(
+    ("head_dim", "pointer", "wanted"),
+    [(8, 0x1000, 16), (8, 0x1008, 8), (8, 0x1004, 4), (8, 0x1002, 2), (4, 0x1000, 8),
+     (6, 0x1000, 4), (7, 0x1000, 2)],
+)  # fmt: skip
+def test_16_bit_elements_are_read_two_bytes_at_once_where_nothing_more_goes(
+    dtype: DType, head_dim: int, pointer: int, wanted: int
+) -> None:
+    config = AttentionConfig(head_dim, dtype=dtype.name)
+    arrays = arrays_of(dtype, *[(1, 1, 3, head_dim)] * 3)
+    geometry = launch.check(config, *views(*arrays), None)
+    assert launch.alignment(config, geometry, pointer) == wanted
 
 
 def test_alignment_is_no_more_than_head_dim_lets_a_kernel_use() -> None:

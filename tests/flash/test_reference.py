@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import ml_dtypes
 import numpy as np
 import pytest
 from flash_oracles import onnx_attention, torch_attention
-from judge import assert_close, rounded_normal
+from judge import assert_attention_is_accurate, assert_close, rounded_normal
 
 from flash.reference import attention_reference, causal_offset
 from ptxgen.errors import ConfigError
@@ -144,6 +145,17 @@ def test_lower_precision_computes_in_that_precision():
     assert 0 < np.abs(lse - exact_lse).max() < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
+@pytest.mark.parametrize("wide", [np.float64, np.float32])
+def test_narrow_inputs_are_widened_before_anything_is_computed(dtype, wide):
+    narrow = inputs((2, 4, 2, 9, 12, 16, 8), dtype)
+    found = attention_reference(*narrow, causal=True, dtype=wide)
+    wanted = attention_reference(*(x.astype(wide) for x in narrow), causal=True, dtype=wide)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == wide
+        np.testing.assert_array_equal(one, other)
+
+
 def test_an_unknown_causal_word_is_refused():
     with pytest.raises(ConfigError) as error:
         attention_reference(*inputs(SHAPES[0]), causal="left")
@@ -183,3 +195,17 @@ def test_the_judge_fails_what_is_wrong_and_passes_what_is_right(wrong):
         got[at] = wrong
         with pytest.raises(AssertionError):
             assert_close("x", got, exact, peer)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bf16"])
+def test_the_judge_allows_narrow_results_their_rounding_and_no_more(dtype):
+    q, k, v = inputs((1, 2, 1, 9, 12, 16, 8), dtype)
+    exact, lse = attention_reference(q, k, v)
+    out, lse = exact.astype(q.dtype), lse.astype(np.float32)
+    assert_attention_is_accurate(out, lse, q, k, v)
+    off = out.copy()
+    off[0, 1, 4, 2] += 8 * float(ml_dtypes.finfo(q.dtype).eps) * np.abs(exact).max()
+    with pytest.raises(AssertionError, match=r"^out: .* at \(0, 1, 4, 2\), wanted "):
+        assert_attention_is_accurate(off, lse, q, k, v)
+    with pytest.raises(AssertionError, match=r"^lse: "):  # which has to be as exact as f32 is
+        assert_attention_is_accurate(out, lse.astype(q.dtype).astype(np.float32), q, k, v)

@@ -307,7 +307,7 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
         (["--tile", "1", "--list-tiles"], {"tile": 1}, "one of 16, 32, 64, 128, 'auto', got 1"),
         (["--block-q", "48"], {"block_q": 48}, "block_q must be one of 16, 32, 64, 128, 'auto'"),
         (["--alignment", "2"], {"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto'"),
-        (["--dtype", "bf16"], {"dtype": "bf16"}, "dtype must be one of 'f32', got 'bf16'"),
+        (["--dtype", "f8"], {"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
         (["--target", "sm_9"], {"target": "sm_9"}, "unknown target 'sm_9'; did you mean 'sm_90'?"),
         (
             ["--head-dim", "256", "--tile", "128", "--block-q", "128"],  # 400 KB of shared memory

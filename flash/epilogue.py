@@ -1,0 +1,109 @@
+"""How a warp's rows of O leave: rounded, through its own rows of the Q tile, and from there in
+16-byte pieces to global memory, neighbouring lanes to neighbouring addresses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flash.mma_products import MmaProducts, WarpPlace, fragment_rows
+from flash.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.swizzle import CHUNK, CHUNK_BYTES, Panel, SwizzledTile
+from flash.tiles import Matrix
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import s64, u16, u32, u64
+
+_EVERY_LANE: Final = -1
+_WORD: Final = u32.nbytes
+_PER_WORD: Final = CHUNK * _WORD // CHUNK_BYTES  # elements
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Stores the rows of one warp; `staging` is the Q tile, whose rows of this warp are free."""
+
+    k: KernelBuilder
+    t: MmaTiling
+    me: WarpPlace
+    staging: SwizzledTile
+    products: MmaProducts
+    out: Matrix
+    first_row: Value  # of the CTA, in the matrix
+
+    def store(self, O: Fragment) -> None:
+        """Write O, as many columns at a time as the staging tile has."""
+        k = self.k
+        for first in range(0, self.t.output_columns, self.staging.columns):
+            if first:  # else a barrier lies behind the last read of Q
+                k.bar_warp_sync(_EVERY_LANE)
+            columns = min(self.staging.columns, self.t.output_columns - first)
+            self._stage(O, first, columns)
+            k.bar_warp_sync(_EVERY_LANE)
+            for panel in self.staging.panels:
+                if panel.first * CHUNK < columns:
+                    self._send(panel, first)
+
+    def _stage(self, O: Fragment, first: int, columns: int) -> None:
+        """Round columns first … first + columns - 1 and put them into the staging tile."""
+        k, t = self.k, self.t
+        row = self.me.first_row(t)
+        within = self.me.in_quad * _WORD
+        starts: dict[int, TilePointer] = {}
+        for chunk in range(columns // CHUNK):
+            panel = self.staging.panel_of(chunk)
+            if panel.chunks not in starts:
+                at = self.staging.pointer(panel.chunks, row, row * 0)
+                starts[panel.chunks] = at.moved(at.value + within)
+            start = starts[panel.chunks]
+            value = start.value ^ ((chunk - panel.first) * CHUNK_BYTES)
+            column = (first // MMA_KEYS + chunk) * 2
+            for i, down in enumerate(fragment_rows(t)):
+                at = start.moved(value).plus_bytes(panel.offset + down * panel.row_bytes)
+                word = self.products.packed(O[i, column], O[i, column + 1])
+                k.store(Pointer(at.value, "shared", u32, at.offset), word.as_(u32))
+
+    def _send(self, panel: Panel, first: int) -> None:
+        """Write the rows of a panel, whose tile holds the columns from `first` on."""
+        k, lane = self.k, self.me.lane
+        rows_at_once = WARP_SIZE // panel.chunks
+        chunk, down = lane % panel.chunks, lane // panel.chunks
+        first_row = self.me.warp_row(self.t)
+        column = first + panel.first * CHUNK
+        left = self.t.head_dim_v - column  # columns from the panel's first on
+        to_column = self.out.first + k.cvt(chunk * CHUNK_BYTES + column * 2, dtype=u64)
+        for step in range(0, MMA_ROWS * self.t.row_tiles, rows_at_once):
+            row = first_row + down + step
+            at = self.staging.pointer(panel.chunks, row, chunk).plus_bytes(panel.offset)
+            words = k.load(Pointer(at.value, "shared", u32, at.offset), 4)
+            in_matrix = self.first_row + k.signed(row)
+            to = to_column + (k.cvt(in_matrix, dtype=s64) * self.out.row_bytes).as_(u64)
+            present = in_matrix < self.out.rows
+            if left < panel.chunks * CHUNK:
+                present = present & (k.signed(chunk) * CHUNK < left)
+            with k.when(present):
+                self._send_chunk(to, words, k.signed(chunk) * CHUNK, left, panel)
+
+    def _send_chunk(
+        self, to: Value, words: tuple[Value, ...], column: Value, left: int, panel: Panel
+    ) -> None:
+        """Write the columns of a chunk that are in the matrix, in pieces as wide as it allows."""
+        k, width = self.k, self.out.width
+        ragged = left % CHUNK and left < panel.chunks * CHUNK
+        for piece in range(0, CHUNK, width):
+            if piece and ragged:
+                with k.when(column < left - piece):
+                    self._send_piece(to, words, piece)
+            else:
+                self._send_piece(to, words, piece)
+
+    def _send_piece(self, to: Value, words: tuple[Value, ...], piece: int) -> None:
+        k, width = self.k, self.out.width
+        first, half = divmod(piece, _PER_WORD)
+        if width >= _PER_WORD:
+            at = Pointer(to, "global", u32, first * _WORD)
+            k.store(at, list(words[first : first + width // _PER_WORD]))
+            return
+        word = words[first] >> 16 if half else words[first]
+        k.store(Pointer(to, "global", u16, piece * 2), k.cvt(word, dtype=u16))

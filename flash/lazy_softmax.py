@@ -1,0 +1,96 @@
+"""Online softmax that rescales rarely, on scores without their scale (FlashAttention-4, "Rescaling
+only when necessary"; for the algorithm see `flash/softmax.py`).
+
+Each row has a shift, which is subtracted from all of its scaled scores. It follows the row's
+maximum only when that has outgrown it by more than `slack`, so that exp2 of a score is at most
+2 ** slack. The result is that of exact softmax: a shift cancels between the outputs and their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flash.mask import NEG_INF
+from flash.softmax import LN2
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.types import f32
+
+
+class LazySoftmax:
+    """The running shift and sum of `rows` rows, and the step that takes in new scores.
+
+    `distances` are the lane distances over which the lanes that share a row, each with its own
+    keys, are joined. `scale` turns scores into units of log2 and is positive: the multiplication is
+    fused with the subtraction of the shift. `slack` is in units of log2.
+    """
+
+    def __init__(
+        self, k: KernelBuilder, rows: int, distances: list[int], scale: Value, slack: float
+    ) -> None:
+        self.k = k
+        self.distances = distances
+        self.scale = scale
+        self.slack = slack
+        self.shift = [k.var(f32, NEG_INF) for _ in range(rows)]  # -inf until the row sees a key
+        # Of this lane's keys only, until `finish`.
+        self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]
+
+    def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
+        """Replace the scores by P = exp2(scale * S - shift).
+
+        `rescale` emits the multiplication, row by row, of what was summed so far by these factors;
+        a warp runs it only when a shift of one of its rows has moved.
+        """
+        k = self.k
+        largest = [self._largest(scores) * self.scale for scores in S]
+        outgrown = [
+            top > shift + self.slack for top, shift in zip(largest, self.shift, strict=True)
+        ]
+        some = outgrown[0]
+        for more in outgrown[1:]:
+            some = some | more
+        with k.when(k.vote(some, -1, mode="any")):
+            factors = [self._follow(i, top, outgrown[i]) for i, top in enumerate(largest)]
+            rescale(factors)
+        for i, scores in enumerate(S):
+            minus_shift = -self._finite(self.shift[i])
+            total: Value = self.row_sum[i]
+            for score in scores:
+                k.fma(score, self.scale, minus_shift, into=score)
+                k.ex2(score, ftz=True, into=score)
+                total = total + score
+            self.row_sum[i].set(total)
+
+    def _largest(self, scores: list[Var]) -> Value:
+        """The largest score of a row, over all lanes that share it."""
+        k = self.k
+        largest: Value = scores[0]
+        for score in scores[1:]:
+            largest = k.max(largest, score)
+        for distance in self.distances:
+            largest = k.max(largest, k.butterfly(largest, distance))
+        return largest
+
+    def _follow(self, i: int, top: Value, outgrown: Value) -> Value:
+        """Move a row's shift to its maximum if that has outgrown it: the factor for old sums."""
+        k, shift = self.k, self.shift[i]
+        moved = k.selp(top, shift, outgrown)
+        factor = k.ex2(shift - self._finite(moved), ftz=True)
+        shift.set(moved)
+        k.mul(self.row_sum[i], factor, into=self.row_sum[i])
+        return factor
+
+    def _finite(self, shift: Value) -> Value:
+        """The shift, or 0 for a row without a key: exp2(-inf - 0) is 0, exp2(-inf - -inf) NaN."""
+        return self.k.selp(0.0, shift, shift == NEG_INF)
+
+    def finish(self, i: int) -> tuple[Value, Value]:
+        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a
+        row.
+        """
+        k = self.k
+        total: Value = self.row_sum[i]
+        for distance in self.distances:
+            total = total + k.butterfly(total, distance)
+        inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
+        return inverse, (self.shift[i] + k.lg2(total)) * LN2

@@ -1,0 +1,144 @@
+"""The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
+(FlashAttention-2, algorithm 1), for f16 and bf16.
+
+One CTA computes `block_q` rows of one head. Products are exact and summed in f32; P is rounded to
+the 16-bit type, O once at the end. K and V are walked from the last tile, so that the tiles which a
+mask or the end of the keys cuts come first, in a loop of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flash.config import KernelConfig
+from flash.cta import Arguments, Cta
+from flash.epilogue import Epilogue
+from flash.lazy_softmax import LazySoftmax
+from flash.mma_products import QUAD, MmaProducts, WarpPlace, fragment_columns, fragment_rows
+from flash.mma_tiling import MmaTiling
+from flash.nonfinite import NonFinite
+from flash.panel_loader import PanelLoader
+from flash.pipeline import KeyValuePipeline
+from flash.swizzle import SwizzledTile
+from flash.tiles import await_copies
+from ptxgen import ir
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.types import f32, s64, u64
+
+# P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare.
+_SLACK: Final = 8.0
+# A scale of 0 becomes this: 0 * -inf would be NaN, and scores times this are 0 to any exp2.
+_LEAST_SCALE: Final = 2.0**-126
+
+
+def mma_attention_forward(config: KernelConfig) -> ir.Module:
+    """The module with the kernel of this configuration; `flash/contract.py` says what its
+    parameters mean.
+    """
+    t, dtype = config.tiling, config.dtype.scalar
+    assert isinstance(t, MmaTiling)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    given = Arguments.declare(k, config)
+    cta = Cta.of(k, config, given)
+    me = WarpPlace.of(k)
+
+    tiles, pipeline = _start_copies(k, config, given, cta)
+    products = MmaProducts(k, t, me, tiles, dtype)
+    scale = k.max(k.abs(given.scale_log2), _LEAST_SCALE)
+    softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK)
+    O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
+    S = k.fragment(2 * t.row_tiles, t.tile // 4)
+    odd = NonFinite(k, dtype)
+    my_first = cta.first_row + k.signed(me.first_row(t)), k.signed(me.in_quad * 2)
+    rows, keys = fragment_rows(t), fragment_columns(t.tile)
+
+    def attend(n: Value, *, masked: bool) -> None:
+        """Take in tile -n - 1: n is minus the number of tiles that are left."""
+        pipeline.await_keys(n, ragged=masked)
+        k.note("S = Q K^T")
+        products.scores(S, pipeline.key_stage)
+        if masked:
+            first_key = (-1 - n) * t.tile
+            cta.mask.apply(k, S, (my_first[0], first_key + my_first[1]), rows, keys)
+        k.note("P = exp2(scale * S - shift); rescale what was summed under an older shift")
+        softmax.take(S, lambda factors: _rescale(k, O, factors))
+        P = products.weights(S)
+        if masked and config.causal:  # otherwise only keys beyond the end are hidden: zeros
+            pipeline.await_values(
+                n, on_arrival=lambda: odd.clear(pipeline.values, pipeline.value_stage)
+            )
+        else:
+            pipeline.await_values(n)
+        k.note("O += P V")
+        products.outputs(O, P, pipeline.value_stage)
+        pipeline.advance()
+
+    whole = cta.whole_tiles(k, t.tile)
+    with k.loop(-cta.tiles, -whole) as n:
+        attend(n, masked=True)
+    found_odd = odd.anywhere() if config.causal else None
+    with k.loop(-whole, 0) as n:
+        attend(n, masked=False)
+
+    # Found out again: kept in registers through the loops, this is what would be spilled.
+    cta, me = Cta.of(k, config, given), WarpPlace.of(k)
+    _finish(k, t, given, (cta, me), softmax, O)
+    Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
+    if found_odd is not None:
+        with k.when(found_odd, uniform=True):
+            odd.restore(cta, t.block_q, cta.whole_tiles(k, t.tile) * t.tile)
+    return k.build()
+
+
+def _start_copies(
+    k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta
+) -> tuple[tuple[SwizzledTile, SwizzledTile, SwizzledTile], KeyValuePipeline]:
+    """The tiles of Q, K and V, and the first of them on their way."""
+    k.note("shared memory, and the first tiles on their way there")
+    t, dtype = config.tiling, config.dtype.scalar
+    assert isinstance(t, MmaTiling)
+    Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
+    K_tile = SwizzledTile(k, "K_tile", t.tile, t.score_width, dtype, t.stages)
+    V_tile = SwizzledTile(k, "V_tile", t.tile, t.output_width, dtype, t.stages)
+    Q_loader = PanelLoader(k, cta.Q, Q_tile, cta.first_row)
+    last_key = (cta.tiles - 1) * t.tile
+    K_loader = PanelLoader(k, cta.K, K_tile, last_key)
+    V_loader = PanelLoader(k, cta.V, V_tile, last_key)
+    pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles)
+    with k.when(cta.tiles > 0, uniform=True):
+        Q_loader.start()
+        pipeline.fill()
+        with k.when(given.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
+            await_copies(k)
+            Q_loader.flip_signs()
+    return (Q_tile, K_tile, V_tile), pipeline
+
+
+def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
+    """Multiply each row by its factor."""
+    for row, factor in zip(O, factors, strict=True):
+        for output in row:
+            k.mul(output, factor, into=output)
+
+
+def _finish(
+    k: KernelBuilder,
+    t: MmaTiling,
+    given: Arguments,
+    where: tuple[Cta, WarpPlace],
+    softmax: LazySoftmax,
+    O: Fragment,
+) -> None:
+    """O /= sum and, if wanted, LSE."""
+    k.note("O / sum, LSE")
+    cta, me = where
+    first_row = cta.first_row + k.signed(me.first_row(t))
+    for i, down in enumerate(fragment_rows(t)):
+        inverse, lse = softmax.finish(i)
+        for output in O.row(i):
+            k.mul(output, inverse, into=output)
+        if given.LSE is not None:
+            row = first_row + down
+            with k.when((row < given.seq_q) & (me.in_quad == 0)):
+                place = k.mad_wide(cta.head_of_batch, given.seq_q, k.cvt(row, dtype=s64))
+                k.store(given.LSE.plus((place * f32.nbytes).as_(u64)), lse)

@@ -1,0 +1,90 @@
+"""Values that must not reach the rows which do not see them.
+
+A hidden key has weight 0, but 0 * NaN and 0 * infinity are NaN, and a tensor-core product takes all
+keys of a tile. So NaN and infinity in the tiles of V that the mask cuts are made 0 in shared
+memory, and at the end the rows that do see such a key get them back. The first costs a few
+instructions in those tiles, the second only happens if there was one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flash.cta import Cta
+from flash.panel_loader import PanelLoader
+from flash.tiles import Matrix
+from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import ScalarType, b16, bf16, f32, u16, u32, u64
+
+_SIGNS: Final = 0x8000_8000  # of a pair of 16-bit numbers
+_EXPONENTS: Final = {True: 0x7F80_7F80, False: 0x7C00_7C00}  # of bf16, and of f16
+_LAST_BITS: Final = {True: 0x0080_0080, False: 0x0400_0400}  # of those exponents
+
+
+class NonFinite:
+    """What was found to be NaN or infinite in V by this thread."""
+
+    def __init__(self, k: KernelBuilder, dtype: ScalarType) -> None:
+        self.k = k
+        self.dtype = dtype
+        self.found = k.var(u32, 0)
+
+    def clear(self, loader: PanelLoader, stage: Value | None) -> None:
+        """Make what is not finite in this thread's part of a tile 0; its copies have arrived."""
+        k = self.k
+        for at in loader.chunks(stage):
+            words = k.load(at, 4)
+            signs = [self._signs(word) for word in words]
+            some = signs[0] | signs[1] | signs[2] | signs[3]
+            with k.when(some != 0):
+                kept = [w & ~((s >> 15) * 0xFFFF) for w, s in zip(words, signs, strict=True)]
+                k.store(at, kept)
+                self.found.set(some)
+
+    def _signs(self, pair: Value) -> Value:
+        """A bit for each number of the pair whose exponent is all ones, in the place of its sign:
+        one more would carry into it.
+        """
+        brain = self.dtype is bf16
+        return ((pair & _EXPONENTS[brain]) + _LAST_BITS[brain]) & _SIGNS
+
+    def anywhere(self) -> Value:
+        """Whether any thread of the CTA has found something; all of them come here."""
+        return self.k.bar_red(0, self.found != 0, op="or")
+
+    def restore(self, cta: Cta, block_q: int, first_key: Value) -> None:
+        """Add what was cleared, in the tiles from `first_key` on, to the elements of O that see it,
+        for the whole CTA.
+
+        This thread's part of O has been written. The sum of what is not finite is what O becomes.
+        """
+        k = self.k
+        k.note("NaN and infinity of V, for the rows that see them")
+        k.barrier()  # O has been written by all
+        thread = k.thread_id()
+        warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
+        last = k.min(cta.first_row + block_q, cta.O.rows)
+        with (
+            k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row,
+            k.loop(lane, cta.O.columns, step=WARP_SIZE) as column,
+        ):
+            self._restore_element(cta, row, column, first_key)
+
+    def _restore_element(self, cta: Cta, row: Value, column: Value, first_key: Value) -> None:
+        k = self.k
+        total, some = k.var(f32, 0.0), k.var(u32, 0)
+        with k.loop(first_key, cta.mask.last_key(k, row) + 1) as key:
+            bits = k.load(self._element(cta.V, key, column))
+            signs = self._signs(k.cvt(bits.as_(u16), dtype=u32))
+            with k.when(signs != 0):
+                k.add(total, k.cvt(bits.as_(self.dtype), dtype=f32), into=total)
+                some.set(1)
+        with k.when(some != 0):
+            rounded = k.cvt(total, dtype=self.dtype, rnd="rn")
+            k.store(self._element(cta.O, row, column), rounded.as_(b16))
+
+    def _element(self, of: Matrix, row: Value, column: Value) -> Pointer:
+        k = self.k
+        offset = k.cvt(column * self.dtype.nbytes, dtype=u64)
+        return Pointer(of.row(k, row) + offset, "global", b16)

@@ -1,0 +1,181 @@
+"""How blocks of rows of a 16-bit matrix come from global memory into swizzled tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from flash.config import LEAST_ASYNCHRONOUS
+from flash.swizzle import CHUNK, CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
+from flash.tiles import Matrix
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.errors import ConfigError
+from ptxgen.types import b16, s32, s64, u32, u64
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one thread copies of the panels of one width: chunk `chunk` of every `rows_at_once`-th
+    row, from row `row` on.
+    """
+
+    panels: tuple[Panel, ...]
+    rows_at_once: int
+    row: Value
+    chunk: Value
+    place: TilePointer
+
+
+class PanelLoader:
+    """Copies a block of rows of a matrix into a tile, again and again, walking along the matrix.
+
+    Each thread writes whole chunks of 16 bytes, in pieces of `matrix.width` elements, and zeros
+    what lies beyond the matrix without reading it. Copies of 4 bytes and more are asynchronous:
+    complete for this thread after `commit_copies` and `await_copies`, and for the CTA after a
+    barrier behind that.
+
+    What goes round the kernel's loops is the same for all threads; a thread finds its own share of
+    the work each time anew, because there are no registers to keep it in.
+    """
+
+    def __init__(
+        self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, first_row: Value
+    ) -> None:
+        self.k = k
+        self.matrix = matrix
+        self.tile = tile
+        self.piece_bytes = matrix.width * tile.dtype.nbytes
+        # Where the next block of rows begins, and how many rows the matrix has from there on.
+        self._block = k.var(u64, matrix.row(k, first_row))
+        self._rows_left = k.var(s32, matrix.rows - first_row)
+
+    def start(self, *, stage: Value | None = None, ragged: bool = True) -> None:
+        """Begin copying the next block of rows into the stage that begins at this byte.
+
+        `ragged` says that rows may lie beyond the matrix.
+        """
+        for share in self._shares(stage):
+            if self.piece_bytes >= LEAST_ASYNCHRONOUS:
+                self._start_copies(share, ragged)
+            else:
+                self._copy_in_turns(share)
+
+    def retreat(self) -> None:
+        """Move to the block of rows before."""
+        block_bytes = (self.matrix.row_bytes * self.tile.rows).as_(u64)
+        self.k.sub(self._block, block_bytes, into=self._block)
+        self.k.add(self._rows_left, self.tile.rows, into=self._rows_left)
+
+    def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
+        """Where each chunk of 16 bytes lies that this thread writes, as four words. What is emitted
+        between one and the next is only run by the threads that have it.
+        """
+        for share in self._shares(stage):
+            for first in range(0, self.tile.rows, share.rows_at_once):
+                with self._rows_of(share, first):
+                    for panel in share.panels:
+                        at = share.place.plus_bytes(panel.offset + first * panel.row_bytes)
+                        yield Pointer(at.value, "shared", u32, at.offset)
+
+    def flip_signs(self) -> None:
+        """Negate all that this thread has copied, once it has arrived."""
+        for at in self.chunks():
+            words = self.k.load(at, 4)
+            self.k.store(at, [word ^ 0x8000_8000 for word in words])
+
+    def _shares(self, stage: Value | None) -> Iterator[_Share]:
+        """The work of this thread in the stage that begins at this byte."""
+        k, thread = self.k, self.k.thread_id()
+        for chunks in dict.fromkeys(panel.chunks for panel in self.tile.panels):
+            rows_at_once = k.threads // chunks
+            if rows_at_once % SWIZZLE_ROWS:
+                raise ConfigError(
+                    f"PanelLoader: a CTA must have a multiple of {chunks * SWIZZLE_ROWS} threads, "
+                    f"so that a thread's rows have one phase, got {k.threads}"
+                )
+            panels = tuple(p for p in self.tile.panels if p.chunks == chunks)
+            row, chunk = thread // chunks, thread % chunks
+            place = self.tile.pointer(chunks, row, chunk)
+            place = place if stage is None else place.moved(place.value + stage)
+            yield _Share(panels, rows_at_once, row, chunk, place)
+
+    def _source(self, share: _Share) -> Value:
+        """The address of a thread's first chunk in the block."""
+        k = self.k
+        first_byte = k.cvt((share.chunk + share.panels[0].first) * CHUNK_BYTES, dtype=u64)
+        row_bytes = k.cvt(share.row, dtype=s64) * self.matrix.row_bytes
+        return self._block + (row_bytes.as_(u64) + first_byte)
+
+    def _start_copies(self, share: _Share, ragged: bool) -> None:
+        k, source = self.k, self._source(share)
+        turn_bytes = (self.matrix.row_bytes * share.rows_at_once).as_(u64)
+        rows_left = self._rows_left - k.signed(share.row) if ragged else None
+        for first in range(0, self.tile.rows, share.rows_at_once):
+            if first:
+                source = source + turn_bytes
+            present = None if rows_left is None else rows_left > first
+            with self._rows_of(share, first):
+                self._copy_row(share, share.place, source, first, present)
+
+    def _copy_in_turns(self, share: _Share) -> None:
+        """Copy through registers, in a loop: all rows at once would take too many."""
+        k = self.k
+        turn_bytes = (self.matrix.row_bytes * share.rows_at_once).as_(u64)
+        source = k.var(u64, self._source(share))
+        rows_left = k.var(s32, self._rows_left - k.signed(share.row))
+        place = k.var(u32, share.place.value)
+        with k.loop(0, -(-self.tile.rows // share.rows_at_once)):
+            with self._rows_of(share, 0):
+                self._copy_row(share, share.place.moved(place), source, 0, rows_left > 0)
+            k.add(source, turn_bytes, into=source)
+            k.sub(rows_left, share.rows_at_once, into=rows_left)
+            k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
+
+    def _in_columns(self, share: _Share, panel: Panel, piece: int) -> Value | None:
+        """Whether a piece of a thread's chunk in a panel is in the matrix; None if for all."""
+        left = self.matrix.columns - panel.first * CHUNK
+        if left >= panel.chunks * CHUNK:
+            return None
+        return share.chunk * CHUNK + piece < left
+
+    def _rows_of(self, share: _Share, first: int) -> AbstractContextManager[object]:
+        """What follows is for the threads whose row, `first` further down, is in the tile."""
+        if first + share.rows_at_once <= self.tile.rows:
+            return nullcontext()
+        return self.k.when(share.row < self.tile.rows - first)
+
+    def _copy_row(
+        self, share: _Share, place: TilePointer, source: Value, row: int, present: Value | None
+    ) -> None:
+        for panel in share.panels:
+            to = place.plus_bytes(panel.offset + row * panel.row_bytes)
+            column_bytes = (panel.first - share.panels[0].first) * CHUNK_BYTES
+            for piece in range(0, CHUNK, self.matrix.width):
+                step = piece * self.tile.dtype.nbytes
+                self._copy(
+                    to.plus_bytes(step),
+                    Pointer(source, "global", b16, column_bytes + step),
+                    _both(present, self._in_columns(share, panel, piece)),
+                )
+
+    def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
+        k, nbytes = self.k, self.piece_bytes
+        if nbytes >= LEAST_ASYNCHRONOUS:
+            valid = None if present is None else k.selp(nbytes, 0, present, type=u32)
+            k.copy_async(to, at, nbytes, valid)
+            return
+        value = k.var(b16, 0)
+        if present is None:
+            value.set(k.load(at))
+        else:
+            with k.only_if(present):
+                value.set(k.load(at))
+        k.store(Pointer(to.value, "shared", b16, to.offset), value)
+
+
+def _both(a: Value | None, b: Value | None) -> Value | None:
+    """Whether both hold; None is true."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b

@@ -1,0 +1,117 @@
+"""Tiles of K and V on their way through a ring of stages in shared memory.
+
+The copies are, in this order, K₀ V₀ K₁ V₁ …, each a group of its own (`cp.async.commit_group`).
+When tile n of K is waited for, the copies up to K of tile n + stages - 1 have been started; so all
+but the last 2 * (stages - 1) groups must be complete, and the same holds for V. The barrier behind
+each wait also says that nobody still reads the stage that is filled next. With one stage this is
+FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flash.panel_loader import PanelLoader
+from flash.tiles import commit_copies
+from ptxgen.dsl import KernelBuilder, Value, Var
+from ptxgen.types import u32
+
+
+class _Ring:
+    """The byte at which the next stage of a tile begins; None if there is but one."""
+
+    def __init__(self, k: KernelBuilder, stages: int, stage_bytes: int, first: int = 0) -> None:
+        self.k = k
+        self.end = stages * stage_bytes
+        self.step = stage_bytes
+        self.at: Var | None = None if stages == 1 else k.var(u32, first % stages * stage_bytes)
+
+    def advance(self) -> None:
+        """Go on to the next stage."""
+        if self.at is not None:
+            following = self.at + self.step
+            self.at.set(self.k.selp(0, following, following == self.end))
+
+
+class KeyValuePipeline:
+    """Feeds a CTA the tiles of K and V, the last first."""
+
+    def __init__(
+        self, k: KernelBuilder, keys: PanelLoader, values: PanelLoader, tiles: Value
+    ) -> None:
+        self.k = k
+        self.keys = keys
+        self.values = values
+        self.tiles = tiles
+        self.stages = keys.tile.stages
+        self._in_flight = 2 * (self.stages - 1)
+        sizes = [loader.tile.stage_bytes for loader in (keys, values)]
+        self._key_stage, self._value_stage = (_Ring(k, self.stages, size) for size in sizes)
+        # The stages that are filled next, once `fill` has filled the first.
+        self._key_fill = _Ring(k, self.stages, sizes[0], first=0)
+        self._value_fill = _Ring(k, self.stages, sizes[1], first=self.stages - 1)
+
+    def fill(self) -> None:
+        """Start the first copies: those before V of tile stages - 1."""
+        k = self.k
+        for n in range(self.stages):
+            with k.when(self.tiles > n, uniform=True):
+                self._start(self.keys, n)
+            commit_copies(k)
+            if n < self.stages - 1:
+                with k.when(self.tiles > n, uniform=True):
+                    self._start(self.values, n)
+                commit_copies(k)
+
+    def _start(self, loader: PanelLoader, n: int) -> None:
+        stage = self.k.var(u32, n * loader.tile.stage_bytes) if n else None
+        loader.start(stage=stage, ragged=n == 0)
+        loader.retreat()
+
+    @property
+    def key_stage(self) -> Value | None:
+        """Where the tile of K begins that has been waited for."""
+        return self._key_stage.at
+
+    @property
+    def value_stage(self) -> Value | None:
+        """The same for V."""
+        return self._value_stage.at
+
+    def await_keys(self, n: Value, *, ragged: bool) -> None:
+        """Wait for the next tile of K, with -n tiles left; then start the copy of a tile of V into
+        the stage that is free.
+
+        `ragged`: rows of that tile may lie beyond the matrix.
+        """
+        self.k.cp_async_wait_group(self._in_flight)
+        self.k.barrier()
+        self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
+
+    def await_values(self, n: Value, *, on_arrival: Callable[[], None] = lambda: None) -> None:
+        """Wait for that tile of V; then start the copy of a tile of K into the free stage.
+
+        `on_arrival` emits what a thread does to its own part of the tile before others read it.
+        """
+        self.k.cp_async_wait_group(self._in_flight)
+        on_arrival()
+        self.k.barrier()
+        self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
+
+    def advance(self) -> None:
+        """Go on to the next tiles."""
+        self._key_stage.advance()
+        self._value_stage.advance()
+
+    def _start_next(
+        self, loader: PanelLoader, fill: _Ring, n: Value, ahead: int, ragged: bool
+    ) -> None:
+        k = self.k
+        if ahead:
+            with k.when(n < -ahead, uniform=True):
+                loader.start(stage=fill.at, ragged=False)
+        else:
+            loader.start(stage=fill.at, ragged=ragged)
+        commit_copies(k)
+        loader.retreat()
+        fill.advance()

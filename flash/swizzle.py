@@ -1,0 +1,125 @@
+"""Tiles of 16-bit elements in shared memory that `ldmatrix` and 16-byte copies meet without bank
+conflicts.
+
+The columns of a tile lie in panels of 64, 32 or 16, each with its rows one after another. A row of
+a panel is 8, 4 or 2 chunks of 16 bytes; chunk `c` of row `r` lies where chunk `c ^ phase(r)` would,
+with `phase(r) = r / (8 / chunks) % chunks`. So eight consecutive rows keep any one chunk in eight
+different groups of banks. These are the 128-, 64- and 32-byte swizzles of TMA and `wgmma` (PTX ISA,
+"Swizzling Modes"; FlashAttention-2 calls the first `Swizzle<3, 3, 3>`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ptxgen.dsl import KernelBuilder, SharedTile, TilePointer, Value
+from ptxgen.types import ScalarType, u32
+
+CHUNK: Final = 8  # 16-bit elements of 16 bytes, the widest access
+CHUNK_BYTES: Final = 16
+SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
+_PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first
+_ALIGNMENT: Final = 128  # bytes: of the widest panel's rows, so that xor moves within a row
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Some columns of a tile: `chunks` in each row, from chunk `first` of the whole row on."""
+
+    first: int
+    chunks: int
+    offset: int  # bytes, in a stage of the tile
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one row to the next."""
+        return self.chunks * CHUNK_BYTES
+
+
+def panels_of(rows: int, columns: int) -> tuple[Panel, ...]:
+    """The panels of a tile whose columns are a multiple of 16."""
+    found = []
+    first, end = 0, columns // CHUNK
+    while first < end:
+        chunks = next(n for n in _PANELS if first + n <= end)
+        found.append(Panel(first, chunks, rows * first * CHUNK_BYTES))
+        first += chunks
+    return tuple(found)
+
+
+class SwizzledTile:
+    """`stages` tiles of rows x columns in shared memory; `columns` is a multiple of 16."""
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        name: str,
+        rows: int,
+        columns: int,
+        dtype: ScalarType,
+        stages: int = 1,
+    ) -> None:
+        self.k = k
+        self.rows = rows
+        self.columns = columns
+        self.stages = stages
+        self.dtype = dtype
+        self.panels = panels_of(rows, columns)
+        self._memory: SharedTile = k.shared(name, (stages * rows, columns), dtype, align=_ALIGNMENT)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one of the tiles."""
+        return self.rows * self.columns * self.dtype.nbytes
+
+    def pointer(self, chunks: int, row: Value, chunk: Value) -> TilePointer:
+        """Where `chunk` of `row` lies in a panel at offset 0 that has so many chunks in a row."""
+        k = self.k
+        phase = (row >> (SWIZZLE_ROWS // chunks).bit_length() - 1) & (chunks - 1)
+        within = ((chunk ^ phase) << (CHUNK_BYTES.bit_length() - 1)).as_(u32)
+        start = self._memory.pointer()
+        base = k.mad(row.as_(u32), chunks * CHUNK_BYTES, start.value + within, mode="lo")
+        return TilePointer(self._memory, base, start.offset)
+
+    def panel_of(self, chunk: int) -> Panel:
+        """The panel that holds a chunk of the row."""
+        return next(p for p in self.panels if p.first <= chunk < p.first + p.chunks)
+
+
+class BlockReader:
+    """This lane's addresses for `ldmatrix` in one tile.
+
+    The lane's row and half are those of the first block of 16 columns; blocks of other columns lie
+    at the same row, one xor away, and rows that differ by a multiple of 8 a static step away.
+    """
+
+    def __init__(self, tile: SwizzledTile, row: Value, half: Value) -> None:
+        self.tile = tile
+        widths = dict.fromkeys(panel.chunks for panel in tile.panels)
+        self._first = {chunks: tile.pointer(chunks, row, half) for chunks in widths}
+
+    def stage(self, offset: Value | None = None) -> Callable[[int, int], TilePointer]:
+        """The addresses in the stage that begins `offset` bytes into the tile, as a function of the
+        block of 16 columns and a static number of rows, a multiple of 8, further down.
+
+        One register for each of up to four blocks of columns; to be called where they are used, so
+        that they need not live longer.
+        """
+        first = self._first
+        if offset is not None:
+            first = {chunks: at.moved(at.value + offset) for chunks, at in first.items()}
+        known: dict[tuple[int, int], TilePointer] = {}
+
+        def block(column_block: int, row: int) -> TilePointer:
+            panel = self.tile.panel_of(2 * column_block)
+            chunk = 2 * column_block - panel.first
+            if (panel.chunks, chunk) not in known:
+                at = first[panel.chunks]
+                known[panel.chunks, chunk] = (
+                    at.moved(at.value ^ (chunk * CHUNK_BYTES)) if chunk else at
+                )
+            return known[panel.chunks, chunk].plus_bytes(panel.offset + row * panel.row_bytes)
+
+        return block

@@ -1,0 +1,343 @@
+"""The tensor-core forward kernel: its own PTX, run on the interpreter with the sanitizers on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from judge import assert_attention_is_accurate
+from kernel_runs import Problem, run_forward
+
+from flash.build import build
+from flash.config import AttentionConfig, offered_tiles
+from flash.reference import attention_reference
+from ptxgen import ir
+from ptxgen.check.proof import prove_shared
+from ptxgen.check.verify import verify
+from ptxgen.errors import TrapError
+from ptxgen.interpreter import PCT
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import TARGETS, target
+from ptxgen.text import render
+
+Arrays = tuple[np.ndarray[Any, Any], ...]
+HEAD_DIMS = (1, 3, 16, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256)
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+WITH_MMA = [name for name, found in TARGETS.items() if found.sm >= 80]
+
+
+def rounding_the_weights(
+    q: np.ndarray[Any, Any], k: np.ndarray[Any, Any], v: np.ndarray[Any, Any], **how: Any
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Attention in f32 with P rounded to the type of V, as every tensor-core kernel does."""
+    _, lse = attention_reference(q, k, v, dtype=np.float32, **how)
+    group = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
+    scores = np.float32(how["softmax_scale"]) * (q.astype(np.float32) @ keys.swapaxes(2, 3))
+    offset = {"bottom_right": k.shape[2] - q.shape[2], "top_left": 0}.get(how["causal"], k.shape[2])
+    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + offset
+    scores[..., hidden] = -np.inf
+    largest = scores.max(axis=3, keepdims=True, initial=np.finfo(np.float32).min)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=3, keepdims=True)
+    rounded = weights.astype(v.dtype).astype(np.float32)
+    return (rounded @ values) / np.where(total == 0, 1, total), lse
+
+
+def check(config: AttentionConfig, arrays: Arrays, **run: Any) -> None:
+    out, lse, _ = run_forward(config, arrays, sanitize=True, **run)
+    q, k, v = arrays
+    how: Any = {"softmax_scale": config.scale, "causal": config.causal}
+    assert_attention_is_accurate(out, lse, q, k, v, peer=rounding_the_weights, **how)
+
+
+def with_lse(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
+    return AttentionConfig(head_dim, head_dim_v, return_lse=True, **{"dtype": "f16", **how})
+
+
+# ------------------------------------------------------------------------------------------
+# semantics
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k"),
+    [(1, 1), (1, 3), (2, 1), (64, 128), (239, 1), (113, 203), (108, 256), (128, 217), (17, 0)],
+)
+def test_every_query_sees_every_key(seq_q: int, seq_k: int, dtype: str) -> None:
+    config = with_lse(32, dtype=dtype, tile=32, block_q=64)
+    check(config, Problem(seq_q, seq_k, 32, 32).arrays(dtype=NUMPY[dtype]))
+
+
+@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
+)
+def test_a_causal_mask_lets_each_query_see_its_own_keys(
+    causal: str, seq_q: int, seq_k: int
+) -> None:
+    config = with_lse(16, dtype="bf16", causal=causal, tile=16, block_q=64)
+    check(config, Problem(seq_q, seq_k, 16, 16).arrays(dtype=NUMPY["bf16"]))
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_90"])
+def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
+    config = with_lse(head_dim, causal=True, target=name)
+    check(config, Problem(45, 70, head_dim, head_dim).arrays(dtype=np.float16))
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
+)
+def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> None:
+    config = with_lse(head_dim, head_dim_v)
+    check(config, Problem(37, 50, head_dim, head_dim_v).arrays(dtype=np.float16))
+
+
+def _corner_tilings() -> list[tuple[int, int, int]]:
+    found = []
+    for head_dim in (16, 64, 128, 256):
+        offered = offered_tiles(head_dim, head_dim, target("sm_90"), "f16")
+        corners = {offered[0], offered[-1], min(offered, key=lambda t: t[1]), max(offered)}
+        found += [(head_dim, n, m) for n, m in sorted(corners)]
+    return found
+
+
+@pytest.mark.parametrize(("head_dim", "tile", "block_q"), _corner_tilings())
+def test_the_corners_of_the_tiles_offered_are_right(head_dim: int, tile: int, block_q: int) -> None:
+    config = with_lse(head_dim, causal=True, tile=tile, block_q=block_q, target="sm_90")
+    check(config, Problem(block_q + 5, tile + 21, head_dim, head_dim).arrays(dtype=np.float16))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_every_tile_offered_is_right(head_dim: int, dtype: str) -> None:
+    for tile, block_q in offered_tiles(head_dim, head_dim, target("sm_90"), dtype):
+        for alignment in ("auto", 2):
+            config = with_lse(
+                head_dim, dtype=dtype, causal=True, tile=tile, block_q=block_q, target="sm_90",
+                alignment=alignment,
+            )  # fmt: skip
+            problem = Problem(block_q + 5, 2 * tile + 3, head_dim, head_dim)
+            check(config, problem.arrays(dtype=NUMPY[dtype]))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("seq_k", [0, 16, 17, 60, 100])
+def test_any_number_of_stages_gives_the_same_bits(stages: int, seq_k: int) -> None:
+    arrays = Problem(40, seq_k, 48, 80).arrays(dtype=np.float16)
+    how: Any = {"causal": "top_left", "tile": 16, "block_q": 64}
+    one, one_lse, _ = run_forward(with_lse(48, 80, **how), arrays)
+    out, lse, _ = run_forward(with_lse(48, 80, stages=stages, **how), arrays, sanitize=True)
+    np.testing.assert_array_equal(out.view(np.uint16), one.view(np.uint16))
+    np.testing.assert_array_equal(lse.view(np.uint32), one_lse.view(np.uint32))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_query_heads_share_key_heads(kv_heads: int) -> None:
+    config = with_lse(16, causal=True, tile=16, block_q=64)
+    problem = Problem(20, 33, 16, 16, batch=2, heads=6, kv_heads=kv_heads)
+    check(config, problem.arrays(dtype=np.float16))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, -0.7, 3.0, 1e-3, -1e-3])
+@pytest.mark.parametrize("causal", [False, True])
+def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
+    config = with_lse(16, softmax_scale=scale, tile=16, block_q=64, causal=causal)
+    check(config, Problem(20, 33, 16, 16).arrays(dtype=np.float16))
+
+
+@pytest.mark.parametrize("alignment", [2, 4, 8, 16])
+def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:
+    arrays = Problem(37, 50, 40, 24).arrays(dtype=np.float16)
+    how: Any = {"causal": True, "tile": 32}
+    wide, _, _ = run_forward(with_lse(40, 24, **how), arrays)
+    narrow, _, _ = run_forward(with_lse(40, 24, alignment=alignment, **how), arrays, sanitize=True)
+    np.testing.assert_array_equal(wide.view(np.uint16), narrow.view(np.uint16))
+
+
+def test_views_of_a_larger_buffer_are_read_in_place() -> None:
+    rng = np.random.default_rng(3)
+    buffer = rng.standard_normal((2, 40, 3, 2, 24)).astype(np.float16)  # batch, seq, qkv, head, dim
+    q, k, v = (buffer[:, :, n].transpose(0, 2, 1, 3) for n in range(3))
+    check(with_lse(24, tile=16, block_q=64), (q, k[:, :, ::-1], v[:, :1].repeat(2, axis=1)))
+
+
+def test_repeated_runs_give_the_same_bits() -> None:
+    config = with_lse(40, causal=True)
+    arrays = Problem(70, 90, 40, 40, heads=2, kv_heads=2).arrays(dtype=np.float16)
+    first, first_lse, _ = run_forward(config, arrays)
+    second, second_lse, _ = run_forward(config, arrays)
+    np.testing.assert_array_equal(first.view(np.uint16), second.view(np.uint16))
+    np.testing.assert_array_equal(first_lse.view(np.uint32), second_lse.view(np.uint32))
+
+
+def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity() -> None:
+    config = with_lse(16, causal=True, tile=16, block_q=64)
+    arrays = Problem(40, 7, 16, 16).arrays(dtype=np.float16)
+    out, lse, _ = run_forward(config, arrays, sanitize=True)
+    np.testing.assert_array_equal(out[:, :, :33], 0)
+    np.testing.assert_array_equal(lse[:, :, :33], -np.inf)
+    assert np.isfinite(lse[:, :, 33:]).all()
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
+def test_nan_and_infinity_reach_the_rows_that_see_them_and_no_others(
+    dtype: str, seq_q: int, seq_k: int
+) -> None:
+    config = with_lse(40, dtype=dtype, causal=True, tile=64, block_q=64)
+    q, k, v = Problem(seq_q, seq_k, 40, 40).arrays(dtype=NUMPY[dtype])
+    clean, _, _ = run_forward(config, (q, k, v))
+    v[..., -20, 3], v[..., -5, 7], v[..., -5, 8], v[..., -2, 8] = np.nan, np.inf, -np.inf, np.inf
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    with np.errstate(invalid="ignore"):
+        wanted, _ = attention_reference(q, k, v, causal=True)
+    odd = ~np.isfinite(wanted)
+    np.testing.assert_array_equal(out[odd].astype(np.float64), wanted[odd])
+    np.testing.assert_array_equal(out[~odd], clean[~odd])
+    assert odd.any()
+
+
+def test_nan_in_a_key_that_is_not_seen_does_not_matter() -> None:
+    config = with_lse(16, causal=True, tile=16, block_q=64)
+    q, k, v = Problem(20, 20, 16, 16).arrays(dtype=np.float16)
+    clean, _, _ = run_forward(config, (q, k, v))
+    k[:, :, 12:] = np.nan
+    dirty, _, _ = run_forward(config, (q, k, v))
+    np.testing.assert_array_equal(dirty[:, :, :12], clean[:, :, :12])
+    assert np.isnan(dirty[:, :, 12:]).all()
+
+
+def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact() -> None:
+    # The walk begins at the last key: the maximum grows at every tile, far beyond the slack.
+    config = with_lse(16, softmax_scale=1.0, tile=16, block_q=64)
+    q, k, v = Problem(64, 64, 16, 16).arrays(dtype=np.float16)
+    k *= np.linspace(30, 0, 64, dtype=np.float16)[:, None]
+    check(config, (q, k, v))
+
+
+def test_scores_as_low_as_f32_can_be_survive() -> None:
+    config = AttentionConfig(16, dtype="bf16", softmax_scale=1.0, return_lse=True)
+    big = NUMPY["bf16"](2.0**61)
+    q, k = np.full((1, 1, 4, 16), big), np.full((1, 1, 20, 16), -2 * big)
+    v = Problem(4, 20, 16, 16).arrays(dtype=NUMPY["bf16"])[2]
+    out, lse, _ = run_forward(config, (q, k, v), sanitize=True)
+    wanted = np.broadcast_to(v.astype(np.float64).mean(axis=2, keepdims=True), out.shape)
+    np.testing.assert_allclose(out.astype(np.float64), wanted, atol=4e-3)
+    np.testing.assert_allclose(lse, -16 * 2.0**123, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------
+# synchronisation
+
+
+_SYNCHRONISING = ("bar.sync", "bar.warp.sync", "cp.async.wait_group", "cp.async.commit_group")
+
+
+def _mutant_config(stages: int) -> AttentionConfig:
+    # Wider values than keys: the epilogue takes several passes.
+    return with_lse(16, 32, tile=16, block_q=64, stages=stages, causal=True)
+
+
+def _synchronising(stages: int) -> list[tuple[int, int]]:
+    kernel = build(_mutant_config(stages).kernel()).kernel
+    return [
+        (stages, at)
+        for at, s in enumerate(kernel.body)
+        if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING
+    ]
+
+
+@pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
+def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
+    config = _mutant_config(stages)
+    module = build(config.kernel()).module
+    (kernel,) = module.kernels
+    mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
+    arrays = Problem(64, 150, 16, 32).arrays(dtype=np.float16)
+    arrays[2][..., -9, :] = np.nan
+    mutants = replace(module, kernels=(mutant,))
+    run_forward(config, arrays, sanitize=True)
+    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
+        for scale in (0.3, -0.3):  # a negative one takes a branch that waits for more
+            of_sign = replace(config, softmax_scale=scale)
+            run_forward(of_sign, arrays, mutants, sanitize=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("stages", [1, 2])
+def test_every_order_of_the_warps_gives_the_same_bits(seed: int, stages: int) -> None:
+    config = with_lse(40, causal=True, tile=16, block_q=64, stages=stages)
+    arrays = Problem(70, 90, 40, 40).arrays(dtype=np.float16)
+    wanted, _, _ = run_forward(config, arrays)
+    out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
+    np.testing.assert_array_equal(out.view(np.uint16), wanted.view(np.uint16))
+
+
+@pytest.mark.parametrize("head_dim", [16, 40, 59, 64, 80, 128, 256])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_every_shared_access_is_proved(head_dim: int, stages: int) -> None:
+    config = with_lse(head_dim, causal=True, stages=stages, target="sm_90", tile=32, block_q=64)
+    kernel = config.kernel()
+    proof = prove_shared(build(kernel).module, block=kernel.tiling.threads)
+    assert proof.complete, proof.unknown
+
+
+# ------------------------------------------------------------------------------------------
+# cost
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 80, 96, 112, 128, 192, 256])
+def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
+    config = with_lse(head_dim, causal=True)
+    t = config.kernel().tiling
+    arrays = Problem(t.block_q, 2 * t.tile, head_dim, head_dim).arrays(dtype=np.float16)
+    _, _, result = run_forward(config, arrays, profile=True)
+    found = result.counters.memory_by_instruction
+    assert found
+    for moved in found.values():
+        assert moved.shared_wavefronts == moved.shared_least, moved
+
+
+@pytest.mark.parametrize("head_dim", [3, 64, 111, 256])
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
+    module = build(with_lse(head_dim, dtype=dtype, causal=True).kernel()).module
+    assert verify(module) == ()
+    assert parse(render(module)) == module
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", WITH_MMA)
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_default_kernel_spills(name: str, causal: bool, assembler: Assembler) -> None:
+    for head_dim in HEAD_DIMS:
+        config = with_lse(head_dim, dtype="bf16", causal=causal, target=name)
+        _assert_no_spill(config, assembler)
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", WITH_MMA)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) -> None:
+    for tile, block_q in offered_tiles(head_dim, head_dim, target(name), "f16"):
+        for how in ({"causal": True}, {"alignment": 2}):
+            config = with_lse(head_dim, tile=tile, block_q=block_q, target=name, **how)
+            _assert_no_spill(config, assembler)
+
+
+def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
+    kernel = config.kernel()
+    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
+    usage = assembly.kernel(kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    assert spilled == 0, (kernel.name, kernel.target.name, usage)
+    assert assembly.advisories == ()
