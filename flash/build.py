@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flash.config import KernelConfig
-from flash.contract import contract
+from flash.contract import contract, global_contract
 from flash.dtypes import F32
 from flash.forward import attention_forward
 from flash.mma_forward import mma_attention_forward
@@ -18,6 +18,7 @@ from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.text import render
 
 if TYPE_CHECKING:
+    from ptxgen.check.global_verdicts import GlobalProof
     from ptxgen.check.proof_verdicts import Proof
 
 
@@ -53,9 +54,20 @@ class Build:
         return prove_shared(self.module, block=self.config.tiling.threads)
 
     @cached_property
+    def global_proof(self) -> GlobalProof:
+        """What is proved of the kernel's accesses to global memory, for every launch that the
+        contract allows.
+        """
+        from ptxgen.check.global_proof import prove_global
+
+        threads, promised = self.config.tiling.threads, global_contract(self.config)
+        return prove_global(self.module, block=threads, contract=promised)
+
+    @cached_property
     def is_faulty(self) -> bool:
-        """Whether the proof shows that something is wrong."""
-        return bool(self.proof.problems or self.proof.violations)
+        """Whether a proof shows that something is wrong."""
+        of_shared = bool(self.proof.problems or self.proof.violations)
+        return of_shared or bool(self.global_proof.violations)
 
     @property
     def contract(self) -> dict[str, Any]:
@@ -87,14 +99,18 @@ def build(config: KernelConfig) -> Build:
 
 
 def proved_build(config: KernelConfig) -> Build:
-    """The kernel of a configuration that is to run: nothing wrong is known of its shared memory.
+    """The kernel of a configuration that is to run: nothing wrong is known of its accesses to
+    shared and global memory.
 
-    What the proof leaves unknown passes; `Build.proof` tells. Raises what `build` raises, and
-    `VerifyError` if the proof shows a fault, which would be one of the generator's, too.
+    What the proofs leave unknown passes; `Build.proof` and `Build.global_proof` tell. Raises what
+    `build` raises, and `VerifyError` if a proof shows a fault, which would be one of the
+    generator's, too.
     """
     made = build(config)
     if made.is_faulty:
+        from ptxgen.check.global_proof import require_global
         from ptxgen.check.proof import require_proved
 
         require_proved(made.proof)
+        require_global(made.global_proof)
     return made

@@ -15,6 +15,7 @@ from flash.dtypes import F32_BYTES, DType
 from flash.launch import MAX_CTAS, MAX_SEQ
 from ptxgen import ir
 from ptxgen.check.budget import static_shared_bytes
+from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
 from ptxgen.runtime.plan import param_slots
 
 SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
@@ -158,3 +159,52 @@ def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
             f"function to {shared}"
         )
     return constraints
+
+
+def global_contract(config: KernelConfig) -> GlobalContract:
+    """The same contract as the proof of global accesses takes it.
+
+    `batch` and `kv_heads` are no parameters: the grid and `group` carry them.
+    """
+    t = config.tiling
+    arrays = [
+        _array(config, name, heads, rows, columns)
+        for name, heads, rows, columns in (
+            ("Q", "heads", "seq_q", t.head_dim),
+            ("K", "kv_heads", "seq_k", t.head_dim),
+            ("V", "kv_heads", "seq_k", t.head_dim_v),
+            ("O", "heads", "seq_q", t.head_dim_v),
+        )
+    ]
+    strides = tuple(f"{a.pointer}_{step}_stride" for a in arrays for step in _STEPS)
+    if config.return_lse:
+        row = Axis("seq_q", F32_BYTES)
+        heads = Axis("batch * heads", f"{F32_BYTES} * seq_q")
+        arrays.append(GlobalArray("LSE", (heads, row), F32_BYTES, F32_BYTES))
+    bounds = {
+        "seq_q": (1, MAX_SEQ),
+        "seq_k": (0, MAX_SEQ),
+        "batch": (1, MAX_CTAS),
+        "kv_heads": (1, MAX_CTAS),
+        "group": (1, MAX_CTAS),
+        "heads": (1, MAX_CTAS),
+    }
+    return GlobalContract(
+        tuple(arrays),
+        strides,
+        bounds,
+        (f"(seq_q + {t.block_q - 1}) // {t.block_q} * heads * batch", 1, 1),
+        {"heads": "group * kv_heads"},
+    )
+
+
+_STEPS: Final = ("batch", "head", "row")
+
+
+def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
+    extents = ("batch", heads, rows)
+    axes = tuple(
+        Axis(extent, f"{F32_BYTES} * {name}_{step}_stride")
+        for extent, step in zip(extents, _STEPS, strict=True)
+    )
+    return GlobalArray(name, axes, columns * F32_BYTES, config.alignment)

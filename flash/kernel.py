@@ -24,6 +24,7 @@ from flash.launch import (
 from flash.launch import scale as scale_of
 from flash.resources import KernelResources
 from ptxgen import ir
+from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
@@ -99,6 +100,11 @@ class AttentionKernel:
     def proof(self) -> Proof:
         """What is proved of the shared memory of the kernel behind `ptx`, for any arguments."""
         return self.build.proof
+
+    @property
+    def global_proof(self) -> GlobalProof:
+        """What is proved of its accesses to global memory, for every launch that is let through."""
+        return self.build.global_proof
 
     def launch(
         self,

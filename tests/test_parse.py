@@ -236,6 +236,26 @@ def test_a_register_may_have_a_plain_name():
     assert parse(text).kernels[0].body == (Instr("mov.u32", (Reg("plain", "b32"), IntImm(1))),)
 
 
+@pytest.mark.parametrize("declared", ["%t<8>, %t", "%t, %t<8>"])
+def test_a_range_and_a_register_without_a_number_may_be_called_alike(declared):
+    text = f"{HEAD}.entry k {{ .reg .b32 {declared}; mov.u32 %t, 1; mov.u32 %t7, %t; }}"
+    kernel = parse(text).kernels[0]
+    alone, last = Reg("%t", "b32"), Reg("%t7", "b32")
+    assert set(kernel.registers) == {RegisterRange("%t", "b32", n) for n in (0, 8)}
+    assert kernel.body == (Instr("mov.u32", (alone, IntImm(1))), Instr("mov.u32", (last, alone)))
+    inner = text.replace("{ .reg", "{ { .reg").replace("}", "} }")
+    kernel = parse(inner).kernels[0]
+    first, second = (r.prefix + "7" * bool(r.count) for r in kernel.registers)
+    names = (first, second) if kernel.registers[0].count == 0 else (second, first)
+    assert kernel.body == tuple(
+        Instr("mov.u32", operands)
+        for operands in (
+            (Reg(names[0], "b32"), IntImm(1)),
+            (Reg(names[1], "b32"), Reg(names[0], "b32")),
+        )
+    )
+
+
 def test_shared_variables_of_any_type_are_bytes():
     text = f"{HEAD}.entry k {{ .shared .f32 a[4][8]; .shared .align 16 .b8 b[3]; .shared .u64 c; }}"
     assert parse(text).kernels[0].shared == (

@@ -14,9 +14,10 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ptxgen.errors import LaunchError, PtxGenError, did_you_mean
+from ptxgen.errors import BackendError, LaunchError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembly
 from tools.check_findings import (
     ERROR,
     LINT,
@@ -40,7 +41,8 @@ _SHOWN: Final = 20  # findings of one severity that are shown
 _EPILOG = """\
 what is looked at:
   verifier    types, definitions, targets, alignment, budgets: everything, at once
-  resources   shared memory, live registers, barriers; with --assemble what the assembler says
+  resources   shared memory, live registers, barriers
+  assembler   if one is at hand: registers and spills, its refusal, its warnings and advisories
   proof       each access to shared memory is in bounds, inside its own allocation and aligned, in
               every thread and turn; barriers are not divergent
   run         with --grid and one --arg for each parameter, as in tools/run.py: all sanitizers, bank
@@ -61,7 +63,7 @@ examples:
 
 exit codes:
   0  nothing found; unproved accesses and lints count with --strict alone
-  1  something found, or the file cannot be read, or there is no assembler
+  1  something found, or the file cannot be read, or there is no assembler for --assemble
   2  wrong usage, or arguments that do not fit the kernel
 """
 
@@ -112,7 +114,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="threads of a block (default: what the kernel says of itself)",
     )
     add("--dynamic-smem", type=count, metavar="BYTES", help="of shared memory (default: as needed)")
-    add("--assemble", action="store_true", help="ask an assembler, too")
+    add(
+        "--assemble",
+        action=argparse.BooleanOptionalAction,
+        help="ask an assembler, and fail without one; or never ask (default: if one is at hand)",
+    )
     add("--grid", type=extents, metavar="X[,Y[,Z]]", help="run it with so many blocks")
     add("--arg", type=given, action="append", default=[], metavar="ARGUMENT", help="of the run")
     add("--strict", action="store_true", help="unproved accesses and lints give exit code 1, too")
@@ -131,10 +137,8 @@ def _checked(
     """What is found in the module, and in each of its kernels if the module is right."""
     kernels = _kernels(module, arguments.entry)
     findings = module_findings(module)
-    assembly = None
-    if arguments.assemble:
-        assembly, said = assembled(text, module.target)
-        findings += said
+    assembly, said = _assembled(text, module.target, arguments.assemble)
+    findings += said
     if any(f.severity == ERROR for f in findings):
         return findings, []
     entries = [
@@ -149,6 +153,20 @@ def _checked(
         for kernel in kernels
     ]
     return findings, entries
+
+
+def _assembled(
+    text: str, target: str, wanted: bool | None
+) -> tuple[Assembly | None, list[Finding]]:
+    """What an assembler says; nothing if it is not wanted, or not at hand and not asked for."""
+    if wanted is False:
+        return None, []
+    try:
+        return assembled(text, target)
+    except BackendError:
+        if wanted:
+            raise
+        return None, []
 
 
 def _kernels(module: Module, entry: str | None) -> list[Kernel]:

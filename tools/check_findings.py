@@ -86,7 +86,8 @@ def module_findings(module: ir.Module) -> list[Finding]:
 
 
 def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
-    """What an assembler makes of the text; its refusal and its advisories are findings.
+    """What an assembler makes of the text; its refusal and its advisories are findings. An advisory
+    that ruins the kernel counts as a refusal.
 
     Raises `BackendError` if there is no assembler for the target.
     """
@@ -95,7 +96,12 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
     except AssemblerError as error:
         return None, [Finding(ERROR, "assembler", str(error))]
     lints = [
-        Finding(LINT, "assembler", a.text, where=f"line {a.line}" if a.line else "")
+        Finding(
+            LINT,
+            "assembler",
+            f"{a.code} {a.text}".strip(),
+            where=f"line {a.line}" if a.line else "",
+        )
         for a in found.advisories
     ]
     return found, lints

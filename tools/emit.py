@@ -161,7 +161,7 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
-    add("--prove", action="store_true", help="prove shared-memory accesses, and report verdicts")
+    add("--prove", action="store_true", help="prove memory accesses, and report verdicts")
     add("--assemble", action="store_true", help="assemble it, and report registers and spills")
     add("--cubin", metavar="FILE", help="also assemble it, and write the cubin to FILE")
     add("-o", "--output", default=STDOUT, metavar="FILE", help="default: - for standard output")
@@ -208,14 +208,9 @@ def _output(arguments: argparse.Namespace) -> str:
     made = build(config.kernel())
     text = made.text
     if arguments.json:
-        proof = {"proof": made.proof.to_dict()} if arguments.prove else {}
-        text = _json({**made.contract, **proof})
+        text = _json({**made.contract, **(_proofs(made) if arguments.prove else {})})
     if arguments.prove:
-        # Here, because text alone is emitted without it.
-        from ptxgen.check.proof import require_proved
-
-        print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
-        require_proved(made.proof)
+        _require_proofs(made)
     if arguments.assemble or arguments.cubin:
         assembly = _assembled(made)
         if arguments.assemble:
@@ -224,6 +219,21 @@ def _output(arguments: argparse.Namespace) -> str:
         if arguments.cubin:
             _write(Path(arguments.cubin), assembly.cubin)
     return text
+
+
+def _proofs(made: Build) -> dict[str, Any]:
+    return {"proof": made.proof.to_dict(), "global_proof": made.global_proof.to_dict()}
+
+
+def _require_proofs(made: Build) -> None:
+    # Here, because text alone is emitted without it.
+    from ptxgen.check.global_proof import require_global
+    from ptxgen.check.proof import require_proved
+
+    print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
+    print(made.global_proof.report(), file=sys.stderr)
+    require_proved(made.proof)
+    require_global(made.global_proof)
 
 
 def _target(name: str) -> Target:

@@ -18,7 +18,7 @@ from flash.forward import attention_forward
 from flash.reference import attention_reference
 from flash.tiling import Tiling
 from ptxgen import interpreter, ir
-from ptxgen.interpreter import Report
+from ptxgen.interpreter import Report, Result
 
 Array = NDArray[Any]
 
@@ -53,7 +53,8 @@ class Ran:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A kernel of the campaign. `run(module, problem, **how)` runs it or a mutant of it; `how` goes
-    to the interpreter. Every buffer is used again in the first problem.
+    to the interpreter, or to the function that is given as `launch` and called in its place. Every
+    buffer is used again in the first problem.
     """
 
     name: str
@@ -165,13 +166,19 @@ def _forward(name: str, **settings: Any) -> Subject:
     module = attention_forward(kernel)
     tiling = kernel.tiling
 
-    def run(module: ir.Module, problem: Problem, **how: Any) -> Ran:
+    def run(
+        module: ir.Module,
+        problem: Problem,
+        *,
+        launch: Callable[..., Result] = interpreter.run,
+        **how: Any,
+    ) -> Ran:
         p, given = problem, _arrays(config, problem)
         out = _with_margins((p.batch, p.heads, p.seq_q, config.value_dim), None)
         lse = np.full((p.batch, p.heads, p.seq_q), np.nan, np.float32)
         arrays = (given.q, given.k, given.v, out)
         strides = [s // a.itemsize for a in arrays for s in a.strides[:3]]
-        done = interpreter.run(
+        done = launch(
             module,
             kernel.name,
             grid=-(-p.seq_q // tiling.block_q) * p.heads * p.batch,

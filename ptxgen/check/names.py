@@ -74,7 +74,9 @@ def _duplicates(kernel: Kernel | Function) -> Iterator[Problem]:
     regions = kernel.regions if isinstance(kernel, Kernel) else ()
     shared = [*(s.name for s in kernel.shared), dynamic_shared(kernel)]
     groups = (
-        ("register", "registers", [r.prefix for r in kernel.registers]),
+        # `%r<8>` and `%r` are different names.
+        ("register", "registers", [r.prefix for r in kernel.registers if r.count]),
+        ("register", "registers", [r.prefix for r in kernel.registers if not r.count]),
         ("symbol", "parameters", [p.name for p in _params(kernel)]),
         ("symbol", "shared variables", shared),
         ("symbol", "variables", [v.name for v in kernel.variables]),
@@ -110,7 +112,7 @@ def _identifiers(kernel: Kernel | Function) -> Iterator[Problem]:
 
 def _shadows(kernel: Kernel | Function) -> Iterator[Problem]:
     """Names of two kinds; duplicates of one kind are reported elsewhere."""
-    ranges = {r.prefix: r for r in kernel.registers}
+    ranges = {r.prefix: r for r in kernel.registers if r.count}
     single = {r.prefix for r in kernel.registers if not r.count}
     before: dict[str, str] = {}
     for what, name in _declared(kernel):
@@ -136,7 +138,7 @@ def _registers(kernel: Kernel | Function) -> Iterator[Problem]:
             yield Problem("register", f"{message} a number, got {r.count}", kernel.name)
         # The least number that both have, if any, is that of the first of the longer prefix.
         first = f"{r.prefix}{'0' if r.count else ''}"
-        others = {other.prefix: other for other in kernel.registers if other.prefix != r.prefix}
+        others = {o.prefix: o for o in kernel.registers if o.count and o.prefix != r.prefix}
         shared = range_of(first, others)
         if shared is not None:
             message = f"{first!r} is declared by {r.prefix!r} and by {shared.prefix!r}; rename one"

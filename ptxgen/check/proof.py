@@ -7,23 +7,25 @@ listed so is reported as unknown, never as safe.
 
 Proved means: in every thread of the block and every turn that can be reached, the access is inside
 the variable that its address is computed from, or the region that holds that address's constant
-part, and aligned to its size. A value read from memory may be anything. Not followed: accesses
-inside functions that are called, the boxes of tensor maps, wgmma's descriptors.
+part, and aligned to its size. A value read from memory may be anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ptxgen.check.budget import declaration_problems, static_shared_bytes
 from ptxgen.check.flow import blocks
 from ptxgen.check.problems import Problem, where_from
-from ptxgen.check.proof_access import homes, region_home, touches
+from ptxgen.check.proof_access import Home, homes, region_home, touches
+from ptxgen.check.proof_calls import Inlined, Source, inlined
+from ptxgen.check.proof_descriptors import Descriptors
 from ptxgen.check.proof_domain import Shape
-from ptxgen.check.proof_graph import Graph
+from ptxgen.check.proof_graph import EXIT, Graph
 from ptxgen.check.proof_paths import ALWAYS, Paths
 from ptxgen.check.proof_ranges import Range, spaced
 from ptxgen.check.proof_rows import NotListedError
@@ -31,9 +33,10 @@ from ptxgen.check.proof_search import SPACING, Place, Search
 from ptxgen.check.proof_values import Node, Values
 from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Proof, Verdict, Witness
 from ptxgen.errors import LaunchError, VerifyError, did_you_mean
-from ptxgen.ir import Function, Instr, Kernel, Module, Symbol
+from ptxgen.ir import Instr, Kernel, Module
 from ptxgen.parse import parse
 from ptxgen.target import TARGETS
+from ptxgen.tensormap import TensorMap
 from ptxgen.text import render_instr
 
 __all__ = [
@@ -52,7 +55,7 @@ _MOST_THREADS: Final = 1024
 _BARRIERS: Final = ("bar.sync", "bar.red", "barrier.sync", "barrier.red", "barrier.cta.sync",
                     "bar.cta.sync", "barrier.cta.red", "bar.cta.red")  # fmt: skip
 
-Bound = int | tuple[int, ...] | range
+Bound = int | tuple[int, ...] | range | TensorMap
 
 
 def prove_shared(
@@ -61,27 +64,35 @@ def prove_shared(
     *,
     block: int | tuple[int, ...],
     dynamic_smem: int | None = None,
+    dynamic_align: int = 1,
     params: Mapping[str, Bound] | None = None,
 ) -> Proof:
     """What can be proved of a kernel's accesses to shared memory and of its barriers.
 
     `ptx` is text or a module, `entry` a kernel's name (may be left out if there is one kernel),
     `block` the threads along x, y and z, `dynamic_smem` the bytes of dynamic shared memory of the
-    launch (default: the end of the kernel's last region). `params` bounds integer parameters: a
-    number, or the lowest and the highest, or a range. Raises `LaunchError` for arguments that do
-    not fit, `ParseError` for text that cannot be read.
+    launch (default: the end of the kernel's last region). `dynamic_align` is what the launch is
+    known to align that to, if to more than the text says; no manual promises more, but kernels of
+    Triton rely on 1024 on sm_90. `params` bounds integer parameters: a number, or the lowest and
+    the highest, or a range; of a parameter that is a tensor map, or the address of one, it has the
+    `TensorMap`. Raises `LaunchError` for arguments that do not fit, `ParseError` for text that
+    cannot be read.
     """
     module = parse(ptx) if isinstance(ptx, str) else ptx
     kernel = _kernel(module, entry)
     shape = _shape(block)
     dynamic = kernel.dynamic_shared_bytes if dynamic_smem is None else dynamic_smem
-    known, ranges = _parameters(kernel, params or {})
-    found = _Prover(module, kernel, shape, dynamic, known, ranges)
-    accesses, barriers = found.run()
-    called = tuple(_in_functions(module, kernel))
+    given = _parameters(kernel, params or {})
+    whole = inlined(module, kernel)
+    variables = homes(module, kernel, dynamic, dynamic_align)
+    for function in whole.functions:
+        variables |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
+    accesses, barriers = _Prover(whole, shape, variables, given).run()
+    for judged, is_access in _left_out(module, whole):
+        (accesses if is_access else barriers).append(judged)
     problems = tuple(_problems(module, kernel, dynamic))
     threads = (shape.x, shape.y, shape.z)
-    return Proof(kernel.name, threads, dynamic, (*accesses, *called), barriers, problems)
+    return Proof(kernel.name, threads, dynamic, _merged(accesses), _merged(barriers), problems)
 
 
 def require_proved(proof: Proof) -> None:
@@ -117,18 +128,26 @@ def _shape(block: int | tuple[int, ...]) -> Shape:
     return Shape(*sizes, *(1,) * (3 - len(sizes)))
 
 
-def _parameters(
-    kernel: Kernel, params: Mapping[str, Bound]
-) -> tuple[dict[str, int], dict[str, Range]]:
-    """The parameters that are known, and the bounds of others."""
+class _Given(NamedTuple):
+    """The parameters that are known, the bounds of others, and tensor maps."""
+
+    known: dict[str, int]
+    ranges: dict[str, Range]
+    maps: dict[str, TensorMap]
+
+
+def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
     names = [p.name for p in kernel.params]
-    known, ranges = {}, {}
+    given = _Given({}, {}, {})
+    known, ranges = given.known, given.ranges
     for name, bound in params.items():
         if name not in names:
             raise LaunchError(
                 f"prove_shared: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}"
             )
-        if isinstance(bound, int):
+        if isinstance(bound, TensorMap):
+            given.maps[name] = bound
+        elif isinstance(bound, int):
             known[name] = bound
         elif isinstance(bound, range) and len(bound) and bound.step > 0:
             ranges[name] = spaced(bound[0], bound[-1], bound.step)
@@ -139,7 +158,7 @@ def _parameters(
                 f"prove_shared: the bounds of {name} must be a number, the lowest and the highest, "
                 f"or a range with a positive step, got {bound!r}"
             )
-    return known, ranges
+    return given
 
 
 def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]:
@@ -162,54 +181,57 @@ def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]
 
 
 class _Prover:
-    def __init__(
-        self, module: Module, kernel: Kernel, shape: Shape, dynamic: int,
-        known: Mapping[str, int], ranges: Mapping[str, Range],
-    ) -> None:  # fmt: skip
-        self._kernel = kernel
+    def __init__(self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given) -> None:
+        kernel = whole.kernel
+        self._sources = whole.sources
         self._graph = Graph(blocks(kernel))
         specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
-        found = homes(module, kernel, dynamic)
-        self._values = Values(self._graph, specials, frozenset(found), known)
+        params = frozenset(p.name for p in kernel.params)
+        self._values = Values(self._graph, specials, frozenset(found), given.known, params)
         self._paths = Paths(self._graph, self._values)
         regions = {}
         if kernel.dynamic_shared:
             of = found[kernel.dynamic_shared]
             regions = {r.name: region_home(r, of) for r in kernel.regions if r.nbytes > 0}
-        self._homes = found
         self._search = Search(
-            self._values, self._paths, shape, ranges, found, regions, kernel.dynamic_shared
-        )
+            self._values, self._paths, shape, given.ranges, found, regions, kernel.dynamic_shared,
+            given.maps,
+        )  # fmt: skip
+        self._descriptors = Descriptors(self._search)
         self._shape = shape
 
-    def run(self) -> tuple[list[Verdict], tuple[Verdict, ...]]:
+    def run(self) -> tuple[list[Judged], list[Judged]]:
         """The verdicts on the accesses and on the barriers, in the order of the text."""
-        accesses: list[Verdict] = []
-        barriers: list[Verdict] = []
+        accesses: list[Judged] = []
+        barriers: list[Judged] = []
         reached = set(self._graph.order)
         for block in self._graph.blocks:
             if block.index not in reached:
                 continue
             for position, instr in enumerate(block.instrs):
                 place = Place(block.index, position, instr)
-                accesses += self._accesses(place, block.start + position)
+                source = self._sources[block.start + position]
+                accesses += self._accesses(place, source)
                 if _is_barrier(instr):
-                    barriers.append(self._barrier(place, block.start + position))
-        return accesses, tuple(barriers)
+                    barriers.append((source, 0, self._barrier(place, source)))
+        return accesses, barriers
 
-    def _accesses(self, place: Place, number: int) -> Iterator[Verdict]:
-        for touch in touches(place.instr):
-            found = self._search.judge(place, touch)
+    def _accesses(self, place: Place, source: Source) -> Iterator[Judged]:
+        for which, touch in enumerate(touches(place.instr)):
+            if touch.matrix is None:
+                found = self._search.judge(place, touch)
+            else:
+                found = self._descriptors.judge(place, touch, touch.matrix)
             if found is not None:
-                yield Verdict(
-                    found.verdict, self._kernel.name, number, render_instr(place.instr),
-                    where_from(place.instr.origin), found.reason, found.allocation, found.first,
-                    found.last, found.witness,
+                made = _verdict(source, found.verdict, found.reason)
+                yield source, which, replace(
+                    made, allocation=found.allocation, first=found.first, last=found.last,
+                    witness=found.witness,
                 )  # fmt: skip
 
     # ----------------------------------------------------------------------------- barriers
 
-    def _barrier(self, place: Place, number: int) -> Verdict:
+    def _barrier(self, place: Place, source: Source) -> Verdict:
         """Whether all threads of the block come to a barrier together."""
         guards = self._paths.guards_around(place.block)
         if place.instr.guard is not None:
@@ -220,9 +242,7 @@ class _Prover:
             verdict, reason = self._agreed(guard, place)
             if verdict != PROVED:
                 break
-        origin = where_from(place.instr.origin)
-        text = render_instr(place.instr)
-        return Verdict(verdict, self._kernel.name, number, text, origin, reason)
+        return _verdict(source, verdict, reason)
 
     def _agreed(self, guard: Node | None, place: Place) -> tuple[str, str]:
         """Whether all threads agree on a predicate that decides whether a barrier is reached."""
@@ -236,7 +256,7 @@ class _Prover:
         if not simple:
             return UNKNOWN, unsure
         try:
-            bases = dict.fromkeys(self._homes, SPACING)
+            bases = dict.fromkeys(self._search.homes, SPACING)
             lister, table = self._search.table([guard], ALWAYS, True, bases)
         except NotListedError:
             return UNKNOWN, unsure
@@ -256,7 +276,8 @@ class _Prover:
         count = sum(
             _is_barrier(instr) for b in self._graph.order for instr in self._graph.blocks[b].instrs
         )
-        return count == 1 and self._graph.post.get(self._graph.idom[place.block], -1) != -1
+        deciding = self._graph.controlling(place.block)
+        return count == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
 
 
 def _thread(number: int, shape: Shape) -> tuple[int, int, int]:
@@ -268,25 +289,50 @@ def _is_barrier(instr: Instr) -> bool:
     return instr.opcode.startswith(_BARRIERS)
 
 
-def _in_functions(module: Module, kernel: Kernel) -> Iterator[Verdict]:
-    """The accesses of functions that the kernel may call, which are not followed."""
-    functions = {f.name: f for f in module.functions if f.body is not None}
-    todo: list[Kernel | Function] = [kernel]
-    seen: set[str] = set()
-    while todo:
-        body = todo.pop()
-        number = 0
-        for statement in body.body or ():
-            if not isinstance(statement, Instr):
-                continue
-            if isinstance(body, Function) and any(not t.generic for t in touches(statement)):
-                yield Verdict(
-                    UNKNOWN, body.name, number, render_instr(statement),
-                    where_from(statement.origin), "what a function is called with is not followed",
-                )  # fmt: skip
-            number += 1
-            for operand in statement.operands:
-                name = operand.name if isinstance(operand, Symbol) else ""
-                if name in functions and name not in seen:
-                    seen.add(name)
-                    todo.append(functions[name])
+# ------------------------------------------------------------------------------ functions
+
+# Where an access stands, which of its instruction's it is, and the verdict.
+Judged = tuple[Source, int, Verdict]
+
+
+def _verdict(source: Source, verdict: str, reason: str) -> Verdict:
+    called = "".join(f", called from {place}" for place in reversed(source.via))
+    return Verdict(
+        verdict, source.owner, source.number, render_instr(source.instr),
+        where_from(source.instr.origin), f"{reason}{called}" if reason else "",
+    )  # fmt: skip
+
+
+def _left_out(module: Module, whole: Inlined) -> Iterator[tuple[Judged, bool]]:
+    """The accesses and barriers (of which it is False) of functions that are not followed."""
+    for function in module.functions:
+        reason = whole.left_out.get(function.name)
+        if reason is None:
+            continue
+        instrs = [s for s in function.body or () if isinstance(s, Instr)]
+        for number, instr in enumerate(instrs):
+            source = Source(function.name, number, instr)
+            made = _verdict(source, UNKNOWN, reason)
+            for which, touch in enumerate(touches(instr)):
+                if not touch.generic:
+                    yield (source, which, made), True
+            if _is_barrier(instr):
+                yield (source, 0, made), False
+
+
+def _merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:
+    """One verdict for each place: of several calls, the worst."""
+    found: dict[tuple[str, int, int], Verdict] = {}
+    for source, which, verdict in judged:
+        key = (source.owner, source.number, which)
+        known = found.get(key)
+        found[key] = verdict if known is None else _worse(known, verdict)
+    return tuple(found.values())
+
+
+def _worse(a: Verdict, b: Verdict) -> Verdict:
+    order = (VIOLATION, UNKNOWN, PROVED)
+    worst, other = sorted((a, b), key=lambda v: order.index(v.verdict))
+    if worst.verdict != PROVED or a.allocation != b.allocation:
+        return worst
+    return replace(worst, first=min(a.first, other.first), last=max(a.last, other.last))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from ptxgen.check.proof_values import Node, Values, pairs
+from ptxgen.check.proof_matrices import UNIT, Matrix
+from ptxgen.check.proof_values import ADDRESS_OF, Node, Values, pairs
 from ptxgen.check.shapes import shape_of
 from ptxgen.ir import (
     Address,
@@ -16,6 +17,8 @@ from ptxgen.ir import (
     Module,
     Operand,
     Region,
+    TensorAddress,
+    Vector,
 )
 from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.types import ScalarType
@@ -23,8 +26,9 @@ from ptxgen.types import ScalarType
 _ROW_BYTES: Final = 16  # that a lane of ldmatrix or stmatrix names
 _ROW_LANES: Final = {"x1": 8, "x2": 16, "x4": 32}
 _MBARRIER_BYTES: Final = 8
-_BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
+_BULK_ALIGN: Final = 16  # of addresses and sizes; PTX ISA, section "cp.async.bulk"
 _TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
+_WARPGROUP_ROWS: Final = 64  # of A
 _DYNAMIC_ALIGN: Final = 16  # of dynamic shared memory, whatever is declared
 _ELEMENT_BYTES: Final = {
     "f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f64": 8, "s8": 1, "u8": 1,
@@ -35,7 +39,8 @@ class Touch(NamedTuple):
     """One access: `fixed` bytes at an address, and `scale` more for each of `number`.
 
     `align` is in bytes; `lanes` are how many of a warp take part; `generic` if the address is one.
-    An access whose size is not known has a `reason`.
+    With `multiple`, these further bytes must be a multiple of so many. Of a `matrix`, `descriptor`
+    is the operand that says where it lies. Of a copy of a `box`, the tensor map there has the size.
     """
 
     address: Address
@@ -46,7 +51,11 @@ class Touch(NamedTuple):
     scale: int = 0
     number: Operand | None = None
     counted: ScalarType | None = None
+    multiple: int = 1
     reason: str = ""
+    matrix: Matrix | None = None
+    descriptor: Operand | None = None
+    box: TensorAddress | None = None
 
 
 class Home(NamedTuple):
@@ -126,11 +135,14 @@ def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
         elif want.type is None or want.type.bits != 32:  # a 64-bit one is in global memory
             continue
         elif tensor:
-            reason = "the size of the box is in the tensor map"
-            yield Touch(address, 1, _TENSOR_ALIGN, reason=reason)
+            box = next(got for got in by_name.values() if isinstance(got, TensorAddress))
+            yield Touch(address, 1, _TENSOR_ALIGN, box=box)
         elif bulk:
             counted = next(w.type for w, _ in pairs(op, instr) if w.name == "size")
-            yield Touch(address, 0, _BULK_ALIGN, scale=1, number=size, counted=counted)
+            yield Touch(
+                address, 0, _BULK_ALIGN, scale=1, number=size, counted=counted,
+                multiple=_BULK_ALIGN,
+            )  # fmt: skip
         else:
             given = by_name.get("cp_size")
             nbytes = given.value if isinstance(given, IntImm) else 16
@@ -169,10 +181,18 @@ def _extent(words: list[str]) -> tuple[int, int]:
 
 
 def _matrix_product(op: Op, instr: Instr) -> Iterator[Touch]:
-    del instr
-    if op.opcode.startswith("wgmma.mma_async"):
-        reason = "the tiles that wgmma's descriptors name are not followed"
-        yield Touch(Address(None), 1, 1, reason=reason)
+    if not op.opcode.startswith("wgmma.mma_async"):
+        return
+    by_name = {want.name: got for want, got in pairs(op, instr)}
+    columns = str(op.modifiers["shape"]).partition("n")[2].partition("k")[0]
+    for name, rows in (("a", _WARPGROUP_ROWS), ("b", int(columns))):
+        got = by_name[name]
+        if isinstance(got, Vector):  # A in registers
+            continue
+        flag = by_name.get(f"t{name}")
+        turned = isinstance(flag, IntImm) and flag.value != 0
+        matrix = Matrix(f"matrix {name.upper()}", rows, turned)
+        yield Touch(Address(None), 0, UNIT, matrix=matrix, descriptor=got)
 
 
 _READERS: Final = {
@@ -185,18 +205,23 @@ _READERS: Final = {
 # ------------------------------------------------------------------------------ variables
 
 
-def homes(module: Module, kernel: Kernel | Function, dynamic: int) -> dict[str, Home]:
-    """The variables in shared memory that a kernel may name; dynamic ones have `dynamic` bytes."""
+def homes(
+    module: Module, kernel: Kernel | Function, dynamic: int, dynamic_align: int = 1
+) -> dict[str, Home]:
+    """The variables in shared memory that a kernel may name; dynamic ones have `dynamic` bytes, and
+    lie at multiples of `dynamic_align` at least.
+    """
+    least = max(_DYNAMIC_ALIGN, dynamic_align)
     found = {}
     for variable in module.variables:
         if variable.space == "shared":
             known = variable.nbytes or dynamic
-            align = variable.align if variable.nbytes else max(variable.align, _DYNAMIC_ALIGN)
+            align = variable.align if variable.nbytes else max(variable.align, least)
             found[variable.name] = Home(variable.name, 0, known, align)
     for shared in kernel.shared:
         found[shared.name] = Home(shared.name, 0, shared.nbytes, shared.align)
     if isinstance(kernel, Kernel) and kernel.dynamic_shared:
-        align = max([_DYNAMIC_ALIGN, *(r.align for r in kernel.regions)])
+        align = max([least, *(r.align for r in kernel.regions)])
         found[kernel.dynamic_shared] = Home(kernel.dynamic_shared, 0, dynamic, align)
     return found
 
@@ -224,7 +249,10 @@ class Provenance:
     def from_memory(self, node: Node) -> bool:
         """Whether it follows from a value that is not known and might hold any address."""
         return any(
-            n.kind == "opaque" and not isinstance(n.data, str) and "cvta" not in n.data[0]
+            n.kind == "opaque"
+            and not isinstance(n.data, str)
+            and "cvta" not in n.data[0]
+            and not n.data[0].startswith(ADDRESS_OF)
             for n in self._sources(node)
         )
 

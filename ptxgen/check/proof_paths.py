@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ptxgen.check.flow import Block
 from ptxgen.check.proof_graph import Graph
 from ptxgen.check.proof_values import Node, Values
-from ptxgen.ir import Symbol
+from ptxgen.ir import Reg, Symbol
 
 
 class Literal(NamedTuple):
@@ -19,13 +19,19 @@ class Literal(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """All of `parts`, or with `either` at least one of them."""
+    """All of `parts`, or with `either` at least one of them.
+
+    If it says when loops are left that always are, `left` has their blocks: it holds in the end,
+    and restricts only what changes there.
+    """
 
     parts: tuple[Formula | Literal, ...]
     either: bool = False
+    left: frozenset[int] = frozenset()
 
 
 ALWAYS: Final = Formula(())
+_ENDING: Final = ("ret", "exit", "trap")
 
 
 def literals(formula: Formula | Literal) -> Iterator[Literal]:
@@ -107,7 +113,7 @@ class Paths:
         falls = before.falls_through and after == before.index + 1
         if head == "brx":
             return Formula((Literal(None, False),))
-        if last.guard is None or head not in ("bra", "ret", "exit", "trap"):
+        if last.guard is None or head not in ("bra", *_ENDING):
             return ALWAYS
         target = last.operands[-1] if last.operands else None
         labels = self.graph.blocks[after].labels
@@ -127,8 +133,9 @@ class Paths:
         latches = graph.latches.get(block, ())
         entries = [p for p in graph.before[block] if p not in latches]
         # Behind a loop it matters in which turn that was left.
-        stays = all(block in body for body in graph.bodies.values() if above in body)
-        if len(entries) > 1 and stays and graph.always_follows(block, above):
+        left = [b for b in graph.bodies.values() if above in b and block not in b]
+        follows = graph.always_follows(block, above)
+        if len(entries) > 1 and not left and follows:
             found = ALWAYS
         elif block in graph.wild:
             found = Formula((Literal(None, False),))
@@ -136,6 +143,8 @@ class Paths:
             found = _any([
                 _all((self.reach(p, above), self.edge(p, block))) for p in entries
             ])  # fmt: skip
+            if left and follows:
+                found = Formula((found,), left=frozenset[int]().union(*left))
         self._local[block] = found
         return found
 
@@ -165,22 +174,38 @@ class Paths:
             more = list(node.args)
             if node.kind in ("join", "header"):
                 more += [value for _, value in self._values.meeting(node)]
-                more += [n for n in self._deciding(node) if n is not None]
+                more += self._deciding(node)
             for other in more:
                 if other.id not in seen:
                     seen.add(other.id)
                     stack.append(other)
 
-    def _deciding(self, node: Node) -> Iterator[Node | None]:
+    def _deciding(self, node: Node) -> Iterator[Node]:
+        """The conditions that decide which of the values that meet it is, or how many turns of a
+        loop there have been. When a loop on the way is left matters only to what changes in it.
+        """
         graph, block = self.graph, node.block
         for before in graph.before[block]:
-            for literal in literals(self.arrival(before, block)):
-                yield literal.node
+            top = block if graph.dominates(block, before) else graph.idom[block]
+            for branch in sorted({before, *graph.controlling(before)}):
+                if graph.dominates(top, branch):
+                    yield from self._decision(branch)
         for inside in graph.bodies.get(block, ()):
             for after in graph.blocks[inside].successors:
                 if after not in graph.bodies[block]:
-                    for literal in literals(self.edge(inside, after)):
-                        yield literal.node
+                    yield from self._decision(inside)
+
+    def _decision(self, branch: int) -> Iterator[Node]:
+        """What decides how control goes on behind a block, if anything does."""
+        instrs = self.graph.blocks[branch].instrs
+        last = instrs[-1] if instrs else None
+        if last is None or last.opcode.partition(".")[0] not in ("bra", "brx", *_ENDING):
+            return
+        registers = [last.guard.register] if last.guard is not None else []
+        if last.opcode.startswith("brx"):
+            registers += [o for o in last.operands if isinstance(o, Reg)]
+        for register in registers:
+            yield self._values.at(register, branch, len(instrs) - 1)
 
     def guards_around(self, block: int) -> list[Node | None]:
         """The predicates of all branches that decide whether a block runs."""

@@ -9,13 +9,15 @@ import numpy as np
 
 from ptxgen.check.proof_access import Home, Provenance, Touch, home_of
 from ptxgen.check.proof_domain import MOST_VALUES, Domain, Shape
+from ptxgen.check.proof_matrices import box_span
 from ptxgen.check.proof_paths import Formula, Literal, Paths, certain
 from ptxgen.check.proof_ranges import Range, signed, unsigned, whole
 from ptxgen.check.proof_rows import THREAD, NotListedError, Table, thread_of
 from ptxgen.check.proof_tables import Lister
 from ptxgen.check.proof_values import WORD, Node, Values
 from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Witness
-from ptxgen.ir import Instr
+from ptxgen.ir import Instr, TensorAddress
+from ptxgen.tensormap import TensorMap
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,16 +64,18 @@ class Search:
     def __init__(
         self, values: Values, paths: Paths, shape: Shape, parameters: Mapping[str, Range],
         homes: Mapping[str, Home], regions: Mapping[str, Home], dynamic: str,
+        maps: Mapping[str, TensorMap],
     ) -> None:  # fmt: skip
         self.values = values
         self.paths = paths
         self.provenance = Provenance(values)
         self._shape = shape
         self._parameters = parameters
-        self._homes = homes
-        self._regions = regions
-        self._dynamic = dynamic
-        self._names = list(homes)
+        self.homes = homes
+        self.regions = regions
+        self.dynamic = dynamic
+        self._maps = maps
+        self.names = list(homes)
         self._plain = Domain(shape, parameters)
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
@@ -80,15 +84,18 @@ class Search:
 
     def judge(self, place: Place, touch: Touch) -> Found | None:
         """The verdict on an access; None if it is not one of shared memory."""
-        if touch.address.base is None and touch.reason:
-            return Found(UNKNOWN, touch.reason)
+        if touch.box is not None:
+            sized = self._sized(place, touch, touch.box)
+            if isinstance(sized, Found):
+                return sized
+            touch = sized
         base, offset = self.values.address(touch.address, place.block, place.position)
         symbols = self.provenance.symbols(base)
         if not symbols:
             if touch.generic and not self._may_be_shared(base):
                 return None
             return Found(UNKNOWN, "its address is not computed from a shared variable")
-        if touch.generic and not symbols <= set(self._homes):
+        if touch.generic and not symbols <= set(self.homes):
             return None
         size = None
         if touch.number is not None and touch.counted is not None:
@@ -98,13 +105,28 @@ class Search:
             return found._replace(verdict=UNKNOWN, reason=touch.reason)
         return found
 
+    def _sized(self, place: Place, touch: Touch, box: TensorAddress) -> Touch | Found:
+        """A copy of a box with the size that its tensor map says."""
+        name = self.values.parameter(box.base, place.block, place.position)
+        of = None if box.offset else self._maps.get(name)
+        if of is None:
+            which = f"{name}, which is not given" if name else "which is in none of the parameters"
+            return touch._replace(reason=f"the size of the box is in the tensor map, {which}")
+        dims = len(box.coordinates)
+        if of.rank != dims:
+            return Found(
+                VIOLATION,
+                f"the copy is of {dims} dimensions, and the tensor map {name} of {of.rank}",
+            )
+        return touch._replace(fixed=box_span(of))
+
     def _may_be_shared(self, base: Node) -> bool:
-        return bool(self._homes) and self.provenance.from_memory(base)
+        return bool(self.homes) and self.provenance.from_memory(base)
 
     def _judged(
         self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
     ) -> Found:
-        bases = self._bases(0)
+        bases = self.bases(0)
         quick = self._listed(place, base, size, touch, False, bases)
         if not isinstance(quick, str):
             found = self._checked(quick, touch, base, offset)
@@ -124,23 +146,22 @@ class Search:
         """The verdict that holds wherever the variables lie."""
         if not self.provenance.is_twisted(base):
             return found
-        align = min(self._homes[name].align for name in self.provenance.symbols(base))
+        align = min(self.homes[name].align for name in self.provenance.symbols(base))
         count = _PLACES_BYTES // max(align, 1)
         reason = "more than sums is made of the variable's address, so it depends on where it lies"
         if found.verdict != PROVED or count > _MOST_PLACES:
             return found._replace(verdict=UNKNOWN, reason=reason, witness=None)
         for n in range(1, count):
-            listed = self._listed(place, base, size, touch, True, self._bases(n * align))
+            listed = self._listed(place, base, size, touch, True, self.bases(n * align))
             if isinstance(listed, str):
                 return found._replace(verdict=UNKNOWN, reason=reason)
             if self._checked(listed, touch, base, offset).verdict != PROVED:
                 return found._replace(verdict=UNKNOWN, reason=reason)
         return found
 
-    def _bases(self, moved: int) -> dict[str, int]:
-        return {
-            name: (n + 1) * SPACING + SPACING // 2 + moved for n, name in enumerate(self._names)
-        }
+    def bases(self, moved: int) -> dict[str, int]:
+        """Where the variables lie while an access is tried."""
+        return {name: (n + 1) * SPACING + SPACING // 2 + moved for n, name in enumerate(self.names)}
 
     def _allocation(self, base: Node, offset: int) -> str:
         names = sorted(self.provenance.symbols(base))
@@ -151,13 +172,13 @@ class Search:
         """The allocation that an address from a variable belongs to, and the constant that says so;
         None for one that differs from row to row.
         """
-        variable = self._homes[name]
-        if name != self._dynamic or not self._regions:
+        variable = self.homes[name]
+        if name != self.dynamic or not self.regions:
             return variable, 0
         constant = self.provenance.constant(base)
         if constant is None:
             return variable, None
-        return home_of(constant + offset, variable, self._regions), constant + offset
+        return home_of(constant + offset, variable, self.regions), constant + offset
 
     # ------------------------------------------------------------------------------ checking
 
@@ -168,9 +189,9 @@ class Search:
             return Found(PROVED, "no thread gets there", self._allocation(base, offset))
         for number in np.unique(listing.variable):
             rows = np.flatnonzero(listing.variable == number)
-            if not 0 <= number < len(self._names):
+            if not 0 <= number < len(self.names):
                 return self._wrong(listing, rows, offset, "it is outside every variable", "")
-            found = self._in_variable(listing, rows, touch, base, offset, self._names[number])
+            found = self._in_variable(listing, rows, touch, base, offset, self.names[number])
             if found.verdict != PROVED:
                 return found
             first = found
@@ -198,6 +219,15 @@ class Search:
                 listing, rows[row : row + 1], offset - home.start, reason, home.name
             )
             return found._replace(first=low, last=high)
+        if len(listing.extent):
+            uneven = listing.extent[rows] % touch.multiple != 0
+            if uneven.any():
+                row = self._worst(listing, rows, uneven)
+                size = int(listing.extent[rows[row]])
+                reason = f"its {size} bytes are not a multiple of {touch.multiple}"
+                return self._wrong(
+                    listing, rows[row : row + 1], offset - home.start, reason, home.name
+                )
         return self._aligned(listing, rows, start, touch, home)._replace(first=low, last=high)
 
     def _aligned(
@@ -223,7 +253,7 @@ class Search:
     ) -> Found:
         """Of an address in one region or another: each access has to be in one of them."""
         inside = np.zeros(len(rows), np.bool_)
-        for home in self._regions.values():
+        for home in self.regions.values():
             inside |= (start >= home.start) & (end <= home.start + home.nbytes)
         if not inside.all():
             row = self._worst(listing, rows, ~inside)
@@ -231,7 +261,7 @@ class Search:
             reason = f"bytes {at} to {last} of {name} are not inside one region"
             offset = at - int(listing.relative[rows[row]])
             return self._wrong(listing, rows[row : row + 1], offset, reason, name)
-        return self._aligned(listing, rows, start, touch, self._homes[name])
+        return self._aligned(listing, rows, start, touch, self.homes[name])
 
     def _worst(self, listing: Listing, rows: Lanes, wrong: Lanes) -> int:
         """The first wrong row, if possible one that certainly happens."""
@@ -243,19 +273,21 @@ class Search:
     ) -> Found:
         row = int(rows[0])
         verdict = VIOLATION if listing.table.sure[row] else UNKNOWN
-        witness = self._witness(listing, row, int(listing.relative[row]) + offset)
+        at = int(listing.relative[row]) + offset
+        witness = self.witness(listing.lister, listing.table, row, at)
         reason = f"{reason}: {witness}" if verdict == VIOLATION else (
             f"perhaps {reason}, but that may not happen ({witness})"
         )  # fmt: skip
         return Found(verdict, reason, allocation, witness=witness)
 
-    def _witness(self, listing: Listing, row: int, address: int) -> Witness:
-        number = thread_of(listing.table, row)
+    def witness(self, lister: Lister, table: Table, row: int, address: int) -> Witness:
+        """The thread and the values of a row, with the address that it takes."""
+        number = thread_of(table, row)
         x, y, _ = self._shape
         thread = (number % x, number // x % y, number // (x * y))
         held = {}
-        for leaf in sorted(listing.lister.listed, key=lambda leaf: leaf.id):
-            column = listing.table.columns.get(leaf.id)
+        for leaf in sorted(lister.listed, key=lambda leaf: leaf.id):
+            column = table.columns.get(leaf.id)
             if column is None or leaf.kind not in ("header", "join", "param"):
                 continue
             name = leaf.data[0] if leaf.kind == "param" else leaf.data
@@ -266,7 +298,7 @@ class Search:
         """A value of a loop as a person would write it: an address from where its variable lies."""
         names = self.provenance.symbols(leaf)
         if names:
-            return value - self._bases(0)[min(names)]
+            return value - self.bases(0)[min(names)]
         return value - (1 << leaf.bits) if value >> (leaf.bits - 1) and leaf.bits > 1 else value
 
     # ------------------------------------------------------------------------------ listing
@@ -289,7 +321,7 @@ class Search:
         node = self.values.at(guard.register, place.block, place.position) if guard else None
         key = (
             base.id, size and size.id, place.block, node and node.id, guard and guard.negated,
-            thorough, touch.lanes, touch.scale, bases[self._names[0]],
+            thorough, touch.lanes, touch.scale, bases[self.names[0]],
         )  # fmt: skip
         found = self._listings.get(key)
         if found is None:
@@ -319,9 +351,9 @@ class Search:
         names = self.provenance.symbols(base)
         variable = addresses // SPACING - 1
         if len(names) == 1:
-            variable = np.full(len(addresses), self._names.index(min(names)))
-        known = np.clip(variable, 0, len(self._names) - 1)
-        starts = np.array([bases[name] for name in self._names], np.int64)
+            variable = np.full(len(addresses), self.names.index(min(names)))
+        known = np.clip(variable, 0, len(self.names) - 1)
+        starts = np.array([bases[name] for name in self.names], np.int64)
         return Listing(lister, table, addresses - starts[known], variable, extent)
 
     def table(

@@ -344,6 +344,11 @@ class Lister:
         """Where a formula may hold, and where it certainly does."""
         if isinstance(formula, Literal):
             return self._literal(table, formula, assumed)
+        if formula.left and not any(
+            leaf.id in table.columns and self._changes(leaf, formula.left) for leaf in self._wanted
+        ):
+            # Whichever turn is the last, the row is the same; and there is a last one.
+            return True, True
         parts = [self._truth(table, part, assumed) for part in formula.parts]
         combine: Callable[[Any, Any], Any] = np.logical_or if formula.either else np.logical_and
         may: Any = not formula.either

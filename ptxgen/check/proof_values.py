@@ -96,17 +96,20 @@ class Values:
     """The values of the registers of one kernel or function.
 
     `specials` are the special registers that have a known value, `shared` the names of shared
-    variables, `given` what is known of parameters.
+    variables, `params` those of parameters (None: all that are loaded from) and `given` what is
+    known of these; `space` is the one whose addresses are followed through `cvta`.
     """
 
     def __init__(
         self, graph: Graph, specials: Mapping[str, int], shared: frozenset[str],
-        given: Mapping[str, int],
+        given: Mapping[str, int], params: frozenset[str] | None = None, space: str = "shared",
     ) -> None:  # fmt: skip
         self.graph = graph
         self._specials = specials
         self._shared = shared
         self._given = given
+        self._space = space
+        self._params = params
         self._defs: dict[str, dict[int, list[int]]] = {}
         self._joins: dict[str, frozenset[int]] = {}
         self._known: dict[Site, Node] = {}
@@ -152,6 +155,28 @@ class Values:
             )
             self._meetings[node.id] = found
         return found
+
+    def parameter(self, base: Reg | Symbol, block: int, position: int) -> str:
+        """The parameter whose address, or whose value, a base of an address is; empty if it is none
+        or not known.
+        """
+        if isinstance(base, Symbol):
+            return base.name if self._is_param(base.name) else ""
+        node = self.at(base, block, position)
+        while len(node.args) == 1 and (
+            (node.kind == "offset" and not node.data)
+            or (node.kind == "apply" and node.data.op.opcode.startswith(("mov.", "cvt.u64.u32")))
+        ):
+            node = node.args[0]
+        name = ""
+        if node.kind == "param" and not node.data[1]:
+            name = node.data[0]
+        elif node.kind == "opaque" and node.data[:1] == (f"{ADDRESS_OF}{node.data[1]}",):
+            name = node.data[1]
+        return name if name and self._is_param(name) else ""
+
+    def _is_param(self, name: str) -> bool:
+        return self._params is None or name in self._params
 
     def constant(self, value: int, bits: int) -> Node:
         """A literal."""
@@ -217,7 +242,7 @@ class Values:
     def _needs(self, site: Site) -> Iterator[Site]:
         """Where the registers that an instruction reads get their values."""
         instr = self.graph.blocks[site.block].instrs[site.position]
-        op = _operation(instr)
+        op = _operation(instr, self._space)
         if op is not None:
             for want, got in pairs(op, instr):
                 if not want.written:
@@ -232,9 +257,9 @@ class Values:
         """Make the value that an instruction gives a register."""
         instr = self.graph.blocks[site.block].instrs[site.position]
         declared = TYPES[self._declared[site.register]]
-        op = _operation(instr)
+        op = _operation(instr, self._space)
         if op is None or declared.is_float:
-            new = self._given_by(instr, declared.bits, site.block)
+            new = self._given_by(instr, declared.bits, site)
         else:
             new = self._computed(op, instr, site, declared)
         if instr.guard is not None:
@@ -309,20 +334,23 @@ class Values:
     def _symbol(self, name: str, bits: int) -> Node:
         if name in self._shared:
             return self._node("symbol", bits, name, uniform=True)
-        return self._node("opaque", bits, f"the address of {name}", uniform=True)
+        return self._node("opaque", bits, (ADDRESS_OF + name, name), uniform=True)
 
     def _resized(self, node: Node, bits: int) -> Node:
         """An address in a register of another size."""
         return node if node.bits == bits else self._node("offset", bits, 0, (node,))
 
-    def _given_by(self, instr: Instr, bits: int, block: int) -> Node:
+    def _given_by(self, instr: Instr, bits: int, site: Site) -> Node:
         """What an instruction gives that cannot be computed here."""
+        block = site.block
         head = instr.opcode.partition(".")[0]
         source = instr.operands[-1] if instr.operands else None
         if instr.opcode.startswith("ld.param") and isinstance(source, Address):
             base = source.base
-            if isinstance(base, Symbol):
+            if isinstance(base, Symbol) and self._is_param(base.name):
                 return self._param(base.name, base.offset + source.offset, bits)
+        if instr.opcode.startswith("cvta.param") and isinstance(source, Reg):
+            return self._resized(self.at(source, block, site.position), bits)
         constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
         uniform = constant and not isinstance(getattr(source, "base", None), Reg)
         what = "a value from memory" if head in ("ld", "ldu", "atom") else f"a result of {head}"
@@ -350,6 +378,8 @@ class Values:
         return found
 
 
+# How the address of what is not in shared memory is described.
+ADDRESS_OF: Final = "the address of "
 # Instructions after which the same address is written differently.
 _SAME_ADDRESS: Final = frozenset({"cvta", "cvta_to", "mapa"})
 _SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
@@ -377,7 +407,7 @@ def _written(instr: Instr) -> tuple[str, ...]:
     return tuple(r.name for operand in instr.operands for r in registers_of(operand))
 
 
-def _operation(instr: Instr) -> Op | None:
+def _operation(instr: Instr, space: str) -> Op | None:
     """The op, if what it gives can be computed from integers alone."""
     shape = shape_of(instr)
     op = None if shape.complaints else shape.op
@@ -385,7 +415,7 @@ def _operation(instr: Instr) -> Op | None:
         return None
     if op.row.name in _SHUFFLES:
         return op if _broadcasts(op, instr) else None
-    if op.row.name in ("cvta", "cvta_to") and "shared" not in instr.opcode:
+    if op.row.name in ("cvta", "cvta_to") and space not in instr.opcode:
         return None
     read = (got for want, got in pairs(op, instr) if not want.written)
     return None if any(isinstance(got, (Not, FloatImm)) for got in read) else op

@@ -117,7 +117,7 @@ class _BodyCheck:
         self.limits = limits
         self.place = 0  # of the instruction being checked
         self.found: list[tuple[int, Problem]] = []
-        self.ranges = {r.prefix: r for r in body.registers}
+        self.ranges = {r.prefix: r for r in body.registers if r.count}
         self.passed = _passed_in_registers(body)
         self.known: dict[str, str] = {r.prefix: r.declared for r in body.registers if not r.count}
         self.known.update(self.passed)

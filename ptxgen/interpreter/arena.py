@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Above 2**32, so that an address cut to 32 bits never points into a buffer.
 FIRST_ADDRESS: Final = 1 << 33
 RED_ZONE: Final = 1 << 20  # bytes between buffers that belong to none
+_FREED_KEPT: Final = 1 << 10  # how many buffers that were given back are remembered
 _NULL_PAGE: Final = 1 << 12  # addresses that a null pointer and an offset come to
 BUFFER_ALIGN: Final = 256  # what cudaMalloc promises
 # A buffer's address equals the host address modulo this, so that a misaligned view is misaligned
@@ -104,6 +105,10 @@ class DeviceArena:
         # What `ptxgen.interpreter.variables` keeps of each module, by its text or its id.
         self.modules: dict[str | int, Any] = {}
         self.heap: set[int] = set()  # where the buffers begin that kernels got by `malloc`
+        # Buffers that kernels have given back, and who did: base, end, its name, who. Addresses are
+        # not used again.
+        self._freed: tuple[tuple[int, int, str, str], ...] = ()
+        self._last_end = 0
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -168,11 +173,18 @@ class DeviceArena:
         found = max(met, key=lambda b: b.nbytes)
         return found.base + pointer - found.start
 
-    def remove(self, address: int) -> bool:
-        """Give up the buffer that begins at an address; whether there is one."""
-        gone = [b for b in self._buffers if b.base == address]
-        self._remove(gone)
-        return bool(gone)
+    def free(self, address: int, who: str) -> str:
+        """Give up memory that `malloc` gave, for a kernel; `who` says by what in later messages.
+        Returns where the address is, if that is not the beginning of such memory.
+        """
+        if address not in self.heap:
+            return self.describe(address)
+        (gone,) = (b for b in self._buffers if b.base == address)
+        self.heap.remove(address)
+        self._remove([gone])
+        self._freed = (*self._freed[-_FREED_KEPT:], (gone.base, gone.end, gone.name, who))
+        self._last_end = max(self._last_end, gone.end)
+        return ""
 
     def find(self, low: int, high: int) -> Buffer | None:
         """The buffer that holds all addresses from `low` to `high - 1`, or None."""
@@ -184,10 +196,16 @@ class DeviceArena:
 
     def describe(self, address: int) -> str:
         """Where an address lies in relation to the nearest buffer."""
-        if not self._buffers:
-            return "no buffer exists"
         if 0 <= address < _NULL_PAGE:
             return "a null pointer" + f" and {address} bytes" * bool(address)
+        for base, end, name, who in self._freed:
+            if base <= address < end:
+                return (
+                    f"at byte {address - base} of {name} ({base:#x}, {end - base} bytes), which "
+                    f"{who} has freed"
+                )
+        if not self._buffers:
+            return "no buffer exists"
         near = min(self._buffers, key=lambda b: max(b.base - address, address - b.end + 1, 0))
         if address < near.base:
             where = f"{near.base - address} bytes before the start of"
@@ -198,7 +216,8 @@ class DeviceArena:
         return f"{where} {near.name or 'a buffer'} ({near.base:#x}, {near.nbytes} bytes)"
 
     def _free_address(self, low: int) -> int:
-        after = self._buffers[-1].end + RED_ZONE if self._buffers else FIRST_ADDRESS
+        last = max(self._last_end, self._buffers[-1].end if self._buffers else 0)
+        after = last + RED_ZONE if last else FIRST_ADDRESS
         return -(-after // BUFFER_ALIGN) * BUFFER_ALIGN + low % HOST_ALIGN
 
     def _check_free(self, base: int, end: int, name: str) -> None:

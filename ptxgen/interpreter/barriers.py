@@ -22,7 +22,8 @@ class Barriers:
     Without a count, a barrier completes when all threads of the CTA that have not exited wait at it
     (CUDA C++ Programming Guide, "Synchronization Functions": for compute capability 7.x and later).
     With a count, when so many threads have arrived; lanes that never were or have exited count with
-    the rest of their warp, as hardware counts warps.
+    the rest of their warp, as hardware counts warps. If more come at once, the first warps go on,
+    and the others are the first of the next time.
     """
 
     def __init__(self, ctas: int, width: int, watch: Watch | None) -> None:
@@ -32,24 +33,37 @@ class Barriers:
         self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction it waits in
         self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier a lane waited at last
         self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
-        self._true = np.zeros((ctas, BARRIERS), np.int64)  # of the last time it was complete:
-        self._voters = np.zeros((ctas, BARRIERS), np.int64)  # votes that were true, and all
+        self._true: Lanes = np.zeros(ctas * width, np.int64)  # of the last barrier of each lane:
+        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # votes that were true, and all
+        # Which lanes have arrived without waiting, `[lanes, barriers]`, if a sanitizer asks.
+        self._early: Lanes = np.zeros((ctas * width if watch else 0, BARRIERS), np.bool_)
+        self._came = np.zeros((ctas, BARRIERS), np.int64)  # when it was last looked at
         self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrived without waiting
         self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # 0: all threads
 
     def arrive(
         self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool, votes: Lanes | None
-    ) -> int | None:
+    ) -> tuple[int, str] | None:
         """Lanes come to a barrier, perhaps with votes, bool. Returns a lane, if any, whose count
-        differs from that of an earlier arrival.
+        differs from that of an earlier arrival, and what is wrong.
         """
         cta = ids // self._width
         empty = self._arrived()[cta, barrier] == 0
-        differs = ~empty & (self._wanted[cta, barrier] != count)
-        self._wanted[cta, barrier] = count
-        differs |= self._wanted[cta, barrier] != count
-        if differs.any():
-            return int(ids[differs][0])
+        wanted = np.where(empty, count, self._wanted[cta, barrier])
+        self._wanted[cta, barrier] = wanted
+        wanted = self._wanted[cta, barrier]
+        if (wanted != count).any():
+            n = int((wanted != count).argmax())
+            return int(ids[n]), (
+                f"comes to barrier {barrier[n]} for {_threads(count[n])}, but others have come to "
+                f"it for {_threads(wanted[n])}"
+            )
+        if self._watch is not None:
+            twice = self._early[ids, barrier]
+            if twice.any():
+                n = int(twice.argmax())
+                self._watch.sync.twice(at, int(ids[n]), int(barrier[n]))
+            self._early[ids, barrier] = not wait
         if wait:
             self.at[ids] = self.last[ids] = barrier
             self.since[ids] = at
@@ -61,6 +75,7 @@ class Barriers:
         np.add.at(self._passed, (cta, barrier), 1)
         if self._watch is not None:
             self._watch.release(ids, barrier)
+        self._end_unwaited()
         return None
 
     def complete(self, exited: Lanes) -> Lanes | None:
@@ -77,27 +92,65 @@ class Barriers:
         if self._wanted.any():
             arrived = arrived + self._fillers(exited)
         live = (~exited).reshape(-1, self._width).sum(axis=1)
+        self._came = arrived
         done = (arrived > 0) & (arrived == np.where(self._wanted > 0, self._wanted, live[:, None]))
-        if not done.any():
+        over = (self._wanted > 0) & (arrived > self._wanted)
+        if not (done | over).any():
             return None
         cta = np.arange(len(waiting)) // self._width
         free: Lanes = waiting & done[cta, self.at]
+        for number, barrier in np.argwhere(over).tolist():
+            free[self._first(number, barrier, exited)] = True
         ids = np.flatnonzero(free)
         if self._votes is not None:
-            self._count_votes(ids, done)
+            self._count_votes(ids)
         if self._watch is not None and len(ids):
             self._watch.sync.barrier(ids, self.since[ids], exited)
             self._watch.join(ids, self.at[ids])
         self._passed[done] = 0
+        self._forget(done)
         self.at[ids] = -1
+        return free if len(ids) else None
+
+    def _first(self, cta: int, barrier: int, exited: Lanes) -> Lanes:
+        """The lanes that go on of more than were wanted: of those that arrived without waiting, and
+        then of the warps that wait, in their order.
+        """
+        begin = cta * self._width
+        here = slice(begin, begin + self._width)
+        there = self.at[here] == barrier
+        counts = (there | exited[here]).reshape(-1, WARP).sum(axis=1)
+        counts[~there.reshape(-1, WARP).any(axis=1)] = 0
+        wanted, passed = int(self._wanted[cta, barrier]), int(self._passed[cta, barrier])
+        self._passed[cta, barrier] = max(passed - wanted, 0)
+        self._early[here, barrier] = False
+        fits = np.repeat(np.cumsum(counts) <= wanted - passed, WARP)
+        free = begin + np.flatnonzero(there & fits)
+        # Warps for which the count is their own do without each other.
+        if self._watch is not None and wanted > WARP:
+            last = begin + int(np.flatnonzero(there)[-1])
+            came = passed + int(counts.sum())
+            self._watch.sync.too_many(int(self.since[last]), last, barrier, came, wanted)
         return free
+
+    def _end_unwaited(self) -> None:
+        """Barriers at which enough threads have arrived and none waits are complete."""
+        full = (self._wanted > 0) & (self._passed >= self._wanted)
+        if full.any():
+            full &= self._arrived() == self._passed
+            self._passed[full] -= self._wanted[full]
+            self._forget(full)
+
+    def _forget(self, done: Lanes) -> None:
+        """What arrived at barriers that are complete now."""
+        if self._watch is not None and done.any():
+            self._early[np.repeat(done, self._width, axis=0)] = False
 
     def outcome(self, ids: Lanes, op: str) -> Lanes:
         """What the votes at the barrier that each lane waited at last came to: `and`, `or` (bool)
         or `popc` (uint32).
         """
-        where = ids // self._width, self.last[ids]
-        true, voters = self._true[where], self._voters[where]
+        true, voters = self._true[ids], self._voters[ids]
         outcomes: dict[str, Lanes] = {
             "popc": true.astype(np.uint32),
             "and": np.equal(true, voters),
@@ -112,15 +165,16 @@ class Barriers:
 
     def describe(self, lane: int) -> str:
         """What a lane waits for."""
-        return f"barrier {self.at[lane]}"
+        where = lane // self._width, self.at[lane]
+        came = f" ({self._came[where]} of {self._wanted[where]} threads have come)"
+        return f"barrier {self.at[lane]}{came if self._wanted[where] else ''}"
 
-    def _count_votes(self, ids: Lanes, done: Lanes) -> None:
+    def _count_votes(self, ids: Lanes) -> None:
         assert self._votes is not None
         keys = ids // self._width * BARRIERS + self.at[ids]
-        size = self._true.size
-        voters = np.bincount(keys, minlength=size).reshape(done.shape)
-        true = np.bincount(keys[self._votes[ids]], minlength=size).reshape(done.shape)
-        self._voters[done], self._true[done] = voters[done], true[done]
+        size = self._passed.size
+        self._voters[ids] = np.bincount(keys, minlength=size)[keys]
+        self._true[ids] = np.bincount(keys[self._votes[ids]], minlength=size)[keys]
 
     def _arrived(self) -> Lanes:
         ids = np.flatnonzero(self.at >= 0)
@@ -139,3 +193,7 @@ class Barriers:
         return np.bincount(keys, weights=gone[used], minlength=self._passed.size).astype(
             np.int64
         ).reshape(self._passed.shape) * (self._wanted > 0)
+
+
+def _threads(count: int) -> str:
+    return f"{count} threads" if count else "all threads"

@@ -24,6 +24,7 @@ from ptxgen.interpreter.segments import (
     together,
 )
 from ptxgen.interpreter.stepwise import Stepper
+from ptxgen.interpreter.wgmma_registers import Hooks, WgmmaRegisters
 from ptxgen.interpreter.writer import Function, Writer
 from ptxgen.ir import Instr, IntImm, Reg
 
@@ -68,18 +69,21 @@ class Program:
     slots: Mapping[str, int]
     dtypes: list[np.dtype[Any]]  # grows when blocks are split
     sources: tuple[str, ...]
+    wgmma: WgmmaRegisters | None = None
 
 
 def compile_program(
-    linked: Linked, *, sanitize: bool = False, stepwise: bool = False, cut_each: bool = False
-) -> Program:
+    linked: Linked, *, sanitize: bool = False, touches: bool = False, stepwise: bool = False,
+    cut_each: bool = False,
+) -> Program:  # fmt: skip
     """The functions of all segments of a kernel and of what it calls.
 
-    With `sanitize`, reads of registers that may not have been written are checked. With `stepwise`,
-    no code is generated: each instruction goes by itself, through its row's own function. With
-    `cut_each`, the parts of blocks are single instructions.
+    With `sanitize`, reads of registers that may not have been written are checked, with `touches`
+    uses of the registers of `wgmma` by ordinary instructions. With `stepwise`, no code is
+    generated: each instruction goes by itself, through its row's own function. With `cut_each`, the
+    parts of blocks are single instructions, and multiplications by `wgmma` may be late.
     """
-    made = _Compiler(linked, sanitize, stepwise, cut_each)
+    made = _Compiler(linked, sanitize, touches, stepwise, cut_each)
     for routine in linked.routines:
         made.add(routine)
     return made.program()
@@ -88,7 +92,11 @@ def compile_program(
 class _Compiler:
     """Makes a program, routine after routine."""
 
-    def __init__(self, linked: Linked, sanitize: bool, stepwise: bool, cut_each: bool) -> None:
+    def __init__(
+        self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool
+    ) -> None:
+        self._wgmma = WgmmaRegisters()
+        self._hooks = Hooks(self._wgmma, touches=touches, late=cut_each)
         self._linked = linked
         self._sanitize = sanitize
         self._stepwise = stepwise
@@ -107,6 +115,7 @@ class _Compiler:
             routine.source, number=routine.number, first_segment=first,
             first_step=len(self._instrs),
         )  # fmt: skip
+        self._wgmma.add(parts)
         given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
         suspects = maybe_undefined(parts, given, first) if self._sanitize else frozenset[str]()
         writers = [self._writer(part, routine, suspects) for part in parts]
@@ -122,14 +131,15 @@ class _Compiler:
         return Program(
             self._linked, tuple(self._instrs), tuple(self._blocks), tuple(self._entries),
             self._slots, self._dtypes, tuple(self._sources),
+            self._wgmma if self._wgmma.registers else None,
         )  # fmt: skip
 
     def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> _Maker:
         writer: _Maker
         if self._stepwise:
-            writer = Stepper(part, self._linked, routine, suspects)
+            writer = Stepper(part, self._linked, routine, suspects, self._hooks)
         else:
-            writer = Writer(part, self._linked, routine, suspects, FAST)
+            writer = Writer(part, self._linked, routine, suspects, FAST, self._hooks)
         for name, dtype in writer.dtypes.items():
             if name not in self._slots:
                 self._slots[name] = len(self._slots)

@@ -52,6 +52,14 @@ def part_inside(of: TensorMap, corner: tuple[int, ...]) -> Part | None:
     return Part(tuple(inside[::-1]), tuple(shape[::-1]), tuple(strides[::-1]), first, last)
 
 
+def rows_of(part: Part) -> tuple[Lanes, int]:
+    """The addresses at which the rows of a part begin, int64, and the bytes of a row."""
+    starts = np.zeros(1, np.int64)
+    for count, stride in zip(part.shape[:-1], part.strides[:-1], strict=True):
+        starts = (starts[:, None] + stride * np.arange(count)).reshape(-1)
+    return starts + part.first, part.shape[-1] * part.strides[-1]
+
+
 def elements_of(of: TensorMap, part: Part, data: Lanes, base: int) -> Lanes:
     """The elements of a part as a view of `data`, bytes from address `base` on; unsigned integers,
     outermost dimension first.

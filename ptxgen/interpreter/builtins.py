@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.errors import TrapError
+from ptxgen.interpreter.reports import where_from
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine import LaneMachine
@@ -154,13 +155,15 @@ def free(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lan
     for lane, address in zip(lanes, arguments[0].view(np.uint64)[:, 0].tolist(), strict=True):
         if not address:
             continue
-        if address not in arena.heap:
+        batch = machine.batch
+        where = where_from(machine.faults.instrs[machine.at])
+        who = f"thread {batch.thread(int(lane))} of CTA {batch.cta(int(lane))} in {where}"
+        wrong = arena.free(address, who)
+        if wrong:
             raise TrapError(
-                f"{machine.faults.where(machine.at, int(lane))}: frees {address:#x}, where no "
-                "memory from malloc begins"
+                f"{machine.faults.where(machine.at, int(lane))}: frees {address:#x}, {wrong}; free "
+                "takes what malloc gave, once"
             )
-        arena.heap.remove(address)
-        arena.remove(address)
     return []
 
 

@@ -1,16 +1,14 @@
 """Bulk copies and tensor maps: what their instructions ask of the interpreter.
 
 A copy with an mbarrier poisons its destination when it is started, and is done when somebody asks
-for that mbarrier; one of a bulk group when its thread waits for the group. Both are as late as a
-correct program allows.
+for that mbarrier. One of a bulk group reads its source when its thread waits for that (`.read`),
+and writes when it waits for the group. All are as late as a correct program allows.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy as np
 from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import boxes
 from ptxgen.interpreter.access import MemoryAccess, as_address
+from ptxgen.interpreter.bulk_groups import READ, BulkGroups
 from ptxgen.interpreter.bulk_start import Start, Tell, nothing
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.memory import POISON
@@ -26,6 +25,7 @@ from ptxgen.tensormap import NBYTES, TensorMap
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
+    from ptxgen.interpreter.boxes import Part
     from ptxgen.interpreter.copies import AsyncCopies
     from ptxgen.interpreter.memory import Address
     from ptxgen.interpreter.waiting import Agents
@@ -41,26 +41,22 @@ _WORD: Final = np.dtype(np.uint64)
 Reduce = Callable[["Lanes", "Lanes", "ScalarType"], "Lanes"]
 
 
-@dataclass(slots=True)
-class _Groups:
-    """The bulk groups of one thread: the key of the open one, if any, and those of the others."""
-
-    current: int | None = None
-    closed: list[int] = field(default_factory=list)
-    stamps: dict[int, int] = field(default_factory=dict)  # the sanitizers' newest of each key
-
-
 class BulkMachine(MemoryAccess):
     """What bulk copies may ask of the interpreter."""
 
     agents: Agents
     copies: AsyncCopies
+    # The instructions that polled mbarriers last: lanes, and the positions of the mbarriers.
+    polled: dict[int, tuple[Lanes, Lanes]]
 
     # -------------------------------------------------------------------------------- mbarriers
 
     def ask(self, address: Lanes | Address) -> None:
         """Have asynchronous agents do what is left to do for the mbarriers at these addresses."""
-        self.agents.ask(np.unique(self.positions(address, 8)).tolist())
+        positions = self.positions(address, 8)
+        self.polled.pop(self.at, None)
+        self.polled[self.at] = self.active_ids(self.mask), positions
+        self.agents.ask(np.unique(positions).tolist())
 
     def copy_async_arrive(self, address: Lanes | Address) -> None:
         """Have each thread arrive at an mbarrier once its copies by `copy_async` are complete."""
@@ -91,6 +87,7 @@ class BulkMachine(MemoryAccess):
         sources = self._each(src)
         for n, (start, target, bar, size) in enumerate(self._targets(dst, nbytes, mbarrier)):
             self._check_unit(start, int(sources[n]), size, "global")
+            start.reads_global(sources[n : n + 1].astype(np.int64), size)
             for position, counter in self._copies_of(start, target, bar, ctas, n):
                 landed = start.writes(np.array([position]), size, counter)
 
@@ -155,16 +152,17 @@ class BulkMachine(MemoryAccess):
             self._check_end(start, source, size)
 
             was_read = start.reads(np.array([source]), size)
+            start.writes_global(np.array([target]), size, atomic=reduce is not None)
 
-            def land(
-                start: Start = start, source: int = source, target: int = target,
-                size: int = size, was_read: Tell = was_read,
-            ) -> None:  # fmt: skip
-                was_read()
-                data = self.shared.window.data[source : source + size]
+            def take(source: int = source, size: int = size) -> Lanes:
+                return self.shared.window.data[source : source + size].copy()
+
+            def put(
+                data: Lanes, start: Start = start, target: int = target, size: int = size
+            ) -> None:
                 _combine(self._global(start, target, size, "write"), data, reduce, type)
 
-            self.agents.add(self._group_of(start.lane), land)
+            self._send_by_group(start.lane, take, put, was_read)
 
     # ----------------------------------------------------------------------------------- tensors
 
@@ -185,6 +183,9 @@ class BulkMachine(MemoryAccess):
             self._targets(dst, sizes, mbarrier, active_only=True)
         ):
             self._check_tile(start, target)
+            part = boxes.part_inside(maps[n], corners[n])
+            if part is not None:
+                start.reads_global(*boxes.rows_of(part))
             for position, counter in self._copies_of(start, target, bar, ctas, n):
                 image = self._image(maps[n], position)
                 landed = start.writes(image * _UNIT, _UNIT, counter)
@@ -217,35 +218,34 @@ class BulkMachine(MemoryAccess):
             self._check_tile(start, source)
             self._check_end(start, source, boxes.image_bytes(of))
 
-            image = self._image(of, source)
+            image, part = self._image(of, source), boxes.part_inside(of, corners[n])
             was_read = start.reads(image * _UNIT, _UNIT)
+            if part is not None:
+                start.writes_global(*boxes.rows_of(part), atomic=reduce is not None)
 
-            def land(
-                start: Start = start, of: TensorMap = of, image: Lanes = image,
-                corner: tuple[int, ...] = corners[n], was_read: Tell = was_read,
-            ) -> None:  # fmt: skip
-                was_read()
-                self._store_box(start, of, corner, image, reduce)
+            def take(image: Lanes = image) -> Lanes:
+                return self._chunks[image]
 
-            self.agents.add(self._group_of(start.lane), land)
+            def put(
+                data: Lanes, start: Start = start, of: TensorMap = of, part: Part | None = part
+            ) -> None:
+                if part is not None:
+                    self._store_box(start, of, part, data, reduce)
+
+            self._send_by_group(start.lane, take, put, was_read)
 
     def bulk_commit(self) -> None:
         """Close the group of bulk copies that each thread started since the last commit."""
         for lane in self.active_ids(self.mask).tolist():
-            groups = self._groups.setdefault(lane, _Groups())
-            groups.closed.append(self._group_of(lane))
-            groups.current = None
+            self.groups.commit(lane)
 
-    def bulk_wait(self, pending: int) -> None:
-        """Wait until at most `pending` bulk groups of each thread are incomplete."""
+    def bulk_wait(self, pending: int, read: bool) -> None:
+        """Wait until at most `pending` bulk groups of each thread are incomplete, or have yet to
+        read their sources if `read`.
+        """
         done: list[int] = []
         for lane in self.active_ids(self.mask).tolist():
-            groups = self._groups.setdefault(lane, _Groups())
-            keep = max(len(groups.closed) - pending, 0)
-            done += groups.closed[:keep]
-            del groups.closed[:keep]
-            if self.watch is not None and done:
-                self.watch.know(lane, max(groups.stamps.pop(key, 0) for key in done[-keep:]))
+            done += self.groups.wait(lane, pending, read, self.watch)
         self.agents.ask(done)
 
     # ------------------------------------------------------------------------------------ matrices
@@ -279,24 +279,28 @@ class BulkMachine(MemoryAccess):
     # ----------------------------------------------------------------------------------- one lane
 
     @functools.cached_property
-    def _groups(self) -> dict[int, _Groups]:
-        return {}
+    def groups(self) -> BulkGroups:
+        """The bulk groups of threads."""
+        return BulkGroups()
 
-    @functools.cached_property
-    def _keys(self) -> itertools.count[int]:
-        """What bulk groups are called among the agents' actions: numbers that are no position."""
-        return itertools.count(-1, -1)
+    def _send_by_group(
+        self, lane: int, take: Callable[[], Lanes], put: Callable[[Lanes], None], was_read: Tell
+    ) -> None:
+        """Have the open bulk group of a thread take something and put it somewhere else."""
+        taken: list[Lanes] = []
 
-    def _group_of(self, lane: int) -> int:
-        groups = self._groups.setdefault(lane, _Groups())
-        if groups.current is None:
-            groups.current = next(self._keys)
-        return groups.current
+        def read() -> None:
+            if not taken:
+                was_read()
+                taken.append(take())
 
-    def stamp_group(self, lane: int, stamp: int) -> None:
-        """Keep the sanitizers' stamp of a copy of the open group of a thread."""
-        key = self._group_of(lane)
-        self._groups[lane].stamps[key] = stamp
+        def write() -> None:
+            read()
+            put(taken[0])
+
+        key = self.groups.open(lane)
+        self.agents.add(key + READ, read)
+        self.agents.add(key, write)
 
     def _each(self, values: Lanes | Address) -> Lanes:
         """The values of the active lanes."""
@@ -397,6 +401,9 @@ class BulkMachine(MemoryAccess):
     ) -> None:
         """Change the mbarrier at a position."""
         words = self.shared.window.elements(_WORD, 1, 0)
+        if self.watch is not None:
+            where = np.array([start.lane]), np.array([position])
+            self.watch.mbarriers.used(start.at, *where, self.shared.window.data)
         before = int(words[position // 8])
         try:
             after = change(before, operand)
@@ -439,15 +446,11 @@ class BulkMachine(MemoryAccess):
         self,
         start: Start,
         of: TensorMap,
-        corner: tuple[int, ...],
-        image: Lanes,
+        part: Part,
+        chunks: Lanes,
         reduce: Reduce | None,
     ) -> None:
-        part = boxes.part_inside(of, corner)
-        if part is None:
-            return
-        chunks = self._chunks[image].view(f"u{of.type.nbytes}")
-        box = chunks.reshape(of.box_shape[::-1])[part.inside]
+        box = chunks.view(f"u{of.type.nbytes}").reshape(of.box_shape[::-1])[part.inside]
         data = self._global(start, part.first, part.last - part.first, "write")
         elements = boxes.elements_of(of, part, data, part.first)
         if reduce is None:

@@ -12,6 +12,7 @@ import numpy as np
 from ptxgen.errors import TrapError
 
 if TYPE_CHECKING:
+    from ptxgen.interpreter.arena import Buffer
     from ptxgen.interpreter.bulk import BulkMachine
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -34,19 +35,44 @@ class Start:
         watch = self.machine.watch
         if watch is None:
             return nothing
-        stamp = watch.start_copy(self.at, self.lane, first, nbytes)
-        return functools.partial(watch.land, self.at, self.lane, first, nbytes, counter, stamp)
+        stamp = watch.bulk.start_write(self.at, self.lane, first, nbytes, counter)
+        ended = watch.bulk.written
+        return functools.partial(ended, self.at, self.lane, first, nbytes, counter, stamp)
 
     def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
         """The same of a copy from there, which an mbarrier or the thread's bulk group counts."""
         watch = self.machine.watch
         if watch is None:
             return nothing
-        stamp = watch.start(self.lane)
-        watch.start_read(self.at, self.lane, first, nbytes, stamp)
+        stamp = watch.bulk.start_read(self.at, self.lane, first, nbytes)
         if counter is None:
-            self.machine.stamp_group(self.lane, stamp)
-        return functools.partial(watch.was_read, self.at, self.lane, counter, stamp)
+            self.machine.groups.stamp(self.lane, stamp)
+        return functools.partial(watch.bulk.was_read, self.at, self.lane, counter, stamp)
+
+    def reads_global(self, first: Lanes, nbytes: int) -> None:
+        """Tell them of a copy from `nbytes` of global memory at each of these addresses, of one
+        array.
+        """
+        watch = self.machine.watch
+        buffer = self._array(first, nbytes)
+        if watch is not None and buffer is not None:
+            watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
+
+    def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool) -> None:
+        """Tell them of a copy to there, or of a reduction, in the thread's bulk group."""
+        watch = self.machine.watch
+        buffer = self._array(first, nbytes)
+        if watch is not None and buffer is not None:
+            ended = watch.bulk.start_global_write(
+                self.at, self.lane, buffer, first, nbytes, atomic=atomic
+            )
+            if ended is not None:
+                self.machine.groups.finish(self.lane, ended)
+
+    def _array(self, first: Lanes, nbytes: int) -> Buffer | None:
+        if self.machine.watch is None or not len(first):
+            return None
+        return self.machine.arena.find(int(first.min()), int(first.max()) + nbytes)
 
     def refuse(self, why: str) -> NoReturn:
         """Stop the kernel. Raises `TrapError`."""

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 DEFINED: Final = "?"
 
 Given = Reg | IntImm | FloatImm | Symbol | Sink
+# What is handed over, `[lanes of mask, bytes]`, and which of it was written; None: all of it.
+_Bytes = tuple["Lanes", "Lanes | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class Calls:
         self._stack_bytes = 0
         if self._linked.recursive:
             machine.frame = np.zeros(lanes, np.uint64)
+        # Which bytes of frames are written, if a sanitizer wants to know.
+        self._marks = None if machine.watch is None else machine.watch.local
 
     def enter(self, number: int, block: Block, mask: Lanes, value: Any) -> list[tuple[int, Lanes]]:
         """Lanes execute the call at the end of a block. `value` has the callee's address and the
@@ -229,7 +233,7 @@ class Calls:
     ) -> tuple[int, Lanes]:  # fmt: skip
         arguments = self._arguments(call, mask, values)
         if isinstance(callee, Function):
-            self._outside(call, callee, mask, arguments)
+            self._outside(call, callee, mask, [data for data, _ in arguments])
             return block.segment.after, mask
         routine = self._linked.routines[callee]
         source = routine.source
@@ -237,19 +241,22 @@ class Calls:
         if self._linked.recursive:
             self._push(call, routine, mask)
         self._sites[callee][mask] = number
-        for param, data in zip(source.params, arguments, strict=True):
+        if self._marks is not None:
+            lanes, start = self._frame(routine, mask)
+            self._marks.enter(routine, lanes, start)
+        for param, (data, written) in zip(source.params, arguments, strict=True):
             if param.register:
                 self._set_slot(self._program.slots[f"{callee}:{param.name}"], mask, data)
             else:
-                self._write(routine, param.name, mask, data)
+                self._write(routine, param.name, mask, data, written)
         return self._program.entries[callee], mask
 
-    def _arguments(self, call: Call, mask: Lanes, values: tuple[Lanes, ...]) -> list[Lanes]:
-        """Each argument's bytes, `[lanes of mask, bytes]`."""
+    def _arguments(self, call: Call, mask: Lanes, values: tuple[Lanes, ...]) -> list[_Bytes]:
+        """Each argument's bytes."""
         machine = self._machine
         count = machine.selection.count
         rest = iter(values)
-        found = []
+        found: list[_Bytes] = []
         for item, param in zip(call.given, call.params, strict=True):
             if isinstance(item, Symbol):
                 found.append(self._read(call.caller, item.name, mask, param_bytes(param)))
@@ -257,7 +264,7 @@ class Calls:
             lanes = np.broadcast_to(next(rest), count)
             wide = np.zeros(machine.batch.lanes, lanes.dtype)
             wide[machine.selection.ids] = lanes
-            found.append(wide[mask].view(np.uint8).reshape(-1, lanes.dtype.itemsize))
+            found.append((wide[mask].view(np.uint8).reshape(-1, lanes.dtype.itemsize), None))
         return found
 
     def _outside(self, call: Call, function: Function, mask: Lanes, arguments: list[Lanes]) -> None:
@@ -271,7 +278,7 @@ class Calls:
             )
         results = builtin(machine, np.flatnonzero(mask), arguments)
         for item, data in zip(call.got, results, strict=True):
-            self._put(call, item, mask, data)
+            self._put(call, item, mask, data, None)
 
     # ---------------------------------------------------------------------------------- and back
 
@@ -282,20 +289,22 @@ class Calls:
         source = routine.source
         assert isinstance(source, Function)
         results = [
-            self._register(f"{callee}:{p.name}", mask)
+            (self._register(f"{callee}:{p.name}", mask), None)
             if p.register
             else self._read(routine, p.name, mask, param_bytes(p))
             for p in source.results
         ]
         if self._linked.recursive:
             self._pop(call, routine, mask)
-        for item, data in zip(call.got, results, strict=True):
-            self._put(call, item, mask, data)
+        for item, (data, written) in zip(call.got, results, strict=True):
+            self._put(call, item, mask, data, written)
 
-    def _put(self, call: Call, item: Given, mask: Lanes, data: Lanes) -> None:
+    def _put(
+        self, call: Call, item: Given, mask: Lanes, data: Lanes, written: Lanes | None
+    ) -> None:
         """A result, `[lanes of mask, bytes]`, where the call wants it."""
         if isinstance(item, Symbol):
-            self._write(call.caller, item.name, mask, data)
+            self._write(call.caller, item.name, mask, data, written)
         elif isinstance(item, Reg):
             self._set_slot(call.slots[item.name], mask, data)
             defined = call.slots.get(item.name + DEFINED)
@@ -353,20 +362,32 @@ class Calls:
         """Local memory as `[lanes, bytes]`, the lanes of a mask, and where a variable begins."""
         machine = self._machine
         local = machine.spaces["local"]
-        lanes = np.flatnonzero(mask)
-        start = np.full(len(lanes), routine.frame + routine.symbols[name].value, np.int64)
-        if machine.frame is not None:
-            start += machine.frame[lanes].astype(np.int64)
-        return local.window.data.reshape(machine.batch.lanes, -1), lanes, start
+        lanes, start = self._frame(routine, mask)
+        memory = local.window.data.reshape(machine.batch.lanes, -1)
+        return memory, lanes, start + routine.symbols[name].value
 
-    def _read(self, routine: Routine, name: str, mask: Lanes, nbytes: int) -> Lanes:
+    def _frame(self, routine: Routine, mask: Lanes) -> tuple[Lanes, Lanes]:
+        """The lanes of a mask, and where the routine's frame begins in the local memory of each."""
+        lanes = np.flatnonzero(mask)
+        start = np.full(len(lanes), routine.frame, np.int64)
+        if self._machine.frame is not None:
+            start += self._machine.frame[lanes].astype(np.int64)
+        return lanes, start
+
+    def _read(self, routine: Routine, name: str, mask: Lanes, nbytes: int) -> _Bytes:
         memory, lanes, start = self._rows(routine, name, mask)
         found: Lanes = memory[lanes[:, None], start[:, None] + np.arange(nbytes)]
-        return found
+        marks = self._marks
+        return found, None if marks is None else marks.written(lanes, start, nbytes)
 
-    def _write(self, routine: Routine, name: str, mask: Lanes, data: Lanes) -> None:
+    def _write(
+        self, routine: Routine, name: str, mask: Lanes, data: Lanes, written: Lanes | None
+    ) -> None:
         memory, lanes, start = self._rows(routine, name, mask)
         memory[lanes[:, None], start[:, None] + np.arange(data.shape[1])] = data
+        if self._marks is not None:
+            written = np.ones(data.shape, np.bool_) if written is None else written
+            self._marks.write(lanes, start, written)
 
 
 def _sizes(nbytes: list[int]) -> str:

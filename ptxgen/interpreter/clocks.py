@@ -4,7 +4,8 @@ An agent is a warp; where a kernel copies or multiplies asynchronously, each war
 stands for what it has started. `clock[w]` stamps what warp `w` does now. A row of `known` says what
 everything that a warp does now comes after, in columns of its cluster (its CTA without clusters):
 the newest stamps of the warps; then, with twins, those of the twins; then the newest stamps of
-warps whose writes a `fence.proxy.async` has shown to the asynchronous proxy. A warp's own column
+warps whose writes to shared, and to global, memory a `fence.proxy.async` has shown to the
+asynchronous proxy. A warp's own column
 stays behind its clock, so that the same comparison finds conflicts between lanes of one warp.
 
 What orders memory, as the manual has it (PTX ISA, "Memory Consistency Model"): barriers of the CTA
@@ -27,9 +28,12 @@ import numpy as np
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _BARRIERS: Final = 16
+SHOWN: Final = {"shared": 2, "global": 3}  # the columns of what fences have shown, in groups
 
 
 class Clocks:
@@ -39,7 +43,8 @@ class Clocks:
         self.group = group
         self.of_cta = of_cta
         self.twins = twins
-        columns = 3 * group if twins else group
+        self._parts = 4 if twins else 1
+        columns = self._parts * group
         self.clock: Lanes = np.ones(warps, np.int64)
         self.known: Lanes = np.zeros((warps, columns), np.int64)
         self.floor: Lanes = np.zeros(warps // group, np.int64)  # what all of a cluster know of all
@@ -47,8 +52,9 @@ class Clocks:
         self._twin: Lanes = np.zeros(warps, np.int64)
         self._released: Lanes = np.zeros((warps // of_cta, _BARRIERS, columns), np.int64)
         self._cluster: Lanes = np.zeros((warps // group, columns), np.int64)
-        # What a warp knows of all warps of the batch, if it has learnt of other clusters. Rows are
-        # never changed, so that warps may share them.
+        # What a warp knows of all warps of the batch, if it has learnt of other clusters: of the
+        # warps, and with twins of these and of what has been shown. Rows are never changed, so that
+        # warps may share them.
         self.far: dict[int, Lanes] = {}
         self._far_released: dict[tuple[int, int], Lanes] = {}
 
@@ -65,18 +71,21 @@ class Clocks:
         column: Lanes = lane // WARP % self.group + self.group * np.asarray(twin)
         return column
 
-    def seen(self, warp: Lanes, writer: Lanes) -> Lanes:
-        """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster."""
-        near: Lanes = self.known[warp, writer % self.group]
+    def seen(self, warp: Lanes, writer: Lanes, part: Lanes | int = 0) -> Lanes:
+        """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster; in
+        `part` 1 of its twin, in `SHOWN` of what of it has been shown to asynchronous operations.
+        """
+        near: Lanes = self.known[warp, writer % self.group + self.group * np.asarray(part)]
         same = writer // self.group == warp // self.group
         if same.all():
             return near
         far = np.zeros_like(near)
+        column = writer + len(self.clock) * np.asarray(part)
         for w in np.unique(warp).tolist():
             row = self.far.get(w)
             if row is not None:
                 here = np.broadcast_to(warp == w, near.shape)
-                far[here] = row[writer[here]]
+                far[here] = row[column[here]]
         seen: Lanes = np.where(same, near, far)
         return seen
 
@@ -108,18 +117,19 @@ class Clocks:
         """A warp comes after what a row over all warps of the batch says."""
         if row is None:
             return
-        first = warp // self.group * self.group
-        near = self.known[warp, : self.group]
-        np.maximum(near, row[first : first + self.group], out=near)
+        near = self.known[warp].reshape(self._parts, -1)
+        np.maximum(near, self._own_part(warp, row), out=near)
         self.far[warp] = merged(self.far.get(warp), row)
 
     def far_row(self, warp: int) -> Lanes:
         """What a warp knows of all warps of the batch, and what it has done."""
-        old = self.far.get(warp)
-        row = np.zeros(len(self.clock), np.int64) if old is None else old.copy()
-        first = warp // self.group * self.group
-        part = row[first : first + self.group]
-        np.maximum(part, self.rows(np.array([warp]))[0, : self.group], out=part)
+        row = self.wide(warp, self.rows(np.array([warp]))[0])
+        return merged(self.far.get(warp), row)
+
+    def wide(self, warp: int, near: Lanes) -> Lanes:
+        """A row of a warp's cluster as one over all warps of the batch."""
+        row = np.zeros(self._parts * len(self.clock), np.int64)
+        self._own_part(warp, row)[...] = near.reshape(self._parts, -1)
         return row
 
     def learn_twin(self, warp: int, of: int, stamp: int) -> None:
@@ -127,16 +137,22 @@ class Clocks:
         column = of % self.group + self.group
         self.known[warp, column] = max(int(self.known[warp, column]), stamp)
 
-    def show(self, ids: Lanes) -> None:
-        """`fence.proxy.async`: what these warps know and have done is seen by asynchronous
-        operations that come after it.
+    def show(self, ids: Lanes, spaces: Iterable[str]) -> None:
+        """`fence.proxy.async`: what these warps know and have done in these spaces, `shared` and
+        `global`, is seen by asynchronous operations that come after it.
         """
         if not self.twins:
             return
         warps = self.warps(ids)
-        shown = self.known[warps, 2 * self.group :]
         rows = self.rows(warps)[:, : self.group]
-        self.known[warps, 2 * self.group :] = np.maximum(shown, rows)
+        for part in [SHOWN[space] for space in spaces]:
+            columns = slice(part * self.group, (part + 1) * self.group)
+            self.known[warps, columns] = np.maximum(self.known[warps, columns], rows)
+            for w in set(warps.tolist()) & self.far.keys():
+                row = self.far[w].copy()
+                by_part = row.reshape(self._parts, -1)
+                np.maximum(by_part[part], by_part[0], out=by_part[part])
+                self.far[w] = row
         self.tick(warps)
 
     # ----------------------------------------------------------------------------------- barriers
@@ -189,6 +205,12 @@ class Clocks:
         """Find out what all warps of each cluster know of all others."""
         known = self.known[:, : self.group]
         self.floor = known.reshape(-1, self.group * self.group).min(axis=1)
+
+    def _own_part(self, warp: int, row: Lanes) -> Lanes:
+        """What a row over all warps says of the cluster of a warp, a view `[parts, group]`."""
+        first = warp // self.group * self.group
+        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
+        return own
 
     def _each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
         """Warp and barrier, once for each pair."""

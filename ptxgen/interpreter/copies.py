@@ -71,6 +71,13 @@ class AsyncCopies:
             if copy.due <= now and not copy.written:
                 self._write_up_to(n)
 
+    def finish(self) -> bool:
+        """Write what is late, but would be there without a wait; whether there was anything."""
+        late = [copy for copy in self._copies if copy.due != _NEVER and not copy.written]
+        for copy in late:
+            self._write(copy)
+        return bool(late)
+
     def commit(self, ids: Lanes) -> None:
         """These lanes close their open group."""
         self._committed[ids] += 1

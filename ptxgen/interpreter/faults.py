@@ -53,16 +53,17 @@ class Faults:
 
     def memory(
         self, at: int, conflict: Conflict, space: str, address: int, lane: int, cta: int,
-        buffer: Buffer | None = None,
+        buffer: Buffer | None = None, region: str | None = None,
     ) -> None:  # fmt: skip
         """Report what a race detector found at an address: of shared memory of the CTA `cta` of the
-        batch, or of an array in global memory.
+        batch, or of an array in global memory. `region` is the variable there, if it is neither.
         """
         key = conflict.kind, at, conflict.other
         if key in self.reports:
             self._again(key)
             return
-        region = self.region(address) if buffer is None else buffer.name
+        if region is None:
+            region = self.region(address) if buffer is None else buffer.name
         other = where_from(self.instrs[conflict.other]) if conflict.other >= 0 else ""
         inside = f" ({region})" if region else ""
         where = ""
@@ -78,15 +79,16 @@ class Faults:
         )
 
     def sync(
-        self, at: int, lane: int, kind: str, why: str, other: int = -1, address: int = -1
-    ) -> None:
+        self, at: int, lane: int, kind: str, why: str, other: int = -1, address: int = -1, *,
+        relation: str = "it was made by",
+    ) -> None:  # fmt: skip
         """Report what an instruction does against the rules, with respect to another one, if
-        `other` is not -1.
+        `other` is not -1; `relation` says how.
         """
         region = self.region(address) if address >= 0 else ""
         inside = f" ({region})" if region else ""
         at_address = f"shared address {address:#x}{inside}: " if address >= 0 else ""
-        made = f"; it was made by {where_from(self.instrs[other])}" if other >= 0 else ""
+        made = f"; {relation} {where_from(self.instrs[other])}" if other >= 0 else ""
         space = "shared" if address >= 0 else ""
         why = f"{kind}: {at_address}{why}{made}"
         self._add(_Problem(kind, at, other, lane, why, space, max(address, 0), region))

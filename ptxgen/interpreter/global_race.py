@@ -4,6 +4,10 @@ For each unit of an array that a kernel may write: the stamp of the last write, 
 the last one and the last one of another CTA. So a write that should have come after several reads
 is found by one of them. CTAs of one launch are compared as far as they run in one batch; launches
 are in order.
+
+Bulk copies are the work of the twins of warps. What one writes is pending from its start until its
+thread has waited for its group: without `.read`, which waits for the source only (PTX ISA,
+"cp.async.bulk.wait_group").
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.clocks import SHOWN
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.race import Access, Conflict, Values, differing
 
@@ -23,8 +28,12 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-# A stamp: 25 bits of clock, 17 of instruction, atomic, 18 of lane in the batch. 0: none.
+# A stamp: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of lane in the
+# batch. 0: none.
+_PENDING: Final = 1 << 62
+_ASYNC: Final = 1 << 61
 _CLOCK: Final = 36
+_CLOCK_MASK: Final = (1 << 25) - 1
 _INSTR: Final = 19
 _INSTR_MASK: Final = (1 << 17) - 1
 _ATOMIC: Final = 1 << 18
@@ -94,6 +103,61 @@ class GlobalRaces:
                 found += _first(access, twice, last, "is written at the same time by")
         return found
 
+    # --------------------------------------------------------------------------------- bulk copies
+
+    def start_read(self, buffer: Buffer, access: Access, at: int, stamp: int) -> list[Conflict]:
+        """A lane has its warp's twin read, for which `stamp` stands."""
+        shadow = self._shadow(buffer)
+        found: list[Conflict] = []
+        if shadow.written is not None or not shadow.known:
+            stamps = self._stamps(shadow, access)
+            if not shadow.known and not stamps.all():
+                found.append(_unwritten(stamps, access, "is read before it was written"))
+            found += self._unordered(access, stamps, "was written by", strong=False)
+            found = found or self._hidden(access, stamps)
+        shadow.log.append((access, self._twin_stamp(access, at, stamp)))
+        shadow.logged += len(access.ids)
+        return found
+
+    def start_write(
+        self, buffer: Buffer, access: Access, at: int, stamp: int, *, atomic: bool
+    ) -> list[Conflict]:
+        """A lane has its warp's twin write, or reduce into what is there, until `finish_write`."""
+        shadow = self._shadow(buffer)
+        stamps = self._stamps(shadow, access)
+        found: list[Conflict] = []
+        if atomic and not shadow.known and not stamps.all():
+            found.append(_unwritten(stamps, access, "is updated before it was written"))
+        found += self._unordered(access, stamps, "was written by", strong=atomic)
+        found = found or self._after_reads(shadow, access)
+        if atomic:
+            found = found or self._hidden(access, stamps)
+        mine = self._twin_stamp(access, at, stamp) | _PENDING | (_ATOMIC if atomic else 0)
+        assert shadow.written is not None
+        shadow.written[access.units()] = mine[:, None]
+        return found
+
+    def finish_write(self, buffer: Buffer, access: Access, stamp: int) -> None:
+        """The thread has waited for what `start_write` began."""
+        written = self._shadow(buffer).written
+        assert written is not None
+        units = access.units()
+        there = written[units]
+        mine = (there >> _CLOCK & _CLOCK_MASK == stamp) & (there >= _PENDING)
+        mine &= (there & _LANE_MASK) == access.ids[:, None]
+        written[units] = np.where(mine, there & ~_PENDING, there)
+
+    def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
+        """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
+        warps, writers = (access.ids // WARP)[:, None], (stamps & _LANE_MASK) // WARP
+        shown = self._clocks.seen(warps, writers, SHOWN["global"])
+        wrong = (stamps > 0) & (stamps < _ASYNC) & ((stamps >> _CLOCK) > shown)
+        return _first(access, wrong, stamps, "was written by", "proxy")
+
+    def _twin_stamp(self, access: Access, at: int, stamp: int) -> Lanes:
+        stamps: Lanes = _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | access.ids
+        return stamps
+
     # -------------------------------------------------------------------------------------- stamps
 
     def _shadow(self, buffer: Buffer) -> _Shadow:
@@ -118,16 +182,22 @@ class GlobalRaces:
         values: Values | None = None,
     ) -> list[Conflict]:  # fmt: skip
         """Which of these stamps of others an access does not come after."""
-        doubtful = (stamps > 0) & ((stamps & _LANE_MASK) != access.ids[:, None])
+        twin = stamps >= _ASYNC
+        doubtful = (stamps > 0) & (twin | ((stamps & _LANE_MASK) != access.ids[:, None]))
         if strong:
             doubtful &= (stamps & _ATOMIC) == 0
         if not doubtful.any():
             return []
+        pending = doubtful & (stamps >= _PENDING)
+        if pending.any():
+            return _first(access, pending, stamps, "may still be written by the copy", "pending")
         rows, columns = np.nonzero(doubtful)
         some = stamps[rows, columns]
-        seen = self._clocks.seen(access.ids[rows] // WARP, (some & _LANE_MASK) // WARP)
+        seen = self._clocks.seen(
+            access.ids[rows] // WARP, (some & _LANE_MASK) // WARP, twin[rows, columns]
+        )  # fmt: skip
         wrong = np.zeros_like(doubtful)
-        wrong[rows, columns] = (some >> _CLOCK) > seen
+        wrong[rows, columns] = (some >> _CLOCK & _CLOCK_MASK) > seen
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
@@ -181,11 +251,13 @@ def _unwritten(stamps: Lanes, access: Access, what: str) -> Conflict:
     return Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)
 
 
-def _first(access: Access, wrong: Lanes, stamps: Lanes, what: str) -> list[Conflict]:
+def _first(
+    access: Access, wrong: Lanes, stamps: Lanes, what: str, kind: str = "race"
+) -> list[Conflict]:
     if not wrong.any():
         return []
     row, column = (int(i[0]) for i in np.nonzero(wrong))
     stamp = int(stamps[row, column])
     unit = int(access.first[row]) + column
     at = (stamp >> _INSTR) & _INSTR_MASK
-    return [Conflict("race", row, unit, at, stamp & _LANE_MASK, what)]
+    return [Conflict(kind, row, unit, at, stamp & _LANE_MASK, what)]

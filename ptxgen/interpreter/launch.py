@@ -23,6 +23,7 @@ from ptxgen.interpreter.linking import CONST_START, LOCAL_START, PARAM_START, li
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
+from ptxgen.interpreter.registers import RegisterPool, registers_at_entry
 from ptxgen.interpreter.reports import Counters, Result
 from ptxgen.interpreter.schedule import Scheduler
 from ptxgen.interpreter.traffic import Traffic
@@ -97,7 +98,8 @@ def run(
     arena = DeviceArena() if arena is None else arena
     memory = module_memory(module, arena, text)
     cut_each = order is not None
-    program = _program(module, kernel, dynamic_smem, memory, "init" in asked, stepwise, cut_each)
+    checks = frozenset({"init", "sync"} & asked)
+    program = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, symbols or {})
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
@@ -162,6 +164,8 @@ class _Launch:
         linked = self.program.linked
         width = -(-math.prod(block) // WARP) * WARP
         local = max(linked.local_bytes, linked.recursive * _RECURSION_BYTES)
+        if sanitize:
+            local *= 5  # two marks of two bytes for each
         registers = sum(dtype.itemsize for dtype in self.program.dtypes)
         sizes = [
             _MAX_LANES // width,
@@ -195,6 +199,8 @@ class _Launch:
         if asked:
             grains = _grain(program), _grain(program, "global")
             watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap)
+            watch.follow(linked)
+            watch.follow_registers(program.wgmma)
             if first == 0:
                 watch.check_text(linked)
         copies = AsyncCopies(batch.lanes, words, watch)
@@ -202,7 +208,9 @@ class _Launch:
         machine = LaneMachine(
             batch, self.arena, self._spaces(batch), shared, copies, barriers, watch, faults,
         )  # fmt: skip
+        machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), watch)
         machine.printed, machine.traffic = self.printed, self.traffic
+        machine.wgmma = program.wgmma
         policy = policy_of(self.order, machine)
         schedule = Scheduler(program, machine, self.max_instructions, policy)
         try:
@@ -249,24 +257,27 @@ def _grain(program: Program, space: str = "shared") -> int:
     return narrowest
 
 
-_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, bool, bool, bool]
+_Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, frozenset[str], bool, bool]
 _programs: OrderedDict[_Key, tuple[Module, Program]] = OrderedDict()
 
 
 def _program(
-    module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory, sanitize: bool,
-    stepwise: bool, cut_each: bool,
+    module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory,
+    checks: frozenset[str], stepwise: bool, cut_each: bool,
 ) -> Program:  # fmt: skip
     """The kernel's functions, kept for the next launch. What is kept holds the kernel and the
     functions, so their ids stay their own.
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())
-    key = id(kernel), functions, addresses, dynamic_smem, sanitize, stepwise, cut_each
+    key = id(kernel), functions, addresses, dynamic_smem, checks, stepwise, cut_each
     found = _programs.get(key)
     if found is None:
         linked = link(module, kernel, dynamic_smem, memory.addresses)
-        made = compile_program(linked, sanitize=sanitize, stepwise=stepwise, cut_each=cut_each)
+        made = compile_program(
+            linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise,
+            cut_each=cut_each,
+        )  # fmt: skip
         found = _programs[key] = module, made
         while len(_programs) > _PROGRAMS:
             _programs.popitem(last=False)

@@ -22,6 +22,7 @@ from ptxgen.interpreter.linking import (
     WINDOWS,
 )
 from ptxgen.interpreter.memory import POISON, RANK_SHIFT, Address, Base, Space
+from ptxgen.interpreter.registers import RegisterPool
 from ptxgen.interpreter.waiting import Agents, ClusterBarrier, MemoryWaits
 from ptxgen.types import b8, b32
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory
     from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.wgmma_late import LateProducts
+    from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -43,6 +46,7 @@ _FULL_WARP: Final = 0xFFFFFFFF
 # The registers of lanes that no instruction has written, by size in bytes.
 _POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
 _MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch, with what calls keep
+_REGISTERS: Final = (24, 256)  # PTX ISA, "setmaxnreg"
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 # Special registers that count; one executed instruction is one cycle and one nanosecond.
 _CLOCKS: Final = {
@@ -81,7 +85,11 @@ class LaneMachine(BulkMachine):
             None if watch is None else watch.cluster_leave,
         )  # fmt: skip
         self.waits = MemoryWaits(batch.lanes)
+        self.registers = RegisterPool(batch, 0, watch)
+        self.polled = {}
         self.agents = Agents()
+        self.wgmma: WgmmaRegisters | None = None  # those of the program, if it has any
+        self.products: LateProducts | None = None  # None: all is done when it is started
         self.watch = watch
         self.faults = faults
         self.exited: Lanes = ~batch.real()
@@ -272,12 +280,9 @@ class LaneMachine(BulkMachine):
                     f"count {count[lane]}"
                 )
         votes = None if vote is None else self._for_active(vote).astype(np.bool_)
-        differs = self.barriers.arrive(ids, number, count, self.at, wait=wait, votes=votes)
-        if differs is not None:
-            raise TrapError(
-                f"{self._where(differs)}: another thread came to the same barrier with another "
-                "count of threads"
-            )
+        wrong_count = self.barriers.arrive(ids, number, count, self.at, wait=wait, votes=votes)
+        if wrong_count is not None:
+            raise TrapError(f"{self._where(wrong_count[0])}: {wrong_count[1]}")
 
     def barrier_outcome(self, op: str) -> Lanes:
         """What the votes at the barrier that each thread last waited at came to."""
@@ -292,7 +297,18 @@ class LaneMachine(BulkMachine):
 
     def cluster_wait(self) -> None:
         """Wait until all threads of the cluster have arrived."""
-        self.cluster.wait(self.active_ids(self.mask), self.at)
+        ids = self.active_ids(self.mask)
+        self.cluster.wait(ids, self.at)
+        if self.watch is not None:
+            self.watch.cluster_wait(self.at, ids)
+
+    def set_registers(self, count: int, *, more: bool) -> None:
+        """Give registers of each thread of the active warps back but for `count`, or wait until so
+        many are there.
+        """
+        if count % 8 or not _REGISTERS[0] <= count <= _REGISTERS[1]:
+            self.trap(f"setmaxnreg takes a multiple of 8 from 24 to 256, got {count}")
+        self.registers.change(self.at, self.active_ids(self.mask), count, more=more)
 
     def wait_until(
         self,
@@ -349,6 +365,8 @@ class LaneMachine(BulkMachine):
             self._check_members(membermask)
         if self.watch is not None:
             self.watch.warp_sync(self.at, self.active_ids(self.mask))
+        if self.products is not None:
+            self.products.met(self.at, self.active_ids(self.mask))
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
         """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not
@@ -376,6 +394,29 @@ class LaneMachine(BulkMachine):
     def trap(self, reason: str) -> None:
         """Stop the kernel. Raises `TrapError`."""
         raise TrapError(f"{self._where(int(self.active_ids(self.mask)[0]))}: {reason}")
+
+    # --------------------------------------------------------------------------------------- wgmma
+
+    def multiply(
+        self,
+        product: Callable[[], Lanes],
+        add: Callable[[Lanes, tuple[Lanes, ...]], tuple[Lanes, ...]],
+        d: tuple[Lanes, ...],
+    ) -> tuple[Lanes, ...]:
+        """`add(product(), d)`, at once or, under a schedule that says so, once it is waited for."""
+        return add(product(), d) if self.products is None else self.products.start(product, add, d)
+
+    def settle(self, at: int, values: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
+        """What the accumulators of all multiplications hold after the wait `at`; `values` is what
+        they held before.
+        """
+        return values if self.products is None else self.products.settle(at, values)
+
+    def touch(self, numbers: tuple[int, ...], guard: Lanes | None) -> None:
+        """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
+        mask = self.block_mask if guard is None else self.narrow(guard)
+        if mask is not False and self.watch is not None and self.watch.wgmma is not None:
+            self.watch.wgmma.touch(numbers, self.active_ids(mask))
 
     # ---------------------------------------------------------------------------------- inner parts
 

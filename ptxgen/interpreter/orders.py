@@ -208,7 +208,7 @@ class Objects:
             near = clocks.rows(np.array([w]))[0] if order.release else self._fenced.get(w)
             if near is not None:
                 key = address, w // clocks.of_cta
-                self._global[key] = merged(self._global.get(key), self._wide(w, near))
+                self._global[key] = merged(self._global.get(key), clocks.wide(w, near))
             row = clocks.far_row(w) if order.release else self._fenced_far.get(w)
             if far and row is not None:
                 key = address, -1
@@ -230,14 +230,6 @@ class Objects:
                     clocks.learn_far(w, row)
                 else:
                     self._met.setdefault(w, []).append((None, row))
-
-    def _wide(self, warp: int, near: Lanes) -> Lanes:
-        """A row of a cluster as one over all warps of the batch."""
-        clocks = self._clocks
-        first = warp // clocks.group * clocks.group
-        row = np.zeros(len(clocks.clock), np.int64)
-        row[first : first + clocks.group] = near[: clocks.group]
-        return row
 
 
 def _pairs(ids: Lanes, addresses: Lanes) -> Iterable[tuple[int, int]]:

@@ -28,6 +28,7 @@ import numpy as np
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.interpreter.lanes import WARP, Selection
 from ptxgen.interpreter.waiting import Delays, LateAgents
+from ptxgen.interpreter.wgmma_late import LateProducts
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.machine import LaneMachine
@@ -186,6 +187,10 @@ class Priorities:
         self._copies = machine.copies
         self._agents = machine.agents = LateAgents(self._delays)
         machine.copies.delays = self._delays
+        self._late = Delays(rng.spawn(1)[0])
+        if machine.wgmma is not None and machine.wgmma.late:
+            machine.products = LateProducts(machine.wgmma, machine, self._late)
+        self._products = machine.products
 
     def came(self, place: Place, now: int) -> None:
         """Nothing: whose turn it is does not depend on when they came."""
@@ -206,7 +211,9 @@ class Priorities:
         return place, selection
 
     def _let_agents_work(self, now: int) -> None:
-        self._delays.now = now
+        self._delays.now = self._late.now = now
+        if self._products is not None:
+            self._products.work()
         self._agents.work()
         self._copies.work()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.clocks import SHOWN
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
@@ -214,12 +215,16 @@ class RaceDetector:
         self._forget_noted()
         return found
 
+    def hidden(self, access: Access) -> list[Conflict]:
+        """Writes by ordinary instructions that no fence has shown to an asynchronous operation."""
+        return self._hidden(access, self._stamps(access))
+
     def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
         """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
         if int(stamps.min()) >= _ASYNC:
             return []
         clocks = self._clocks
-        column = 2 * clocks.group + clocks.column(stamps & _LANE_MASK, False)
+        column = SHOWN["shared"] * clocks.group + clocks.column(stamps & _LANE_MASK, False)
         shown = clocks.known[(access.ids // WARP)[:, None], column]
         wrong = (((stamps >> _CLOCK) & _CLOCK_MASK) > shown) & (stamps < _ASYNC) & (stamps > 0)
         if not wrong.any():

@@ -19,11 +19,11 @@ class Report:
     """One thing that a sanitizer found; the same pair of instructions is reported once.
 
     `kind` is `race` (two threads that nothing orders, at least one of them writes), `pending` (an
-    access to bytes that an asynchronous copy may still be writing), `uninitialised` (shared memory
-    or memory from `malloc` read before it was written), `undefined` (a register read before it was
-    written), `sync` (a barrier or an asynchronous operation used against its rules), `proxy` (an
-    asynchronous operation on what an ordinary one wrote, without `fence.proxy.async`) or `bounds`
-    (an access from one variable of shared memory into another).
+    access to bytes that an asynchronous copy may still be writing), `uninitialised` (shared or
+    local memory or memory from `malloc` read before it was written), `undefined` (a register read
+    before it was written), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used
+    against its rules), `proxy` (an asynchronous operation on what an ordinary one wrote, without
+    `fence.proxy.async`) or `bounds` (an access from one variable of shared memory into another).
 
     `address` is in bytes, in shared memory from the start of the CTA's; `region` is the variable or
     the array there, or the register. `threads` are numbers within the CTA, x fastest: the one that

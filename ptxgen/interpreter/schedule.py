@@ -21,6 +21,7 @@ from ptxgen.interpreter.calls import Calls
 from ptxgen.interpreter.lanes import WARP, Selection
 from ptxgen.interpreter.reports import Counters, where_from
 from ptxgen.interpreter.segments import together
+from ptxgen.interpreter.spins import Spins
 from ptxgen.isa.special import SPECIALS
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Scheduler:
             sum(_POLLS.match(s.instr.opcode) is not None for s in b.segment.steps)
             for b in program.blocks
         ]
+        self._spins = Spins(program, self._registers)
         # Lanes that wait for others of their warp.
         self._parked: dict[Place, Lanes] = {}
         self._resume = np.zeros(batch.lanes, np.int64)  # the block with which waiting lanes go on
@@ -69,7 +71,13 @@ class Scheduler:
         choose, machine = self._policy.next, self._machine
         while True:
             while self._ready:
-                self._execute(*choose(self._ready, machine.cycles))
+                place, selection = choose(self._ready, machine.cycles)
+                if self._spins.possible and self._spins.caught(place, selection, self._ready):
+                    self._ready[place] = selection
+                    self._policy.came(place, machine.cycles)
+                    self._end_spin()
+                    continue
+                self._execute(place, selection)
                 if machine.waits.some:
                     self._wake()
             self._wake()
@@ -79,7 +87,16 @@ class Scheduler:
                 continue
             if self._waiting().any() or self._parked:
                 raise TrapError(self._deadlock())
+            machine.registers.finish()
             return
+
+    def _end_spin(self) -> None:
+        """All threads that could run poll for ever, unless an asynchronous agent does something."""
+        machine = self._machine
+        if machine.agents.finish() or machine.copies.finish():
+            self._spins = Spins(self._program, self._registers)
+            return
+        raise TrapError(self._deadlock())
 
     def count(self, counters: Counters) -> None:
         """Add what was executed."""
@@ -100,6 +117,8 @@ class Scheduler:
         """These lanes have come to a block, or to the kernel's end."""
         if number < 0:
             self._machine.exited |= selection.full_mask()
+            if self._machine.watch is not None:
+                self._machine.watch.ended(selection.full_mask(), self._machine.exited)
             for place in list(self._parked):  # nobody waits for lanes that are gone
                 self._again(place)
             if self._waiting().any():
@@ -294,15 +313,37 @@ class Scheduler:
                 f"kernel {self._machine.faults.kernel}: still running after {self._limit} "
                 f"instructions in a row, at {at}: thread {batch.thread(lane)} of CTA "
                 f"{batch.cta(lane)} and {selection.threads - 1} others; "
-                "if it is not an endless loop, raise max_instructions"
+                f"if it is not an endless loop, raise max_instructions{self._polling(lane)}"
             )
+
+    def _polling(self, lane: int) -> str:
+        """The mbarrier that a thread has polled last, if it has."""
+        for at, what, lanes in self._polls_of(np.arange(self._machine.batch.lanes) == lane):
+            instr = where_from(self._machine.faults.instrs[at])
+            return f"; {self._machine.batch.thread(lanes[0])} polls {what} in {instr}"
+        return ""
+
+    def _polls_of(self, mask: Lanes) -> list[tuple[int, str, list[int]]]:
+        """The mbarriers that these lanes poll: the last instruction of each, and what it polls."""
+        machine = self._machine
+        found = []
+        for at, (ids, positions) in reversed(machine.polled.items()):
+            for position in np.unique(positions[mask[ids]]).tolist():
+                lanes = ids[mask[ids] & (positions == position)]
+                address = position % machine.batch.shared_stride
+                region = machine.faults.region(address)
+                what = f"the mbarrier at {address:#x}{f' ({region})' * bool(region)}"
+                found.append((at, what, lanes.tolist()))
+            mask = mask.copy()
+            mask[ids] = False
+        return found
 
     # -------------------------------------------------------------------------------------- waiting
 
     def _waiting(self) -> Lanes:
         machine = self._machine
         waiting: Lanes = machine.barriers.waiting | machine.waits.waiting | machine.cluster.waiting
-        return waiting
+        return waiting | machine.registers.waiting
 
     def _after_wait(self, after: int, selection: Selection) -> None:
         """Lanes that do not have to wait, or that a guard kept away, go on; others when what they
@@ -321,7 +362,7 @@ class Scheduler:
         machine = self._machine
         if machine.waits.waiting.any():
             machine.agents.ask(machine.waits.positions())
-        for kind in (machine.barriers, machine.waits, machine.cluster):
+        for kind in (machine.barriers, machine.waits, machine.cluster, machine.registers):
             free = kind.complete(machine.exited)
             if free is not None:
                 self._resume_lanes(free, same)
@@ -339,7 +380,7 @@ class Scheduler:
         machine = self._machine
         batch = machine.batch
         waits: dict[tuple[int, str], list[int]] = {}
-        for kind in (machine.barriers, machine.waits, machine.cluster):
+        for kind in (machine.barriers, machine.waits, machine.cluster, machine.registers):
             for lane in np.flatnonzero(kind.waiting):
                 entry = int(kind.since[lane]), f"wait at {kind.describe(int(lane))}"
                 waits.setdefault(entry, []).append(int(lane))
@@ -347,6 +388,11 @@ class Scheduler:
             step = self._program.blocks[number].parts[part].segment.steps[0]
             entry = step.number, "wait for the other lanes of their warp"
             waits.setdefault(entry, []).extend(map(int, np.flatnonzero(mask)))
+        able = np.zeros(batch.lanes, np.bool_)
+        for selection in self._ready.values():
+            able |= selection.full_mask()
+        for at, what, lanes in self._polls_of(able):
+            waits.setdefault((at, f"poll {what}"), []).extend(lanes)
         ctas = {lane // batch.width for lanes in waits.values() for lane in lanes}
         first = min(ctas)
         groups: list[str] = []

@@ -21,6 +21,7 @@ from ptxgen.interpreter.linking import LOCAL_START, Linked, Routine
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.reports import where_from
 from ptxgen.interpreter.segments import Segment, Step
+from ptxgen.interpreter.wgmma_registers import Hooks
 from ptxgen.interpreter.writer import Function
 from ptxgen.ir import (
     Address,
@@ -54,9 +55,12 @@ class Stepper:
     """
 
     def __init__(
-        self, segment: Segment, linked: Linked, routine: Routine, suspects: frozenset[str]
-    ) -> None:
+        self, segment: Segment, linked: Linked, routine: Routine, suspects: frozenset[str],
+        hooks: Hooks,
+    ) -> None:  # fmt: skip
         self._steps = segment.steps
+        self._hooks = hooks
+        self._runs = hooks.runs(segment.steps)
         self._linked = linked
         self._routine = routine
         self._suspects = suspects
@@ -75,6 +79,9 @@ class Stepper:
                 self._note(named)
                 if written and isinstance(named, Reg):
                     self.written |= dict.fromkeys(self._keys(named))
+            for register in hooks.settled(step):
+                self._note(register)
+                self.written |= dict.fromkeys(self._keys(register))
         self.inputs = dict.fromkeys(self.dtypes)
 
     def key(self, register: str) -> str:
@@ -92,10 +99,13 @@ class Stepper:
             taken: Lanes | None = None
             value: Any = None
             for step in self._steps:
+                if step.number in self._runs and not step.resumes:
+                    state.touch(step, self._runs[step.number])
                 if step.leaves:
                     taken, value = state.leave(step)
                 else:
                     state.execute(step)
+                state.settle(step, self._hooks.settled(step))
             return taken, value, tuple(state.lanes[name] for name in outputs)
 
         return execute, ""
@@ -159,6 +169,19 @@ class _State:
                 if isinstance(register, Reg):
                     assert want.type is not None
                     self._write(register, want.type, value, active)
+
+    def touch(self, step: Step, numbers: tuple[int, ...]) -> None:
+        """Instructions, the first of which is next, touch registers of `wgmma`."""
+        guard = step.instr.guard
+        held = None if guard is None else self._held(guard.register) != guard.negated
+        self._machine.touch(numbers, held)
+
+    def settle(self, step: Step, registers: list[Reg]) -> None:
+        """Registers hold what the multiplications that were waited for give."""
+        if registers:
+            names = [self._stepper.key(r.name) for r in registers]
+            before = tuple(self.lanes[name] for name in names)
+            self.lanes |= zip(names, self._machine.settle(step.number, before), strict=True)
 
     def leave(self, step: Step) -> tuple[Lanes | None, Any]:
         """What the scheduler has to know of a branch, a call or the end: the lanes of the guard,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ptxgen.ir import Instr
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
-
-_MBARRIER_BYTES: Final = 8
 
 
 class SyncChecks:
@@ -34,7 +32,6 @@ class SyncChecks:
         self._faults = faults
         self._stride = stride
         self._wanted = wanted
-        self._made: dict[int, int] = {}  # mbarriers, by position: the instruction that made each
         self._open: dict[int, int] = {}  # the newest multiplication of each warp in no group yet
         self._groups: dict[int, list[int]] = {}
         self.over = False  # whether all threads have ended
@@ -67,27 +64,31 @@ class SyncChecks:
                 )  # fmt: skip
                 return
 
+    def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
+        """More threads have come to a barrier than it was to wait for."""
+        if self._wanted:
+            self._report(
+                at, lane,
+                f"{came} threads have come to barrier {barrier} at once, which waits for {wanted}: "
+                "which of them go on together is open",
+            )  # fmt: skip
+
+    def twice(self, at: int, lane: int, barrier: int) -> None:
+        """A thread comes to a barrier at which it has arrived, and which is not complete yet."""
+        if self._wanted:
+            self._report(
+                at, lane,
+                f"comes to barrier {barrier} again before the others have: it counts twice",
+            )  # fmt: skip
+
+    def registers(self, at: int, lane: int, why: str) -> None:
+        """A warp uses `setmaxnreg` against its rules."""
+        if self._wanted:
+            self._report(at, lane, why)
+
     def _is_aligned(self, at: int) -> bool:
         opcode = self._instrs[at].opcode
         return opcode.startswith("bar.") or ".aligned" in opcode
-
-    # ------------------------------------------------------------------------------------ mbarriers
-
-    def mbarrier_made(self, at: int, ids: Lanes, places: Lanes) -> None:
-        """Lanes have made mbarriers at these positions."""
-        for lane, place in zip(ids.tolist(), places.tolist(), strict=True):
-            if place in self._made and self._wanted:
-                self._report(
-                    at, lane,
-                    f"the mbarrier at {place % self._stride:#x} is made again while it is one; "
-                    "mbarrier.inval must come first", self._made[place], place,
-                )  # fmt: skip
-            self._made[place] = at
-
-    def mbarrier_ended(self, places: Lanes) -> None:
-        """There are no mbarriers at these positions any more."""
-        for place in places.tolist():
-            self._made.pop(place, None)
 
     # -------------------------------------------------------------------------------- wgmma, copies
 
@@ -138,6 +139,5 @@ class SyncChecks:
                     )  # fmt: skip
                     return
 
-    def _report(self, at: int, lane: int, why: str, other: int = -1, place: int = -1) -> None:
-        address = place % self._stride if place >= 0 else -1
-        self._faults.sync(at, lane, "sync", why, other, address)
+    def _report(self, at: int, lane: int, why: str) -> None:
+        self._faults.sync(at, lane, "sync", why)

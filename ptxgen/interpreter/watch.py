@@ -1,10 +1,11 @@
 """The run-time sanitizers of a batch: what memory, barriers and asynchronous copies tell them.
 
 `bounds` finds accesses that reach from one variable of shared memory into another; `init` reads of
-registers, shared memory and memory from `malloc` before they were written; `race` accesses of two
-threads that nothing orders, in shared and global memory; `sync` barriers and asynchronous
-operations used against their rules; `proxy` ordinary writes that asynchronous operations may not
-see yet. An access outside of all memory, or not aligned, stops a kernel in any case.
+registers, shared and local memory and memory from `malloc` before they were written; `race`
+accesses of two threads that nothing orders, in shared and global memory; `sync` barriers,
+asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes that
+asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops a
+kernel in any case.
 """
 
 from __future__ import annotations
@@ -16,22 +17,29 @@ import numpy as np
 
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.interpreter.async_rules import broken_rules
-from ptxgen.interpreter.clocks import Clocks
+from ptxgen.interpreter.clocks import SHOWN, Clocks
 from ptxgen.interpreter.global_race import GlobalRaces
 from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.local_init import LocalInit
+from ptxgen.interpreter.mbarrier_checks import MBarriers
 from ptxgen.interpreter.orders import Objects, Order, optimistic, order_of
 from ptxgen.interpreter.race import Access, RaceDetector
 from ptxgen.interpreter.sync_checks import SyncChecks
+from ptxgen.interpreter.watch_bulk import BulkWatch
+from ptxgen.interpreter.watch_cluster import ClusterWatch
+from ptxgen.interpreter.wgmma_checks import WgmmaChecks
 from ptxgen.ir import Instr, Note
 from ptxgen.isa.table import op_of
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.access import MemoryAccess
+    from ptxgen.interpreter.arena import Buffer
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch
     from ptxgen.interpreter.linking import Linked
     from ptxgen.interpreter.memory import Plan
     from ptxgen.interpreter.race import Conflict
+    from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -77,7 +85,7 @@ class Watch:
         self._orders: list[Order | None] = [None] * len(instrs)
         self._optimistic = optimistic(instrs)
         self.grain = grain
-        self._global_grain = global_grain
+        self.global_grain = global_grain
         warps = batch.width // WARP
         asynchronous = any(_is_asynchronous(x.opcode) for x in instrs)
         self.clocks = Clocks(
@@ -85,8 +93,16 @@ class Watch:
         )
         self.objects = Objects(self.clocks)
         self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
-        self._global = GlobalRaces(self.clocks, global_grain, lambda b: b.base in heap)
-        self._global_races = bool({"race", "init"} & names)
+        self.global_races = GlobalRaces(self.clocks, global_grain, lambda b: b.base in heap)
+        wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
+        self.follows_global = bool(wanted & names)
+        self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
+        self.local: LocalInit | None = None
+        self.wgmma: WgmmaChecks | None = None
+        self.bulk = BulkWatch(self, batch.shared_stride)
+        self.cluster: ClusterWatch | None = None
+        if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
+            self.cluster = ClusterWatch(self, batch, faults, wanted="sync" in names)
         self.sync = SyncChecks(
             self.clocks, instrs, faults, batch.shared_stride, wanted="sync" in names
         )
@@ -106,21 +122,24 @@ class Watch:
             self._orders[at] = found
         return found
 
-    def _judge(self, at: int, conflicts: list[Conflict], access: Access) -> None:
+    def judge(self, at: int, conflicts: list[Conflict], access: Access) -> None:
+        """Report what was found of an access to shared memory, if it was asked for."""
         for c in conflicts:
             if self.wants(c.kind):
                 place = c.unit * self.grain
                 cta, address = divmod(place, self._batch.shared_stride)
                 self._faults.memory(at, c, "shared", address, int(access.ids[c.position]), cta)
 
-    def _judge_global(self, at: int, conflicts: list[Conflict], access: Access, plan: Plan) -> None:
-        assert plan.buffer is not None
-        first = plan.buffer.base // self._global_grain
+    def judge_global(
+        self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
+    ) -> None:
+        """The same of an access to an array in global memory."""
+        first = buffer.base // self.global_grain
         for c in conflicts:
             if self.wants(c.kind):
-                address = max((c.unit + first) * self._global_grain, plan.buffer.base)
+                address = max((c.unit + first) * self.global_grain, buffer.base)
                 lane = int(access.ids[c.position])
-                self._faults.memory(at, c, "global", address, lane, -1, plan.buffer)
+                self._faults.memory(at, c, "global", address, lane, -1, buffer)
 
     # -------------------------------------------------------------------------------------- memory
 
@@ -130,12 +149,16 @@ class Watch:
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             self._straddles(machine.at, access)
-            self._judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
+            self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
+            if self._near_mbarrier(plan, offset, total):
+                self.mbarriers.read(machine.at, access.ids, _places(plan, offset), total)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
-            found = self._global.read(plan.buffer, access, machine.at, strong=order.strong)
-            self._judge_global(machine.at, found, access, plan)
+            found = self.global_races.read(plan.buffer, access, machine.at, strong=order.strong)
+            self.judge_global(machine.at, found, access, plan.buffer)
+        if self.local is not None:
+            self._local_load(machine, plan, offset, total)
         if order.strong:
             self._acquire(machine, plan, offset, order)
 
@@ -150,17 +173,23 @@ class Watch:
             self._straddles(at, access)
             given = _Given(machine.shared.window.data, 0, self.grain, access, plan, values)
             found = self.race.write(access, at, strong=order.strong, values=given)
-            self._judge(at, found, access)
+            self.judge(at, found, access)
             if order.mbarrier:
-                self.sync.mbarrier_made(at, access.ids, _places(plan, offset))
+                self.mbarriers.made(at, access.ids, _places(plan, offset))
+                if self.cluster is not None:
+                    self.cluster.made(access.ids, _places(plan, offset))
+            elif self._near_mbarrier(plan, offset, total):
+                self.mbarriers.written(at, access.ids, _places(plan, offset), total)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             buffer = plan.buffer
             assert buffer is not None
-            shift = buffer.base % self._global_grain
-            given = _Given(buffer.window.data, shift, self._global_grain, access, plan, values)
-            found = self._global.write(buffer, access, at, strong=order.strong, values=given)
-            self._judge_global(at, found, access, plan)
+            shift = buffer.base % self.global_grain
+            given = _Given(buffer.window.data, shift, self.global_grain, access, plan, values)
+            found = self.global_races.write(buffer, access, at, strong=order.strong, values=given)
+            self.judge_global(at, found, access, buffer)
+        if self.local is not None:
+            self._local_store(machine, plan, offset, total)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -170,17 +199,25 @@ class Watch:
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             if order.mbarrier:
-                self._judge(at, self.race.visit(access, at), access)
+                found, places = self.race.visit(access, at), _places(plan, offset)
+                if not (found and self.cluster is not None and self.cluster.public(places)):
+                    self.judge(at, found, access)
+                self.mbarriers.used(at, access.ids, places, machine.shared.window.data)
                 if order.mbarrier == "mbarrier_inval":
-                    self.sync.mbarrier_ended(_places(plan, offset))
+                    self.mbarriers.ended(at, places)
             else:
                 self._straddles(at, access)
-                self._judge(at, self.race.write(access, at, atomic=True), access)
+                if self._near_mbarrier(plan, offset, total):
+                    self.mbarriers.written(at, access.ids, _places(plan, offset), total)
+                self.judge(at, self.race.write(access, at, atomic=True), access)
         elif self._follows(plan):
             access = self._far_access(machine, plan, offset, total)
             assert plan.buffer is not None
-            found = self._global.write(plan.buffer, access, at, strong=True, atomic=True)
-            self._judge_global(at, found, access, plan)
+            found = self.global_races.write(plan.buffer, access, at, strong=True, atomic=True)
+            self.judge_global(at, found, access, plan.buffer)
+        if self.local is not None:
+            self._local_load(machine, plan, offset, total)
+            self._local_store(machine, plan, offset, total)
         if order.strong:
             self._release(machine, plan, offset, order)
 
@@ -197,8 +234,27 @@ class Watch:
         if order.strong and (order.acquire or not order.mbarrier):
             self._acquire(machine, plan, offset, order)
 
+    def _local_load(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+        assert self.local is not None
+        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
+        if plan.window is space.window:
+            self.local.load(machine.at, ids, plan, space, offset, total)
+        else:
+            self.local.loaded_elsewhere(machine.at, ids)
+
+    def _local_store(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+        assert self.local is not None
+        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
+        if plan.window is space.window:
+            self.local.store(machine.at, ids, plan, space, offset, total)
+        else:
+            self.local.store_elsewhere(machine.at, ids)
+
+    def _near_mbarrier(self, plan: Plan, offset: int, total: int) -> bool:
+        return self.mbarriers.near(plan.low + offset, plan.high + offset + total)
+
     def _follows(self, plan: Plan) -> bool:
-        return self._global_races and plan.buffer is not None and plan.writable
+        return self.follows_global and plan.buffer is not None and plan.writable
 
     def _acquire(self, machine: MemoryAccess, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
@@ -226,6 +282,8 @@ class Watch:
         assert plan.units is not None
         low, high = plan.low + offset, plan.high + offset + total
         grain = self.grain
+        if self.cluster is not None:
+            self.cluster.accessed(machine.at, plan.ids, _places(plan, offset))
         return Access(
             plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain
         )
@@ -233,11 +291,11 @@ class Watch:
     def _far_access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> Access:
         if plan.ids is None:
             plan.ids = machine.active_ids(plan.mask)
-            units = plan.index(self._global_grain)
+            units = plan.index(self.global_grain)
             plan.units = units if plan.mask is None else units[plan.mask]
         assert plan.units is not None
         assert plan.buffer is not None
-        grain = self._global_grain
+        grain = self.global_grain
         first = (plan.low + offset) // grain - plan.buffer.base // grain
         return Access(plan.ids, plan.units + first, total // grain, 0, 0)
 
@@ -262,8 +320,12 @@ class Watch:
 
     def fence(self, ids: Lanes, scope: str) -> None:
         """A fence of lanes."""
-        if scope == "proxy.async":
-            self.clocks.show(ids)
+        if scope.startswith("proxy.async"):
+            space = scope.removeprefix("proxy.async").partition("::")[0].strip(".")
+            self.clocks.show(ids, (space,) if space else SHOWN)
+        elif scope == "mbarrier_init":
+            if self.cluster is not None:
+                self.cluster.fence(ids)
         elif not scope.startswith("proxy."):
             self.objects.fence(ids, scope)
 
@@ -275,6 +337,18 @@ class Watch:
             self.clocks.sync_warps(ids)
         elif name.startswith(("wgmma_", "setmaxnreg")):
             self.sync.warpgroup(at, name, ids)
+            if self.wgmma is not None:
+                self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
+
+    def follow(self, linked: Linked) -> None:
+        """Follow what threads write of the local memory of a program."""
+        if "init" in self._names and linked.local_bytes:
+            self.local = LocalInit(linked, self._batch.lanes, self._faults)
+
+    def follow_registers(self, registers: WgmmaRegisters | None) -> None:
+        """Follow what `wgmma` does to registers."""
+        if "sync" in self._names and registers is not None:
+            self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self._faults)
 
     def check_text(self, linked: Linked) -> None:
         """Report the instructions that break a rule whichever way threads go."""
@@ -290,11 +364,25 @@ class Watch:
         """Lanes arrive at the barrier of their cluster."""
         if op_of(self._instrs[at]).modifiers.get("sem") != "relaxed":
             self.clocks.arrive_cluster(ids)
+        if self.cluster is not None:
+            self.cluster.arrive(at, ids)
+
+    def cluster_wait(self, at: int, ids: Lanes) -> None:
+        """Lanes come to wait for the barrier of their cluster."""
+        if self.cluster is not None:
+            self.cluster.wait(at, ids)
 
     def cluster_leave(self, ids: Lanes) -> None:
         """The barrier of the cluster lets lanes go."""
         self.objects.finish(self.clocks.warps(ids))
         self.clocks.leave_cluster(ids)
+        if self.cluster is not None:
+            self.cluster.leave(ids)
+
+    def ended(self, mask: Lanes, exited: Lanes) -> None:
+        """The lanes of a mask have ended; `exited` has all that have."""
+        if self.cluster is not None:
+            self.cluster.ended(mask, exited)
 
     def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
         """Lanes have waited for mbarriers at these places."""
@@ -314,45 +402,14 @@ class Watch:
     def copy_async(self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int) -> None:
         """`cp.async` starts; its destination is pending until its thread has waited."""
         access = self._access(machine, plan, offset, nbytes)
-        self._judge(machine.at, self.race.write(access, machine.at, pending=True), access)
+        self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
+        if self._near_mbarrier(plan, offset, nbytes):
+            self.mbarriers.written(machine.at, access.ids, _places(plan, offset), nbytes)
 
     def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
         """Threads have waited for what `cp.async` brought to each `word` on."""
         per_word = 4 // self.grain
         self.race.end_copy(Access(ids, word * per_word, words * per_word, 0, 0), at)
-
-    def start_copy(self, at: int, lane: int, first: Lanes, nbytes: int) -> int:
-        """A bulk copy starts to write `nbytes` at each of these positions; its stamp."""
-        stamp = self.start(lane)
-        access = self._range(lane, first, nbytes)
-        self._judge(at, self.race.start_copy(access, at, stamp), access)
-        return stamp
-
-    def land(self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int) -> None:
-        """A bulk copy has written; the mbarrier at `place` counts it."""
-        self.sync.landed(at, lane)
-        self.race.land(self._range(lane, first, nbytes))
-        self.objects.landed(place, lane // WARP, stamp)
-
-    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int, stamp: int) -> None:
-        """A bulk copy starts to read."""
-        access = self._range(lane, first, nbytes)
-        stamps = np.full(len(access.ids), stamp)
-        self._judge(at, self.race.start_read(access, at, stamps), access)
-
-    def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
-        """A bulk copy has read; the mbarrier at `place` counts it, if there is one."""
-        self.sync.landed(at, lane)
-        if place is not None:
-            self.objects.landed(place, lane // WARP, stamp)
-
-    def start(self, lane: int) -> int:
-        """The stamp of what a lane's warp starts now."""
-        return int(self.clocks.start(np.array([lane // WARP]))[0])
-
-    def know(self, lane: int, stamp: int) -> None:
-        """A lane has waited for what its warp started with this stamp."""
-        self.clocks.learn_twin(lane // WARP, lane // WARP, stamp)
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
         """Warps, by a lane each, start to multiply what lies at these positions, `[warps, n]`."""
@@ -364,15 +421,7 @@ class Watch:
         first = words.reshape(-1) // self.grain
         access = Access(lanes, first, width, 0, self._batch.shared_stride // self.grain)
         found = self.race.start_read(access, at, np.repeat(stamps, n), by_warp=True)
-        self._judge(at, found, access)
-
-    def _range(self, lane: int, first: Lanes, nbytes: int) -> Access:
-        """Bytes from each of these positions on, in units of 16 bytes, of one lane."""
-        width = 16 // self.grain
-        starts = (first[:, None] + np.arange(0, nbytes, 16)).reshape(-1)
-        low = int(starts.min()) % self._batch.shared_stride // self.grain
-        high = (int(starts.max()) % self._batch.shared_stride + 16) // self.grain
-        return Access(np.full(len(starts), lane), starts // self.grain, width, low, high)
+        self.judge(at, found, access)
 
 
 def notes_of(linked: Linked) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from ptxgen.interpreter.linking import Linked, Place, Routine
 from ptxgen.interpreter.memory import Base
 from ptxgen.interpreter.reports import where_from
 from ptxgen.interpreter.segments import Segment, Step, registers_written
+from ptxgen.interpreter.wgmma_registers import Hooks
 from ptxgen.ir import (
     Address,
     FloatImm,
@@ -54,6 +55,7 @@ class Writer:
         routine: Routine,
         suspects: frozenset[str],
         fast: Mapping[str, Fast],
+        hooks: Hooks,
     ) -> None:
         self.inputs: dict[str, str] = {}  # by register: the variable it comes in
         self.dtypes: dict[str, np.dtype[Any]] = {}
@@ -76,13 +78,18 @@ class Writer:
         self.results = {
             self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register
         }
+        runs = hooks.runs(segment.steps)
         for step in segment.steps:
             self._step = step
+            if step.number in runs and not step.resumes:
+                guard = self._guard() if step.instr.guard else "None"
+                self._line(f"m.touch({runs[step.number]}, {guard})")
             if step.leaves:
                 self._taken = self._guard() if step.instr.guard else "None"
                 self._value_out = self._leaving(step)
             else:
                 self._instruction(step)
+            self._settle(hooks.settled(step))
 
     def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
         """The function that returns these registers, and its source text."""
@@ -115,6 +122,14 @@ class Writer:
             self._keep(step, self._assign(step, call, ""), None, "")
             return
         self._guarded(step, call, guard)
+
+    def _settle(self, registers: list[Reg]) -> None:
+        """Have registers hold what the multiplications that were waited for give."""
+        if registers:
+            before = "".join(f"{self._current(r)}, " for r in registers)
+            after = {self.key(r.name): self._new() for r in registers}
+            self._line(f"{', '.join(after.values())}, = m.settle({self._step.number}, ({before}))")
+            self.written |= after
 
     def _leaving(self, step: Step) -> str:
         """What the scheduler has to know of a jump or call: an index, or the callee's address and

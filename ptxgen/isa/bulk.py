@@ -302,6 +302,5 @@ def cp_async_bulk_wait_group(machine: Machine, n: int, *, read: bool) -> tuple[(
     """Wait until at most the n newest bulk groups of this thread are still under way; with .read,
     only until the others have read their sources.
     """
-    del read  # what is read has also been written
-    machine.bulk_wait(n)
+    machine.bulk_wait(n, read)
     return ()

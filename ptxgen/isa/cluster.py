@@ -92,8 +92,7 @@ def fence_proxy(machine: Machine, *, kind: str) -> tuple[()]:
 )  # fmt: skip
 def fence_proxy_async(machine: Machine, *, space: str) -> tuple[()]:
     """Order accesses to the space through ordinary instructions and through asynchronous ones."""
-    del space
-    machine.fence("proxy.async")
+    machine.fence(f"proxy.async.{space}")
     return ()
 
 
@@ -148,7 +147,7 @@ def fence_proxy_async_release(machine: Machine) -> tuple[()]:
 )  # fmt: skip
 def fence_mbarrier_init(machine: Machine) -> tuple[()]:
     """Let the cluster see the mbarriers that this thread made, after its next barrier."""
-    machine.fence("cluster")
+    machine.fence("mbarrier_init")
     return ()
 
 

@@ -144,12 +144,29 @@ class Machine(Protocol):
     def bulk_commit(self) -> None:
         """Close the group of bulk copies that each thread started since the last commit."""
 
-    def bulk_wait(self, pending: int) -> None:
-        """Wait until at most `pending` bulk groups of each thread are incomplete."""
+    def bulk_wait(self, pending: int, read: bool) -> None:
+        """Wait until at most `pending` bulk groups of each thread are incomplete, or have yet to
+        read their sources if `read`.
+        """
 
     def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
         """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
         int64; those of warps without an active thread may be anything.
+        """
+
+    def multiply(
+        self,
+        product: Callable[[], Lanes],
+        add: Callable[[Lanes, tuple[Lanes, ...]], tuple[Lanes, ...]],
+        d: tuple[Lanes, ...],
+    ) -> tuple[Lanes, ...]:
+        """Have an asynchronous agent compute `add(product(), d)`, the accumulators once the
+        threads have waited for their group.
+        """
+
+    def set_registers(self, count: int, *, more: bool) -> None:
+        """Have `count` registers for each thread of these warps: fewer, or `more`, for which they
+        wait until the CTA has them.
         """
 
     def warp_sync(self, membermask: Lanes) -> None:
@@ -193,7 +210,10 @@ class Machine(Protocol):
         """Write the carry flag of each active thread, bool."""
 
     def fence(self, scope: str) -> None:
-        """Order this thread's memory accesses for the scope."""
+        """Order this thread's memory accesses for the scope: `cta`, `cluster`, `gpu` or `sys`;
+        between proxies for `proxy.` and what the instruction says; of mbarriers that it has made
+        for `mbarrier_init`.
+        """
 
     def trap(self, reason: str) -> None:
         """Stop the kernel."""

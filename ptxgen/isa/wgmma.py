@@ -3,9 +3,9 @@ Instructions").
 
 Four warps compute D = A * B + D together: A is 64 x K, in registers or in shared memory, B is K x N
 in shared memory, D is in registers. Warp `w` of the four has rows 16 * w to 16 * w + 15 of A and D,
-laid out as `mma.m16n8` has them, so each warp can be computed by itself. Everything is done when
-the instruction is issued; the manual lets it be done until the wait for its group. Precision is
-that of `ptxgen.isa.products`.
+laid out as `mma.m16n8` has them, so each warp can be computed by itself. When shared memory is read
+and the sums are made, from the start of the instruction to the wait for its group, is for the
+machine to say. Precision is that of `ptxgen.isa.products`.
 """
 
 from __future__ import annotations
@@ -90,9 +90,12 @@ def _multiplication(family: _Family, accumulator: str) -> Callable[..., tuple[La
         machine.warp_sync(EVERY_LANE)
         _, n, k = sizes(shape)
         of = operands(f"m16n{n}k{k}", atype, btype, accumulator, accumulator)
-        product = _product(machine, of, n, given)
         keep = np.broadcast_to(given["s"], machine.active().size)
-        return finish(machine, of, product, given["d"], keep, satfinite)
+        return machine.multiply(
+            lambda: _product(machine, of, n, given),
+            lambda product, d: finish(machine, of, product, d, keep, satfinite),
+            given["d"],
+        )
 
     return multiply
 
@@ -236,9 +239,12 @@ def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
 
 @inst(
     "setmaxnreg.action.sync.aligned.u32 count:imm", name="setmaxnreg", action=("inc", "dec"),
-    section=f"{MISCELLANEOUS}: setmaxnreg", **_SM90A,
+    effect=Effect.BARRIER, section=f"{MISCELLANEOUS}: setmaxnreg", **_SM90A,
 )  # fmt: skip
-def setmaxnreg(count: int, *, action: str) -> tuple[()]:
-    """Have so many registers for each thread of this warp, more or fewer than before."""
-    del count, action  # registers are not counted
+def setmaxnreg(machine: Machine, count: int, *, action: str) -> tuple[()]:
+    """Have so many registers for each thread of this warp: fewer than before, or more, once the
+    block has as many to spare.
+    """
+    machine.warp_sync(EVERY_LANE)
+    machine.set_registers(count, more=action == "inc")
     return ()

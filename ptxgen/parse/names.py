@@ -83,6 +83,7 @@ class Names(Constants):
         self.mentioned: list[str] = []  # the dynamic shared arrays used, in that order
         self.statements: list[Statement] = []
         self._scopes: list[_Scope] = []
+        self._declared: set[str] = set()  # outside of all inner scopes
         self._renamed: dict[str, int] = {}
 
     # ---------------------------------------------------------------------------------- scopes
@@ -127,26 +128,25 @@ class Names(Constants):
         number = self._renamed[name] = self._renamed.get(name, 0) + 1
         return f"{name}{separator}{number}"
 
-    def _declare(self, name: str, token: int) -> None:
-        scope = self._scopes[-1]
-        if name in scope.declared:
-            self.fail(f"{name!r} is declared twice", token)
-        scope.declared.add(name)
+    def _declare(self, name: str, token: int, *, shown: str = "") -> None:
+        declared = self._scopes[-1].declared if self._scopes else self._declared
+        if name in declared:
+            self.fail(f"{shown or name!r} is declared twice", token)
+        declared.add(name)
 
     def declare_registers(self, prefix: str, declared: str, count: int, token: int) -> None:
         """`.reg .declared prefix<count>`, or without a number if `count` is 0."""
         name = prefix
+        # `%r<8>` and `%r` are different names.
+        self._declare(prefix + "<" * bool(count), token, shown=prefix)
         if self._scopes:
-            self._declare(prefix, token)
             name = self._fresh(prefix) + ("_" if count else "")
-        elif prefix in self.ranges:
-            self.fail(f"{prefix!r} is declared twice", token)
         made = RegisterRange(name, declared, count)
         self.registers.append(made)
-        self._set(self.ranges, prefix, (made, *self.ranges.get(prefix, ())))
         if not count:
             self._set(self.names, prefix, Reg(name, declared))
             return
+        self._set(self.ranges, prefix, (made, *self.ranges.get(prefix, ())))
         if count < len(self.names):
             hidden = [f"{prefix}{i}" for i in range(count)]
         else:
@@ -171,9 +171,9 @@ class Names(Constants):
 
     def declare_label(self, name: str, token: int) -> str:
         """The name that a label, a list of targets or a prototype declared here gets."""
+        self._declare(name, token)
         if not self._scopes:
             return name
-        self._declare(name, token)
         new = self._scopes[-1].labels[name] = self._fresh(name)
         return new
 

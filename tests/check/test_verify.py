@@ -330,7 +330,11 @@ def test_missing_and_double_labels_are_reported():
         "label",
         "no label '$lop_1' in this kernel; did you mean '$loop_1'?",
     )
-    assert complaint("$a:\n$a:") == ("label", "2 labels are called '$a'; rename all but one")
+    sound = module("$a:\nret;").kernels[0]
+    assert only(with_kernel(body=(Label("$a"), *sound.body))) == (
+        "label",
+        "2 labels are called '$a'; rename all but one",
+    )
     assert problems("$unused:") == ()
 
 
@@ -734,6 +738,24 @@ def test_ranges_of_registers_may_begin_alike():
     assert with_kernel(registers=(*sound.registers, apart)) == ()
 
 
+def test_a_range_and_a_register_without_a_number_may_be_called_alike():
+    sound = module("ret;").kernels[0]
+    alike = RegisterRange("%q", "b32", 100_000), RegisterRange("%q", "f32", 0)
+    used = (Instr("mov.f32", (Reg("%q", "f32"), FloatImm(1.0, 32))),
+            Instr("mov.u32", (Reg("%q99999", "b32"), IntImm(1))), *sound.body)  # fmt: skip
+    for both in (alike, alike[::-1]):
+        assert with_kernel(registers=(*sound.registers, *both), body=used) == ()
+    for name, message in (
+        ("%q", "2 registers are called '%q'; rename all but one"),
+        ("%q3", "'%q3' is declared by '%q3' and by '%q'; rename one"),
+    ):
+        more = RegisterRange(name, "f32", 0)
+        found = with_kernel(registers=(*sound.registers, *alike, more))
+        assert only(found) == ("register", message)
+    label = with_kernel(registers=(*sound.registers, *alike), body=(Label("%q2"), *sound.body))
+    assert only(label) == ("symbol", "'%q2' is a label and a register; rename one")
+
+
 @pytest.mark.parametrize("type", ["pred", "bf16", "f16x2", "bf16x2", "int"])
 def test_a_parameter_has_a_type_that_memory_can_hold(type):
     assert only(with_kernel(params=(Param("a", type),))) == (
@@ -825,7 +847,10 @@ def test_comments_must_fit_a_line():
 
 
 def test_problems_come_in_the_order_of_the_text():
-    found = problems("add.u32 %r3, %r5, 1;\nbra $x;\n$a:\n$a:\nld.shared.f32 %f5, [scratch+1];")
+    wrong = "add.u32 %r3, %r5, 1;\nbra $x;\n$a:\n$b:\nld.shared.f32 %f5, [scratch+1];\nret;"
+    body = module(wrong).kernels[0].body
+    twice = tuple(Label("$a") if s == Label("$b") else s for s in body)
+    found = with_kernel(body=twice)
     assert [p.kind for p in found] == ["label", "undefined", "label", "alignment"]
 
 

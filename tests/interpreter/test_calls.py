@@ -835,17 +835,29 @@ def test_accesses_outside_name_the_memory_and_its_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
-    [f"    mov.u64 %rd3, 64;{MALLOC}{FREE}", "    mov.u64 %rd4, %rd1;", "    mov.u64 %rd4, 8;"],
-    ids=["twice", "an argument", "no memory at all"],
+    ("before", "what"),
+    [
+        (
+            f"    mov.u64 %rd3, 64;{MALLOC}{FREE}",
+            "at byte 0 of malloc of thread (0, 0, 0) of CTA (0, 0, 0) (A, 64 bytes), which thread "
+            "(0, 0, 0) of CTA (0, 0, 0) in call free, (A); (line {before}) has freed",
+        ),
+        (
+            f"    mov.u64 %rd3, 64;{MALLOC}\n    add.u64 %rd4, %rd4, 8;",
+            "at byte 8 of malloc of thread (0, 0, 0) of CTA (0, 0, 0) (A, 64 bytes)",
+        ),
+        ("    mov.u64 %rd4, %rd1;", "at byte 0 of x (A, 256 bytes)"),
+        ("    mov.u64 %rd4, 8;", "a null pointer and 8 bytes"),
+    ],
+    ids=["twice", "not its beginning", "an argument", "no memory at all"],
 )
-def test_only_what_malloc_gave_is_freed_and_once(before: str) -> None:
+def test_only_what_malloc_gave_is_freed_and_once(before: str, what: str) -> None:
     text = program(before + "\n    mov.u32 %r4, 0;" + FREE, HEAP)
-    line = [n for n, held in enumerate(text.splitlines(), 1) if "call free" in held][-1]
+    lines = [n for n, held in enumerate(text.splitlines(), 1) if "call free" in held]
     got = re.sub("0x[0-9a-f]+|p.[0-9]", "A", refused(TrapError, text))
     assert got == (
-        f"kernel k: call free, (A); (line {line}): thread (0, 0, 0) of CTA (0, 0, 0): frees A, "
-        "where no memory from malloc begins"
+        f"kernel k: call free, (A); (line {lines[-1]}): thread (0, 0, 0) of CTA (0, 0, 0): frees "
+        f"A, {what.format(before=lines[0])}; free takes what malloc gave, once"
     )
 
 

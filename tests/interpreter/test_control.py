@@ -349,8 +349,8 @@ def test_a_named_barrier_that_nobody_completes_is_a_deadlock() -> None:
     x = np.zeros(32, np.uint32)
     assert trap_of(text, grid=2, block=64, args=[x]) == (
         "kernel k: deadlock in CTA (0, 0, 0) and 1 others: 32 threads ((32, 0, 0), (33, 0, 0), "
-        f"(34, 0, 0), (35, 0, 0) and 28 more) wait at barrier 1 in bar.sync 1, 64; "
-        f"(line {line_of(text, 'bar.sync')}); 32 of 64 threads have exited"
+        f"(34, 0, 0), (35, 0, 0) and 28 more) wait at barrier 1 (32 of 64 threads have come) "
+        f"in bar.sync 1, 64; (line {line_of(text, 'bar.sync')}); 32 of 64 threads have exited"
     )
 
 
@@ -443,5 +443,6 @@ def test_threads_that_expect_different_counts_at_one_barrier_are_refused() -> No
     )
     assert trap_of(text, grid=1, block=96, args=[]) == (
         f"kernel k: bar.sync 2, %r1; (line {line_of(text, 'bar.sync')}): thread (0, 0, 0) of "
-        "CTA (0, 0, 0): another thread came to the same barrier with another count of threads"
+        "CTA (0, 0, 0): comes to barrier 2 for 64 threads, but others have come to it for 128 "
+        "threads"
     )

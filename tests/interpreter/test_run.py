@@ -202,9 +202,17 @@ def test_an_access_after_a_buffer_names_thread_address_and_buffer() -> None:
     )
 
 
-def test_a_null_pointer_is_outside_every_buffer() -> None:
-    assert trapped(ADD_ONE, grid=1, block=1, args=[0]).endswith(
-        "wants to read 4 bytes of global memory at 0x0, no buffer exists"
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        (0, "0x0, a null pointer"),
+        (8, "0x8, a null pointer and 8 bytes"),
+        (4096, "0x1000, no buffer exists"),
+    ],
+)
+def test_a_null_pointer_is_outside_every_buffer(address: int, what: str) -> None:
+    assert trapped(ADD_ONE, grid=1, block=1, args=[address]).endswith(
+        f"wants to read 4 bytes of global memory at {what}"
     )
 
 

@@ -126,8 +126,9 @@ $end:
     """
     )
     assert stuck(text, 64, grid=3) == (
-        f"kernel k: deadlock in CTA (1, 0, 0) and 1 others: {names(0, 64)} wait at barrier 3 in "
-        f"bar.sync 3, 96; (line {line_of(text, 'bar.sync 3')}); 0 of 64 threads have exited"
+        f"kernel k: deadlock in CTA (1, 0, 0) and 1 others: {names(0, 64)} wait at barrier 3 (64 "
+        f"of 96 threads have come) in bar.sync 3, 96; (line {line_of(text, 'bar.sync 3')}); "
+        "0 of 64 threads have exited"
     )
 
 

@@ -11,7 +11,6 @@ from ptxgen.types import b64
 
 MEANING: dict[str, Callable[..., Any]] = {
     "mbarrier.pending_count.b64 d:u32, a:b64": lambda _, a: a % 2**20,
-    "setmaxnreg.action.sync.aligned.u32 count:imm": lambda *_: (),
 }
 MEMORY: dict[str, Callable[..., Any]] = {}
 WARP: dict[str, Callable[..., Any]] = {}
@@ -149,12 +148,12 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     **bulk_calls(),
     "prefetch{.space}.tensormap [addr:u64]": [],
     "cp.async.bulk.commit_group": [("bulk_commit",)],
-    "cp.async.bulk.wait_group{.read} n:imm": [("bulk_wait", "n")],
+    "cp.async.bulk.wait_group{.read} n:imm": [("bulk_wait", "n", "read")],
     "mapa{.space}.type d, a, b:u32": [("map_shared", "a", "b")],
     "barrier.cluster.arrive{.sem}{.aligned}": [("cluster_arrive",)],
     "barrier.cluster.wait{.sem}{.aligned}": [("cluster_wait",)],
     "fence.proxy.kind": [("fence", lambda names: f"proxy.{names['kind']}")],
-    "fence.proxy.async.space": [("fence", "=proxy.async")],
+    "fence.proxy.async.space": [("fence", lambda names: f"proxy.async.{names['space']}")],
     "fence.proxy.tensormap::generic.release.scope": [("fence", "scope")],
     "fence.proxy.tensormap::generic.acquire.scope [addr:u64], 128": [("fence", "scope")],
     "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster": [
@@ -163,10 +162,14 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster": [
         ("fence", "=proxy.async")
     ],
-    "fence.mbarrier_init.release.cluster": [("fence", "=cluster")],
+    "fence.mbarrier_init.release.cluster": [("fence", "=mbarrier_init")],
     "griddepcontrol.wait": [("fence", "=gpu")],
     "griddepcontrol.launch_dependents": [],
     "wgmma.fence.sync.aligned": [EVERY_LANE],
+    "setmaxnreg.action.sync.aligned.u32 count:imm": [
+        EVERY_LANE,
+        ("set_registers", "count", lambda names: {"more": names["action"] == "inc"}),
+    ],
     "wgmma.commit_group.sync.aligned": [EVERY_LANE],
     "wgmma.wait_group.sync.aligned n:imm": [EVERY_LANE],
 }

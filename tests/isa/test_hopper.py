@@ -330,6 +330,10 @@ class Warpgroups:
     def warp_id(self) -> np.ndarray:
         return np.arange(WARPS * 32, dtype=np.uint32) // 32
 
+    def multiply(self, product: Any, add: Any, d: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        given: tuple[np.ndarray, ...] = add(product(), d)
+        return given
+
     def warp_sync(self, membermask: Any) -> None:
         assert membermask == 0xFFFFFFFF
         self.synchronised += 1

@@ -265,6 +265,16 @@ def test_the_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
 # ------------------------------------------------------------------------------------ the assembler
 
 
+def no_assembler(**_: object) -> None:
+    raise BackendError("no assembler was found")
+
+
+@pytest.fixture(autouse=True)
+def _without_an_assembler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("ptxas") is None:
+        monkeypatch.setattr(check_findings, "find_assembler", no_assembler)
+
+
 @pytest.fixture
 def assembling(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the tool's assembler do what the test wants."""
@@ -278,13 +288,13 @@ def assembling(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_assemblers_figures(assembling: Any, capsys: pytest.CaptureFixture[str]) -> None:
     usage = KernelUsage("good", 24, spill_store_bytes=4, spill_load_bytes=8, stack_bytes=16)
-    advisory = Advisory("C7508", "something is slow", 12)
+    advisory = Advisory("C7500", "something is slow", 12)
     made = Assembly(b"", "ptxas", "13.0.88", "sm_80", (usage,), (advisory,), "")
     assembling(lambda *_: made)
-    found = said(["good.ptx", "--assemble"], 0, capsys)
+    found = said(["good.ptx"], 0, capsys)
     assert "  assembled  24 registers, 16 bytes of stack, 12 spilled\n" in found
     assert found.endswith(
-        "lint: assembler: something is slow\n"
+        "lint: assembler: C7500 something is slow\n"
         "    from line 12\n"
         "lint: assembler: good: registers are spilled: 4 bytes are stored and 8 loaded\n"
         "\n"
@@ -299,18 +309,20 @@ def test_what_the_assembler_refuses_is_an_error(
         raise AssemblerError("ptxas: refused")
 
     assembling(refuse)
-    assert said(["good.ptx", "--assemble"], 1, capsys) == (
+    assert said(["good.ptx"], 1, capsys) == (
         "PTX 7.0 for sm_80\n\nerror: assembler: ptxas: refused\n\n1 errors, 0 unproved, 0 lints\n"
     )
 
 
-def test_no_assembler_is_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_assembler_may_be_left_alone(
+    assembling: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none(**_: object) -> None:
-        raise BackendError("no assembler was found")
+    assembling(lambda *_: pytest.fail("it was asked"))
+    assert document(["good.ptx", "--no-assemble"], 0, capsys)["entries"][0]["assembled"] is None
 
-    monkeypatch.setattr(check_findings, "find_assembler", none)
+
+def test_no_assembler_is_1_only_if_one_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(["good.ptx"], 0, capsys)["entries"][0]["assembled"] is None
     assert refused(["good.ptx", "--assemble"], 1, capsys) == "no assembler was found"
 
 

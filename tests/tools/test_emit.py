@@ -161,8 +161,14 @@ def test_the_proof_is_reported_and_is_part_of_the_json(capsys: pytest.CaptureFix
     assert printed.err.splitlines()[0] == (
         f"{proof.kernel}: {count} of {count} shared accesses and 2 of 2 barriers proved"
     )
+    of_global = build(SMALL_CONFIG.kernel()).global_proof
+    count = len(of_global.accesses)
+    assert printed.err.splitlines()[-1] == (
+        f"{of_global.kernel}: {count} of {count} global accesses proved"
+    )
     assert tool.main([*SMALL, "--prove", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["proof"]["complete"] is True
+    found = json.loads(capsys.readouterr().out)
+    assert (found["proof"]["complete"], found["global_proof"]["complete"]) == (True, True)
 
 
 def test_a_kernel_with_a_violation_never_leaves_the_tool(

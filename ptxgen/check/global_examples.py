@@ -1,0 +1,234 @@
+"""Launches that are tried where an access to global memory could not be proved: one that goes wrong
+tells more than that nothing is known.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.global_access import GlobalTouch
+from ptxgen.check.global_contract import MOST_BLOCKS, GlobalArray, GlobalContract
+from ptxgen.check.proof_access import homes
+from ptxgen.check.proof_domain import Shape
+from ptxgen.check.proof_graph import Graph
+from ptxgen.check.proof_paths import Paths
+from ptxgen.check.proof_rows import NotListedError, thread_of
+from ptxgen.check.proof_search import SPACING, Place, Search
+from ptxgen.check.proof_values import Values
+from ptxgen.ir import Kernel, Module
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_SEED: Final = 4
+_LAUNCHES: Final = 24  # that are tried
+_DRAWS: Final = 400  # of launches, of which many are not allowed
+_TRIES: Final = 120  # of blocks of launches; then it is left at what is not known
+_FEW: Final = (0, 1, 2, 3, 17, 64, 65, 100, 129)  # sizes that are tried, if they are allowed
+_HUGE: Final = 1 << 33  # bytes between rows, so that 32 bits do not hold an offset
+_APART: Final = 1 << 58  # bytes between arrays
+_WORD: Final = 32
+
+
+class Example(NamedTuple):
+    """An access outside: its array, what is wrong, the thread, the launch and the byte from the
+    array's pointer.
+    """
+
+    array: str
+    reason: str
+    thread: tuple[int, int, int]
+    values: tuple[tuple[str, int], ...]
+    offset: int
+
+
+# By array its first address, and the number of indices and bytes between them along each axis.
+Layout = dict[str, tuple[int, list[tuple[int, int]]]]
+
+
+class Launch(NamedTuple):
+    """The values of the names of a contract, where its arrays are, and the blocks."""
+
+    names: dict[str, int]
+    layout: Layout
+    grid: tuple[int, int, int]
+
+
+class Examples:
+    """Tries launches of one kernel."""
+
+    def __init__(
+        self, module: Module, kernel: Kernel, graph: Graph, shape: Shape, contract: GlobalContract
+    ) -> None:
+        self._kernel = kernel
+        self._graph = graph
+        self._shape = shape
+        self._contract = contract
+        self._homes = homes(module, kernel, kernel.dynamic_shared_bytes)
+        self._launches = list(self._chosen())
+        self._left = _TRIES
+        self._searches: dict[tuple[int, int], Search] = {}
+
+    def find(self, place: Place, touch: GlobalTouch) -> Example | None:
+        """A thread of a launch that certainly accesses what is no element of an array."""
+        for number, launch in enumerate(self._launches):
+            x, y, z = launch.grid
+            for block in sorted({0, x * y * z - 1, x * y * z // 2}):
+                self._left -= 1
+                if self._left < 0:
+                    return None
+                found = self._tried(number, launch, block, place, touch)
+                if found is not None:
+                    return found
+        return None
+
+    # ------------------------------------------------------------------------------ launches
+
+    def _chosen(self) -> Iterator[Launch]:
+        rng = random.Random(_SEED)
+        made = 0
+        for n in range(_DRAWS):
+            names = {
+                name: rng.choice([m for m in _FEW if low <= m <= high] or [low])
+                for name, (low, high) in self._contract.bounds.items()
+            }
+            for name, size in self._contract.equal.items():
+                names[name] = self._number(size, names)
+            layout = {}
+            for place, array in enumerate(self._contract.arrays, 1):
+                axes = self._laid_out(array, names, n % 2 == 0, rng)
+                layout[array.pointer] = place * _APART, axes
+                names[array.pointer] = place * _APART
+            x, y, z = (self._number(size, names) for size in self._contract.grid)
+            if self._may_be(names, layout, (x, y, z)):
+                yield Launch(names, layout, (x, y, z))
+                made += 1
+            if made == _LAUNCHES:
+                return
+
+    def _may_be(self, names: dict[str, int], layout: Layout, grid: tuple[int, int, int]) -> bool:
+        """Whether the contract allows a launch, and arrays do not reach each other."""
+        bounds = self._contract.bounds
+        spans = (extent * stride for _, axes in layout.values() for extent, stride in axes)
+        return (
+            all(low <= names[name] <= high for name, (low, high) in bounds.items())
+            and all(0 < n <= MOST_BLOCKS[a] for a, n in zip("xyz", grid, strict=True))
+            and max(spans) < _APART // 4
+        )
+
+    def _laid_out(
+        self, array: GlobalArray, names: dict[str, int], huge: bool, rng: random.Random
+    ) -> list[tuple[int, int]]:
+        """Extent and stride in bytes of each axis, the innermost last; strides that are parameters
+        are set so that every element has its own place.
+        """
+        found: list[tuple[int, int]] = []
+        dense = array.nbytes
+        for axis in reversed(array.axes):
+            extent = self._number(axis.extent, names)
+            free = [n for n in _named(axis.stride) if n in self._contract.strides]
+            for name in free:
+                names[name] = 1
+                unit = self._number(axis.stride, names)
+                gap = rng.randrange(3) * array.align + (_HUGE if huge and not found else 0)
+                step = -(-(dense + gap) // max(unit, array.align)) * max(unit, array.align)
+                names[name] = step // unit
+            stride = self._number(axis.stride, names)
+            found.append((extent, stride))
+            dense = max(stride * max(extent, 1), dense)
+        return found[::-1]
+
+    def _number(self, size: int | str, names: Mapping[str, int]) -> int:
+        return int(self._contract.value(size, names, lambda a, b: a // b))
+
+    # ------------------------------------------------------------------------------ one block
+
+    def _tried(
+        self, number: int, launch: Launch, block: int, place: Place, touch: GlobalTouch
+    ) -> Example | None:
+        search = self._search(number, launch, block)
+        values = search.values
+        base, offset = values.address(touch.address, place.block, place.position)
+        nodes = [base]
+        if touch.size is not None and touch.counted is not None:
+            nodes.append(values.operand(touch.size, touch.counted, place.block, place.position))
+        try:
+            bases = dict.fromkeys(self._homes, SPACING)
+            lister, table = search.table(nodes, search.condition(place), True, bases)
+        except NotListedError:
+            return None
+        if not table.n:
+            return None
+        addresses = lister.evaluate(table, base).astype(np.int64) + offset
+        nbytes = np.full(table.n, touch.nbytes or (1 << 30))
+        if len(nodes) > 1:
+            nbytes = np.minimum(nbytes, lister.evaluate(table, nodes[1]).astype(np.int64))
+        array = int(np.clip((int(addresses[0]) + _APART // 2) // _APART, 1, len(launch.layout))) - 1
+        name = list(launch.layout)[array]
+        outside = table.sure & (nbytes > 0) & self._outside(addresses, nbytes, launch, name)
+        if not outside.any():
+            return None
+        row = int(np.argmax(outside))
+        thread = thread_of(table, row)
+        x, y, _ = self._shape
+        shown = {k: v for k, v in launch.names.items() if k not in launch.layout}
+        shown["block"] = block
+        for leaf in sorted(lister.listed, key=lambda leaf: leaf.id):
+            column = table.columns.get(leaf.id)
+            if column is not None and leaf.kind in ("header", "join") and leaf.bits == _WORD:
+                shown[leaf.data] = int(column[row].astype(np.int32))
+        at = int(addresses[row]) - launch.layout[name][0]
+        reason = self._reason(at, int(nbytes[row]), launch, name)
+        where = (thread % x, thread // x % y, thread // (x * y))
+        return Example(name, reason, where, tuple(shown.items()), at)
+
+    def _reason(self, at: int, nbytes: int, launch: Launch, name: str) -> str:
+        array = next(a for a in self._contract.arrays if a.pointer == name)
+        rest = at
+        for axis, (extent, stride) in zip(array.axes, launch.layout[name][1], strict=True):
+            index, rest = divmod(rest, stride)
+            if not 0 <= index < extent:
+                return (
+                    f"byte {at} of {name} has index {index} along the axis of stride "
+                    f"{axis.stride}, where {axis.extent} is {extent}"
+                )
+        return (
+            f"byte {at} of {name} is in no element: bytes {rest} to {rest + nbytes - 1} after the "
+            f"beginning of one, which has {array.nbytes} bytes"
+        )
+
+    def _outside(self, addresses: Lanes, nbytes: Lanes, launch: Launch, name: str) -> Lanes:
+        array = next(a for a in self._contract.arrays if a.pointer == name)
+        start, axes = launch.layout[name]
+        rest = addresses - start
+        outside = np.zeros(len(rest), np.bool_)
+        for extent, stride in axes:
+            index = rest // stride
+            outside |= (index < 0) | (index >= extent)
+            rest = rest - index * stride
+        return outside | (rest + nbytes > array.nbytes)
+
+    def _search(self, number: int, launch: Launch, block: int) -> Search:
+        found = self._searches.get((number, block))
+        if found is None:
+            x, y, _ = launch.grid
+            where = {"x": block % x, "y": block // x % y, "z": block // (x * y)}
+            specials = {f"%ntid.{a}": n for a, n in zip("xyz", self._shape, strict=True)}
+            specials |= {f"%ctaid.{a}": n for a, n in where.items()}
+            specials |= {f"%nctaid.{a}": n for a, n in zip("xyz", launch.grid, strict=True)}
+            params = frozenset(p.name for p in self._kernel.params)
+            given = {k: v for k, v in launch.names.items() if k in params}
+            values = Values(
+                self._graph, specials, frozenset(self._homes), given, params, "global"
+            )  # fmt: skip
+            paths = Paths(self._graph, values)
+            search = Search(values, paths, self._shape, {}, self._homes, {}, "", {})
+            found = self._searches[number, block] = search
+        return found
+
+
+def _named(size: int | str) -> list[str]:
+    return str(size).replace("*", " ").split()

@@ -1,0 +1,344 @@
+"""Polynomials with whole coefficients, one for all threads or one for each: what the proof of
+global accesses computes with instead of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+Coefficient = Any  # an int, or int64 with one value for each thread
+Monomial = tuple[int, ...]  # numbers of atoms, in order, an atom as often as its power
+
+_MOST: Final = 1 << 62  # that a coefficient may be, so that int64 never overflows
+UNBOUNDED: Final = 1 << 200  # stands for no bound
+
+
+class TooLargeError(ArithmeticError):
+    """A coefficient that int64 may not hold."""
+
+
+def _largest(c: Coefficient) -> int:
+    return abs(c) if isinstance(c, int) else max(abs(int(c.min())), abs(int(c.max())))
+
+
+def _plain(c: Coefficient) -> Coefficient:
+    """One number if all threads have the same."""
+    if isinstance(c, int):
+        return c
+    first = int(c[0])
+    return first if bool((c == first).all()) else c
+
+
+def _add(a: Coefficient, b: Coefficient) -> Coefficient:
+    if not (isinstance(a, int) and isinstance(b, int)) and _largest(a) + _largest(b) > _MOST:
+        raise TooLargeError
+    return _plain(a + b)
+
+
+def _mul(a: Coefficient, b: Coefficient) -> Coefficient:
+    if not (isinstance(a, int) and isinstance(b, int)) and _largest(a) * _largest(b) > _MOST:
+        raise TooLargeError
+    return _plain(a * b)
+
+
+class Poly:
+    """A sum of monomials with coefficients; never changed once made."""
+
+    __slots__ = ("_key", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, Coefficient]) -> None:
+        self.terms = {
+            m: c for m, c in terms.items() if not (isinstance(c, int) and c == 0)
+        }  # fmt: skip
+        self._key: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of(cls, value: int | Lanes) -> Poly:
+        """A constant."""
+        return cls({(): _plain(value if isinstance(value, int) else value.astype(np.int64))})
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal polynomials, and hashable."""
+        if self._key is None:
+            self._key = tuple(
+                (m, c if isinstance(c, int) else c.tobytes()) for m, c in sorted(
+                    self.terms.items(), key=lambda item: item[0])
+            )  # fmt: skip
+        return self._key
+
+    @property
+    def constant(self) -> Coefficient | None:
+        """Its value, if it has no atoms."""
+        if not self.terms:
+            return 0
+        return self.terms.get(()) if len(self.terms) == 1 else None
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all coefficients but the constant one are the same for all threads."""
+        return all(isinstance(c, int) for m, c in self.terms.items() if m)
+
+    def atoms(self) -> set[int]:
+        """The numbers of its atoms."""
+        return {a for m in self.terms for a in m}
+
+    def __add__(self, other: Poly | int) -> Poly:
+        terms = dict(self.terms)
+        for m, c in _poly(other).terms.items():
+            terms[m] = _add(terms[m], c) if m in terms else c
+        return Poly(terms)
+
+    def __neg__(self) -> Poly:
+        return Poly({m: -c for m, c in self.terms.items()})
+
+    def __sub__(self, other: Poly | int) -> Poly:
+        return self + -_poly(other)
+
+    def __mul__(self, other: Poly | int) -> Poly:
+        terms: dict[Monomial, Coefficient] = {}
+        for m, c in self.terms.items():
+            for n, d in _poly(other).terms.items():
+                both = tuple(sorted(m + n))
+                product = _mul(c, d)
+                terms[both] = _add(terms[both], product) if both in terms else product
+        return Poly(terms)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: int) -> Poly:
+        return -self + other
+
+    def modulo(self, bits: int) -> Poly:
+        """The same in a register of so many bits, with coefficients as near to zero as can be."""
+        half = 1 << (bits - 1)
+        if all(_largest(c) < min(half, _MOST) for c in self.terms.values()):
+            return self
+        mask = 2 * half - 1
+        if bits == 64 and any(not isinstance(c, int) for c in self.terms.values()):
+            return self
+        return Poly({m: _plain(((c + half) & mask) - half) for m, c in self.terms.items()})
+
+    def tightened(self) -> Poly:
+        """A polynomial that is not negative for the same whole values of its atoms: divided by what
+        divides all coefficients but the constant one.
+        """
+        divisor = 0
+        for m, c in self.terms.items():
+            if m:
+                divisor = math.gcd(divisor, c) if isinstance(c, int) else 1
+        if divisor <= 1:
+            return self
+        return Poly({m: _plain(c // divisor) for m, c in self.terms.items()})
+
+    def split(self, atom: int) -> tuple[Poly, Poly] | None:
+        """`c` and `e` with `self = c * atom + e`; None if a power of the atom is in it."""
+        factor, rest = {}, {}
+        for m, c in self.terms.items():
+            power = m.count(atom)
+            if power > 1:
+                return None
+            if power:
+                factor[_without(m, (atom,))] = c
+            else:
+                rest[m] = c
+        return Poly(factor), Poly(rest)
+
+    def quotient(self, divisor: Monomial, by: int, *, proper: bool) -> tuple[Poly, Poly] | None:
+        """What stands before `by * divisor`, and the rest; None if `by` leaves a remainder. With
+        `proper` the divisor alone stays in the rest.
+        """
+        found, rest = {}, {}
+        for m, c in self.terms.items():
+            if not _contains(m, divisor) or (proper and m == divisor):
+                rest[m] = c
+            elif np.any(c % by):
+                return None
+            else:
+                found[_without(m, divisor)] = _plain(c // by)
+        return Poly(found), Poly(rest)
+
+    def for_thread(self, thread: int) -> Poly:
+        """What it is for one thread."""
+        return Poly({
+            m: c if isinstance(c, int) else int(c[thread]) for m, c in self.terms.items()
+        })  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Poly({self.terms})"
+
+
+def _poly(value: Poly | int) -> Poly:
+    return value if isinstance(value, Poly) else Poly.of(value)
+
+
+def _contains(m: Monomial, part: Monomial) -> bool:
+    return all(m.count(a) >= part.count(a) for a in set(part))
+
+
+def _without(m: Monomial, part: Monomial) -> Monomial:
+    left = list(m)
+    for atom in part:
+        left.remove(atom)
+    return tuple(left)
+
+
+ZERO: Final = Poly({})
+ONE: Final = Poly.of(1)
+
+
+class Case(NamedTuple):
+    """A value that is taken where all of `given` are not negative."""
+
+    value: Poly
+    given: tuple[Poly, ...]
+
+
+class Atom(NamedTuple):
+    """What a polynomial is made of: an integer between two bounds.
+
+    `kind`: `size` and `index` (a parameter, or a special register), `unknown`, `turn` of the loop
+    at its block; of polynomials `args`: `div` (rounded down; args[1] is positive, args[0] not
+    negative), `rem`, `min`, `max`; `either` of `cases`. What is `unknown` may be another number in
+    another turn of the loops around its `blocks`.
+    """
+
+    number: int
+    kind: str
+    name: str
+    low: int
+    high: int
+    blocks: frozenset[int] = frozenset()
+    args: tuple[Poly, ...] = ()
+    cases: tuple[Case, ...] = ()
+
+    @property
+    def poly(self) -> Poly:
+        """The atom as a polynomial."""
+        return Poly({(self.number,): 1})
+
+
+class Atoms:
+    """All atoms of a proof, each once."""
+
+    def __init__(self) -> None:
+        self._all: list[Atom] = []
+        self._by_key: dict[Any, Atom] = {}
+
+    def __getitem__(self, number: int) -> Atom:
+        return self._all[number]
+
+    def named(self, kind: str, name: str, low: int, high: int, *blocks: int) -> Poly:
+        """The atom of this name, made when it is first asked for."""
+        return self._atom((kind, name), kind, name, low, high, frozenset(blocks)).poly
+
+    def made(self, kind: str, *args: Poly) -> Poly:
+        """A `div`, `rem`, `min` or `max`, or a polynomial if it is no more than that."""
+        a, b = args
+        if kind == "div" and b.constant is not None and np.all(b.constant == 1):
+            return a
+        low, high = _BOUNDS[kind](self.bounds(a), self.bounds(b))
+        return self._atom((kind, a.key, b.key), kind, kind, low, high, args=args).poly
+
+    def either(self, cases: tuple[Case, ...]) -> Poly:
+        """One of several values."""
+        bounds = [self.bounds(case.value) for case in cases]
+        key = ("either", *[(c.value.key, *[g.key for g in c.given]) for c in cases])
+        low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
+        return self._atom(key, "either", "either", low, high, cases=cases).poly
+
+    def _atom(
+        self, key: Any, kind: str, name: str, low: int, high: int,
+        blocks: frozenset[int] = frozenset(), args: tuple[Poly, ...] = (),
+        cases: tuple[Case, ...] = (),
+    ) -> Atom:  # fmt: skip
+        found = self._by_key.get(key)
+        if found is None:
+            found = Atom(len(self._all), kind, name, low, high, blocks, args, cases)
+            self._all.append(found)
+            self._by_key[key] = found
+        return found
+
+    # ------------------------------------------------------------------------------ bounds
+
+    def bounds(self, poly: Poly) -> tuple[int, int]:
+        """Between which numbers it is for all threads, by the bounds of its atoms alone."""
+        low = high = 0
+        for m, c in poly.terms.items():
+            first, last = self.product(m)
+            least, most = (c, c) if isinstance(c, int) else (int(c.min()), int(c.max()))
+            corners = [x * y for x in (first, last) for y in (least, most)]
+            low, high = low + min(corners), high + max(corners)
+        return max(low, -UNBOUNDED), min(high, UNBOUNDED)
+
+    def product(self, m: Monomial) -> tuple[int, int]:
+        """The bounds of a monomial."""
+        low = high = 1
+        for number in m:
+            atom = self._all[number]
+            corners = [x * y for x in (low, high) for y in (atom.low, atom.high)]
+            low, high = max(min(corners), -UNBOUNDED), min(max(corners), UNBOUNDED)
+        return low, high
+
+    # ------------------------------------------------------------------------------ turns
+
+    def within(self, poly: Poly) -> Iterator[Atom]:
+        """Its atoms and those that they are made of."""
+        seen: set[int] = set()
+        todo = [poly]
+        while todo:
+            for number in todo.pop().atoms() - seen:
+                seen.add(number)
+                atom = self._all[number]
+                yield atom
+                todo += atom.args
+                for case in atom.cases:
+                    todo += (case.value, *case.given)
+
+    def replaced(self, poly: Poly, atom: int, by: Poly) -> Poly:
+        """The polynomial with another value for an atom, also inside of others."""
+        found = ZERO
+        for m, c in poly.terms.items():
+            term = Poly({(): c})
+            for number in m:
+                term = term * self._replaced(number, atom, by)
+            found = found + term
+        return found
+
+    def _replaced(self, number: int, atom: int, by: Poly) -> Poly:
+        if number == atom:
+            return by
+        old = self._all[number]
+        if atom not in {a.number for a in self.within(old.poly)}:
+            return old.poly
+        if old.cases:
+            return self.either(tuple(
+                Case(self.replaced(c.value, atom, by), self.all_replaced(c.given, atom, by))
+                for c in old.cases
+            ))  # fmt: skip
+        return self.made(old.kind, *self.all_replaced(old.args, atom, by))
+
+    def all_replaced(self, polys: Iterable[Poly], atom: int, by: Poly) -> tuple[Poly, ...]:
+        """Each polynomial with another value for an atom."""
+        return tuple(self.replaced(p, atom, by) for p in polys)
+
+
+Bounds = tuple[int, int]
+
+
+def _div(a: Bounds, b: Bounds) -> Bounds:
+    return max(a[0], 0) // b[1] if b[1] > 0 else 0, max(a[1], 0) // max(b[0], 1)
+
+
+_BOUNDS: Final[dict[str, Callable[[Bounds, Bounds], Bounds]]] = {
+    "div": _div,
+    "rem": lambda a, b: (0, max(min(a[1], b[1] - 1), 0)),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+}

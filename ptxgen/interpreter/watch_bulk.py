@@ -1,0 +1,131 @@
+"""What the sanitizers are told of bulk copies, in shared and in global memory.
+
+A copy is the work of the twin of the warp that starts it: each of its parts has a stamp of the
+twin's own, in rising order. Who waits for a part comes after it and all parts before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.race import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ptxgen.interpreter.arena import Buffer
+    from ptxgen.interpreter.watch import Watch
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_UNIT: Final = 16  # bytes: what is copied to and from shared memory is made of such pieces
+
+
+class BulkWatch:
+    """The part of `Watch` that follows bulk copies. `stride` is the shared memory of a CTA in the
+    batch's, in bytes.
+    """
+
+    def __init__(self, watch: Watch, stride: int) -> None:
+        self._watch = watch
+        self._stride = stride
+
+    def start(self, lane: int) -> int:
+        """The stamp of what a lane's warp starts now."""
+        return int(self._watch.clocks.start(np.array([lane // WARP]))[0])
+
+    def know(self, lane: int, stamp: int) -> None:
+        """A lane has waited for what its warp started with this stamp."""
+        self._watch.clocks.learn_twin(lane // WARP, lane // WARP, stamp)
+
+    # ------------------------------------------------------------------------------- shared memory
+
+    def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, place: int) -> int:
+        """A copy starts to write `nbytes` at each of these positions, which the mbarrier at `place`
+        counts; its stamp.
+        """
+        stamp, watch = self.start(lane), self._watch
+        if watch.cluster is not None:
+            watch.cluster.counts(at, lane, place)
+            watch.cluster.copied(at, lane, int(first[0]), stamp)
+        access = self._range(lane, first, nbytes)
+        watch.judge(at, watch.race.start_copy(access, at, stamp), access)
+        watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
+        return stamp
+
+    def written(
+        self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int
+    ) -> None:
+        """A copy has written; the mbarrier at `place` counts it."""
+        self._watch.sync.landed(at, lane)
+        self._watch.race.land(self._range(lane, first, nbytes))
+        self._watch.objects.landed(place, lane // WARP, stamp)
+
+    def start_read(self, at: int, lane: int, first: Lanes, nbytes: int) -> int:
+        """A copy starts to read `nbytes` at each of these positions; its stamp."""
+        stamp, watch = self.start(lane), self._watch
+        access = self._range(lane, first, nbytes)
+        stamps = np.full(len(access.ids), stamp)
+        watch.judge(at, watch.race.start_read(access, at, stamps), access)
+        return stamp
+
+    def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:
+        """A copy has read; the mbarrier at `place` counts it, if there is one."""
+        self._watch.sync.landed(at, lane)
+        if place is not None:
+            self._watch.objects.landed(place, lane // WARP, stamp)
+
+    # ------------------------------------------------------------------------------- global memory
+
+    def start_global_read(
+        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int
+    ) -> None:
+        """A copy starts to read `nbytes` of an array at each of these addresses; what it then
+        writes to shared memory starts later.
+        """
+        watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
+        if access is not None and buffer.writable:
+            stamp = self.start(lane)
+            found = watch.global_races.start_read(buffer, access, at, stamp)
+            watch.judge_global(at, found, access, buffer)
+
+    def start_global_write(
+        self, at: int, lane: int, buffer: Buffer, first: Lanes, nbytes: int, *, atomic: bool
+    ) -> Callable[[], None] | None:
+        """The same of writes, or of reductions if `atomic`. Returns what is to be told once the
+        lane has waited for them.
+        """
+        watch, access = self._watch, self._rows(lane, buffer, first, nbytes)
+        if access is None:
+            return None
+        stamp = self.start(lane)
+        found = watch.global_races.start_write(buffer, access, at, stamp, atomic=atomic)
+        watch.judge_global(at, found, access, buffer)
+
+        def finish() -> None:
+            watch.global_races.finish_write(buffer, access, stamp)
+            self.know(lane, stamp)
+
+        return finish
+
+    # -------------------------------------------------------------------------------------- ranges
+
+    def _range(self, lane: int, first: Lanes, nbytes: int) -> Access:
+        """Bytes from each of these positions on, in pieces, of one lane."""
+        grain = self._watch.grain
+        starts = (first[:, None] + np.arange(0, nbytes, _UNIT)).reshape(-1)
+        low = int(starts.min()) % self._stride // grain
+        high = (int(starts.max()) % self._stride + _UNIT) // grain
+        return Access(np.full(len(starts), lane), starts // grain, _UNIT // grain, low, high)
+
+    def _rows(self, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> Access | None:
+        """Bytes from each of these addresses on, in the units that lie wholly inside."""
+        grain = self._watch.global_grain
+        low, high = -(-first // grain), (first + nbytes) // grain
+        width = int((high - low).min())
+        if width <= 0 or not self._watch.follows_global:
+            return None
+        return Access(np.full(len(first), lane), low - buffer.base // grain, width, 0, 0)

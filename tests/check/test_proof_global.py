@@ -1,0 +1,684 @@
+"""Symbolic proof of global accesses: patterns by hand, the attention kernels and their mutants, and
+random programs judged by a plain interpreter of their own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flash.build
+from flash import AttentionKernel
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.contract import global_contract
+from flash.forward import attention_forward
+from ptxgen import ir
+from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.global_proof import prove_global, require_global
+from ptxgen.check.global_verdicts import GlobalProof
+from ptxgen.check.proof_verdicts import Verdict
+from ptxgen.errors import LaunchError, VerifyError
+from ptxgen.parse import parse
+
+THREADS = 64
+# n rows of 64 bytes, row_stride elements of 4 bytes apart, behind X; m numbers behind Y.
+CONTRACT = GlobalContract(
+    (
+        GlobalArray("X", (Axis("n", "4 * row_stride"),), 64, 16),
+        GlobalArray("Y", (Axis("m", 4),), 4, 4),
+    ),
+    ("row_stride",),
+    {"n": (0, 1 << 30), "m": (1, 1 << 30)},
+    ("(m + 63) // 64", 1, 1),
+)
+
+
+def text(body: str) -> str:
+    """%r0 is the thread, %r1 n, %r2 m, %r3 the block, %rd0 X, %rd1 Y, %rd2 a row in bytes."""
+    return (
+        ".version 8.0\n.target sm_90a\n.address_size 64\n"
+        ".visible .entry k(.param .u64 X, .param .u64 Y, .param .s64 row_stride, .param .u32 n, "
+        ".param .u32 m, .param .u64 Z)\n{\n"
+        ".reg .pred %p<10>;\n.reg .b32 %r<60>;\n.reg .b64 %rd<30>;\n.reg .f32 %f<20>;\n"
+        ".shared .align 16 .b8 buf[512];\n"
+        "ld.param.u64 %rd0, [X]; cvta.to.global.u64 %rd0, %rd0; ld.param.u64 %rd1, [Y];"
+        "cvta.to.global.u64 %rd1, %rd1; ld.param.s64 %rd2, [row_stride]; shl.b64 %rd2, %rd2, 2;"
+        "ld.param.u32 %r1, [n]; ld.param.u32 %r2, [m]; mov.u32 %r0, %tid.x; mov.u32 %r3, %ctaid.x;"
+        f"\n{body}\nend: ret;\n}}\n"
+    )
+
+
+def prove(body: str) -> GlobalProof:
+    return prove_global(text(body), block=THREADS, contract=CONTRACT)
+
+
+def only(found: GlobalProof) -> Verdict:
+    (verdict,) = found.accesses
+    return verdict
+
+
+ROW = "cvt.s64.s32 %rd3, %r5; mul.lo.s64 %rd3, %rd3, %rd2; add.s64 %rd3, %rd0, %rd3;"
+Y_AT = "mad.wide.s32 %rd3, %r5, 4, %rd1;"
+GLOBAL_THREAD = "mad.lo.s32 %r5, %r3, 64, %r0;"
+LOOP = (
+    "mov.u32 %r5, %r0; mov.u64 %rd5, %rd0; cvt.u64.u32 %rd6, %r0; mad.lo.s64 %rd5, %rd6, %rd2, "
+    "%rd5; shl.b64 %rd7, %rd2, 6;"
+)
+THIRD = (
+    GLOBAL_THREAD + "mul.lo.u32 %r4, %r5, 3; div.u32 %r5, %r4, 3; mul.lo.u32 %r6, %r2, 3;" + Y_AT
+)
+NOT_LESS = "its index along the axis of stride 4 * row_stride is not shown to be less than n"
+Y_NOT_LESS = "its index along the axis of stride 4 is not shown to be less than m"
+NO_SUM = "its address is no sum of a pointer parameter and offsets"
+# Each: the body, the verdict, how the reason begins.
+PATTERNS: dict[str, tuple[str, str, str]] = {
+    "a guard": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end;" + ROW
+        + "st.global.v4.u32 [%rd3+48], {%r0, %r0, %r0, %r0};",
+        "proved",
+        "",
+    ),
+    "a guard of the instruction": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "no guard": (
+        "mov.u32 %r5, %r0;" + ROW + "st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "a guard with one row too many": (
+        "mov.u32 %r5, %r0; setp.le.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "the guard turned round": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@!%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "a guard of data": (
+        "mov.u32 %r5, %r0; ld.global.u32 %r6, [%rd1]; setp.lt.s32 %p1, %r5, %r6;" + ROW
+        + "@%p1 st.global.u32 [%rd3], %r0;",
+        "unknown",
+        NOT_LESS,
+    ),
+    "an unsigned guard of a difference": (
+        "sub.s32 %r5, %r0, 3; setp.lt.u32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "a signed guard of a difference": (
+        "sub.s32 %r5, %r0, 3; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "two guards in one predicate": (
+        "sub.s32 %r5, %r0, 3; setp.lt.s32 %p1, %r5, %r1; setp.ge.s32 %p2, %r5, 0;"
+        "and.pred %p3, %p1, %p2;" + ROW + "@%p3 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "either of two guards": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; setp.ge.s32 %p2, %r5, 9;"
+        "or.pred %p3, %p1, %p2;" + ROW + "@%p3 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "past the end of a row": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW
+        + "@%p1 st.global.v2.u32 [%rd3+60], {%r0, %r0};",
+        "violation",
+        "byte ",
+    ),
+    "before the beginning of a row": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW + "@%p1 st.global.u32 [%rd3-4], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "misaligned": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1;" + ROW
+        + "@%p1 st.global.v2.u32 [%rd3+4], {%r0, %r0};",
+        "unknown",
+        "its address is not shown to be a multiple of 8 bytes",
+    ),
+    "more alignment than the pointer has": (
+        "st.global.u64 [%rd1], %rd1;", "violation", "byte 0 of Y is in no element"
+    ),
+    "a clamped row": (
+        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6;" + ROW
+        + "ld.global.u32 %r7, [%rd3];",
+        "proved",
+        "",
+    ),
+    "a clamped row of none": (
+        "sub.s32 %r6, %r1, 1; min.s32 %r5, %r0, %r6;" + ROW + "ld.global.u32 %r7, [%rd3];",
+        "violation",
+        "byte ",
+    ),
+    "a row chosen": (
+        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; setp.lt.s32 %p2, %r0, %r1;"
+        "selp.b32 %r5, %r0, 0, %p2;" + ROW + "ld.global.u32 %r7, [%rd3];",
+        "proved",
+        "",
+    ),
+    "a row chosen by branches": (
+        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; mov.u32 %r5, 0; setp.lt.s32 %p2, %r0, %r1;"
+        "@!%p2 bra L; mov.u32 %r5, %r0;\nL:" + ROW + "ld.global.u32 %r7, [%rd3];",
+        "proved",
+        "",
+    ),
+    "a wrong row chosen": (
+        "setp.gt.s32 %p1, %r1, 0; @!%p1 bra end; setp.lt.s32 %p2, %r0, %r1;"
+        "selp.b32 %r5, 0, %r0, %p2;" + ROW + "ld.global.u32 %r7, [%rd3];",
+        "violation",
+        "byte ",
+    ),
+    "the grid": (
+        GLOBAL_THREAD + "setp.lt.s32 %p1, %r5, %r2;" + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "the grid without a guard": (
+        GLOBAL_THREAD + Y_AT + "st.global.u32 [%rd3], %r0;", "violation", "byte "
+    ),
+    "the first thread of each block": (
+        "shl.b32 %r5, %r3, 6;" + Y_AT + "st.global.u32 [%rd3], %r0;", "proved", ""
+    ),
+    "the number of a block taken apart": (
+        "shr.u32 %r5, %r3, 3; and.b32 %r6, %r3, 7; mad.lo.s32 %r5, %r5, 512, 0;"
+        "mad.lo.s32 %r5, %r6, 64, %r5;" + Y_AT + "st.global.u32 [%rd3], %r0;",
+        "unknown",
+        Y_NOT_LESS,
+    ),
+    "rounded down": (
+        GLOBAL_THREAD + "and.b32 %r5, %r5, -64;" + Y_AT + "st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "a quotient": (
+        THIRD + "setp.lt.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;", "proved", ""
+    ),
+    "a quotient that is one too many": (
+        THIRD + "setp.le.u32 %p1, %r4, %r6; @%p1 st.global.u32 [%rd3], %r0;", "violation", "byte "
+    ),
+    "a quotient that is rounded down": (
+        GLOBAL_THREAD + "mul.lo.u32 %r6, %r2, 3; setp.lt.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
+        + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "a quotient that is rounded down to one too many": (
+        GLOBAL_THREAD + "mul.lo.u32 %r6, %r2, 3; setp.le.u32 %p1, %r5, %r6; div.u32 %r5, %r5, 3;"
+        + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "a remainder": (
+        "rem.u32 %r5, %r0, %r2;" + Y_AT + "st.global.u32 [%rd3], %r0;", "proved", ""
+    ),
+    "a remainder of one more": (
+        "add.u32 %r4, %r2, 1; rem.u32 %r5, %r0, %r4;" + Y_AT + "st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "a product in 32 bits": (
+        "cvt.u32.u64 %r6, %rd2; setp.lt.s32 %p1, %r0, %r1; mul.lo.s32 %r5, %r0, %r6;"
+        "cvt.s64.s32 %rd3, %r5; add.s64 %rd3, %rd0, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "a product that fits 32 bits": (
+        "setp.lt.s32 %p1, %r0, %r2; mul.lo.s32 %r5, %r0, 4; cvt.s64.s32 %rd3, %r5;"
+        "add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "bytes in 32 bits": (
+        GLOBAL_THREAD + "setp.lt.s32 %p1, %r5, %r2; shl.b32 %r5, %r5, 2; cvt.s64.s32 %rd3, %r5;"
+        "add.s64 %rd3, %rd1, %rd3; @%p1 st.global.u32 [%rd3], %r0;",
+        "unknown",
+        "its bytes are not shown to be among the 4 of an element",
+    ),
+    "a wrong stride": (
+        "setp.lt.s32 %p1, %r0, %r1; mad.wide.s32 %rd3, %r0, 64, %rd0;"
+        "@%p1 st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
+    "a loop over rows": (
+        LOOP + "setp.ge.s32 %p1, %r5, %r1; @%p1 bra end;\nL: st.global.u32 [%rd5], %r0;"
+        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;",
+        "proved",
+        "",
+    ),
+    "a loop with its test on top": (
+        LOOP + "L: setp.ge.s32 %p1, %r5, %r1; @%p1 bra end; st.global.u32 [%rd5], %r0;"
+        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; bra L;",
+        "proved",
+        "",
+    ),
+    "a loop with a turn too many": (
+        LOOP + "setp.ge.s32 %p1, %r5, %r1; @%p1 bra end;\nL: st.global.u32 [%rd5], %r0;"
+        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; setp.le.s32 %p1, %r5, %r1; @%p1 bra L;",
+        "violation",
+        "byte ",
+    ),
+    "a loop without its first test": (
+        LOOP + "L: st.global.u32 [%rd5], %r0;"
+        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;",
+        "violation",
+        "byte ",
+    ),
+    "a loop that counts less than it moves": (
+        LOOP + "setp.ge.s32 %p1, %r5, %r1; @%p1 bra end;\nL: st.global.u32 [%rd5], %r0;"
+        "add.s64 %rd5, %rd5, %rd7; add.s32 %r5, %r5, 63; setp.lt.s32 %p1, %r5, %r1; @%p1 bra L;",
+        "violation",
+        "byte ",
+    ),
+    "a counter that may overflow": (
+        "mov.u32 %r5, %r0;\nL: add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; @!%p1 bra M;" + Y_AT
+        + "st.global.u32 [%rd3], %r0;\nM: ld.shared.u32 %r9, [buf]; setp.ne.s32 %p2, %r9, 0;"
+        "@%p2 bra L;",
+        "unknown",
+        NO_SUM,
+    ),
+    "an index from memory": (
+        "ld.shared.u32 %r5, [buf];" + Y_AT + "st.global.u32 [%rd3], %r0;",
+        "unknown",
+        NO_SUM,
+    ),
+    "an index from memory, compared": (
+        "ld.shared.u32 %r5, [buf]; setp.lt.u32 %p1, %r5, %r2; cvt.u64.u32 %rd3, %r5;"
+        "shl.b64 %rd3, %rd3, 2; add.u64 %rd3, %rd3, %rd1; @%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "copied where it is there": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 16, 0, %p1; mov.u32 %r7, buf;"
+        + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
+        "proved",
+        "",
+    ),
+    "copied always": (
+        "mov.u32 %r5, %r0; mov.u32 %r7, buf;" + ROW
+        + "cp.async.cg.shared.global [%r7], [%rd3], 16;",
+        "violation",
+        "byte ",
+    ),
+    "copied where it is not": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 0, 16, %p1; mov.u32 %r7, buf;"
+        + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",
+        "violation",
+        "byte ",
+    ),
+    "a part copied": (
+        "mov.u32 %r5, 0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end; mov.u32 %r7, buf; mul.lo.u32 "
+        "%r8, %r0, 16; min.u32 %r9, %r8, 64; sub.u32 %r9, 64, %r9; min.u32 %r9, %r9, 16;" + ROW
+        + "cvt.u64.u32 %rd4, %r8; add.u64 %rd3, %rd3, %rd4;"
+        "cp.async.cg.shared.global [%r7], [%rd3], 16, %r9;",
+        "proved",
+        "",
+    ),
+    "a bulk copy": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;" + ROW
+        + "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 64;",
+        "proved",
+        "",
+    ),
+    "a bulk copy that is too long": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; mov.u32 %r7, buf;" + ROW
+        + "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7], 80;",
+        "violation",
+        "byte ",
+    ),
+    "an atomic operation": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2;" + Y_AT
+        + "@%p1 atom.global.add.u32 %r6, [%rd3], 1;",
+        "proved",
+        "",
+    ),
+    "a generic address": (
+        "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r2;" + Y_AT + "@%p1 st.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "a pointer that the contract does not know": (
+        "ld.param.u64 %rd3, [Z]; st.global.u32 [%rd3], %r0;",
+        "unknown",
+        NO_SUM,
+    ),
+    "threads that never come": (
+        "setp.gt.u32 %p1, %r0, 63; @%p1 st.global.u32 [%rd0+4096], %r0;",
+        "proved",
+        "no thread gets there",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_each_pattern_has_its_verdict(name: str) -> None:
+    body, verdict, reason = PATTERNS[name]
+    found = prove(body).accesses[-1]
+    assert (found.verdict, found.reason[: len(reason)]) == (verdict, reason), str(found)
+    assert (found.witness is not None) == (verdict == "violation")
+
+
+@pytest.mark.parametrize(
+    ("most", "verdict"), [((1 << 31) - 200, "proved"), ((1 << 31) - 1, "unknown")]
+)
+def test_a_sum_counts_only_where_it_cannot_overflow(most: int, verdict: str) -> None:
+    body = (
+        f"{GLOBAL_THREAD} add.s32 %r5, %r5, 64; setp.lt.s32 %p1, %r5, %r2; {Y_AT}"
+        "@%p1 st.global.u32 [%rd3], %r0;"
+    )
+    contract = replace(CONTRACT, bounds={"n": (0, 9), "m": (1, most)})
+    (found,) = prove_global(text(body), block=THREADS, contract=contract).accesses
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(("step", "verdict"), [(1 << 29, "proved"), (1 << 30, "unknown")])
+def test_a_counter_of_a_loop_counts_only_where_it_cannot_overflow(step: int, verdict: str) -> None:
+    # With m = 2**30 + 5 and a step of 2**30 the counter becomes negative after two turns.
+    body = (
+        f"mov.u32 %r5, 0;\nL: {Y_AT} st.global.u32 [%rd3], %r0; add.s32 %r5, %r5, {step};"
+        "setp.lt.s32 %p1, %r5, %r2; @%p1 bra L;"
+    )
+    contract = replace(CONTRACT, bounds={"n": (0, 9), "m": (1, (1 << 30) + 5)})
+    (found,) = prove_global(text(body), block=THREADS, contract=contract).accesses
+    assert found.verdict == verdict
+
+
+def test_an_access_needs_the_alignment_that_the_contract_promises() -> None:
+    arrays = tuple(replace(a, align=4) for a in CONTRACT.arrays)
+    found = prove_global(
+        text(PATTERNS["a guard"][0]), block=THREADS, contract=replace(CONTRACT, arrays=arrays)
+    )
+    assert only(found).verdict == "unknown"
+    assert only(found).reason == "its address is not shown to be a multiple of 16 bytes"
+
+
+def test_a_violation_is_told_with_its_thread_and_launch() -> None:
+    body, _, _ = PATTERNS["a guard with one row too many"]
+    found = prove(body)
+    verdict = only(found)
+    witness = verdict.witness
+    assert witness is not None
+    held = dict(witness.values)
+    n, stride = held["n"], held["row_stride"]
+    assert witness.thread == (n, 0, 0)
+    assert witness.address == 4 * n * stride
+    assert verdict.reason == (
+        f"byte {witness.address} of X has index {n} along the axis of stride 4 * row_stride, "
+        f"where n is {n}: thread ({n}, 0, 0), n = {n}, m = {held['m']}, row_stride = {stride}, "
+        f"block = {held['block']}"
+    )
+    assert str(found) == "k: 0 of 1 global accesses proved, 1 of 1 global accesses violation"
+    assert found.report() == f"{found}\n{verdict}"
+    assert found.to_dict()["accesses"][0]["verdict"] == "violation"
+    with pytest.raises(VerifyError) as error:
+        require_global(found)
+    assert str(error.value) == f"global memory: 1 problem:\n* {verdict}"
+    require_global(prove(PATTERNS["a guard of data"][0]))  # unknown passes
+
+
+def test_a_function_that_is_called_is_unknown() -> None:
+    called = ".func f(.reg .b64 %rd0)\n{\nst.global.u32 [%rd0], 1;\nret;\n}\n"
+    module = text("call f, (%rd0);").replace(".visible", called + ".visible")
+    (verdict,) = prove_global(module, block=THREADS, contract=CONTRACT).accesses
+    assert (verdict.verdict, verdict.kernel) == ("unknown", "f")
+    assert verdict.reason == "what a function is called with is not followed"
+
+
+def _contract(**changed: Any) -> GlobalContract:
+    return replace(CONTRACT, **changed)
+
+
+@pytest.mark.parametrize(
+    ("contract", "entry", "message"),
+    [
+        (CONTRACT, "kk", "prove_global: no kernel 'kk'; the module has k; did you mean 'k'?"),
+        (
+            _contract(strides=("row_strid",)),
+            "k",
+            "prove_global: k has no parameter 'row_strid'; did you mean 'row_stride'?",
+        ),
+        (
+            _contract(grid=("mm", 1, 1)),
+            None,
+            "prove_global: 'mm' must be a sum or product of sizes: no name 'mm'; did you mean 'm'?",
+        ),
+        (
+            _contract(grid=("m ** 2", 1, 1)),
+            None,
+            "prove_global: 'm ** 2' must be a sum or product of sizes",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_kernel_is_refused(
+    contract: GlobalContract, entry: str | None, message: str
+) -> None:
+    with pytest.raises(LaunchError) as error:
+        prove_global(text("ret;"), entry, block=THREADS, contract=contract)
+    assert str(error.value) == message
+
+
+# ------------------------------------------------------------------------ attention kernels
+
+HEAD_DIMS = (1, 3, 16, 40, 64, 72, 80, 96, 111, 128, 160, 192, 256)
+# Branches around loads with targets before sm_80, copies after.
+VARIANTS = (
+    {"target": "sm_75", "causal": "bottom_right", "return_lse": True},
+    {"target": "sm_80", "causal": "top_left"},
+    {"target": "sm_90", "causal": "bottom_right", "return_lse": True},
+    {"target": "sm_120", "return_lse": True},
+)
+
+
+def proof_of(config: AttentionConfig) -> GlobalProof:
+    return build(config.kernel()).global_proof
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_every_default_kernel_is_proved(head_dim: int) -> None:
+    for variant in VARIANTS:
+        found = proof_of(AttentionConfig(head_dim, **variant))
+        assert found.complete, found.report()
+        pointers = {"Q", "K", "V", "O"} | ({"LSE"} if variant.get("return_lse") else set())
+        assert {v.allocation for v in found.accesses} == pointers
+
+
+@pytest.mark.parametrize("alignment", [4, 8, 16])
+def test_every_alignment_is_proved(alignment: int) -> None:
+    found = proof_of(AttentionConfig(64, 24, causal=True, alignment=alignment))
+    assert found.complete, found.report()
+    row = [v.last for v in found.accesses if v.allocation == "K"]
+    assert max(row) == 64 * 4 - 1
+
+
+def _changed(old: str, new: str, count: int = 1) -> Callable[[str], str]:
+    def change(ptx: str) -> str:
+        assert old in ptx, old
+        return ptx.replace(old, new, count)
+
+    return change
+
+
+MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
+    "no row guard for O": (_changed("@!%p237 bra $end_94;", ""), "violation"),
+    "a row too many of O": (
+        _changed("setp.lt.s32 %p237, %r215, %r0;", "setp.le.s32 %p237, %r215, %r0;"),
+        "violation",
+    ),
+    "a row too many of Q": (
+        _changed("setp.gt.s32 %p3, %r89, 2;", "setp.ge.s32 %p3, %r89, 2;"),
+        "violation",
+    ),
+    "no row guard for Q": (
+        _changed("selp.u32 %r92, 16, 0, %p3;", "mov.u32 %r92, 16;"),
+        "violation",
+    ),
+    "no guard for the tail of head_dim": (_changed("@!%p2 bra $end_2;", ""), "violation"),
+    "the row stride of K for Q": (
+        _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd15, 4;"),
+        "violation",
+    ),
+    "the head stride of Q for K": (
+        _changed("mul.lo.s64 %rd33, %rd32, %rd14;", "mul.lo.s64 %rd33, %rd32, %rd11;"),
+        "violation",
+    ),
+    "a stride in elements": (
+        _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd12, 1;"),
+        "violation",
+    ),
+    "the query head for K": (_changed("cvt.s64.s32 %rd32, %r14;", "cvt.s64.s32 %rd32, %r13;"),
+                             "violation"),
+    "a product in 32 bits": (
+        _changed(
+            "mul.lo.s64 %rd56, %rd55, %rd29;",
+            "cvt.u32.u64 %r221, %rd29; mul.lo.s32 %r221, %r64, %r221; cvt.s64.s32 %rd56, %r221;",
+        ),
+        "violation",
+    ),
+    "LSE in 32 bits": (
+        _changed(
+            "mad.wide.s32 %rd93, %r7, %r0, %rd92;",
+            "mul.lo.s32 %r221, %r7, %r0; cvt.s64.s32 %rd93, %r221; add.s64 %rd93, %rd93, %rd92;",
+        ),
+        "unknown",
+    ),
+    "blocks counted otherwise": (
+        _changed("add.s32 %r4, %r0, 63;", "add.s32 %r4, %r0, 31;"),
+        "violation",
+    ),
+    "the batch of another block": (
+        _changed("div.s32 %r12, %r7, %r2;", "div.s32 %r12, %r6, %r2;"),
+        "violation",
+    ),
+    "K moves on too far": (
+        _changed("mul.lo.s64 %rd69, %rd37, 32;", "mul.lo.s64 %rd69, %rd37, 64;"),
+        "violation",
+    ),
+    "K counts too little": (_changed("sub.s32 %r76, %r76, 32;", "sub.s32 %r76, %r76, 31;"),
+                            "violation"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
+    config = AttentionConfig(72, causal=True, return_lse=True, target="sm_80").kernel()
+    change, verdict = MUTANTS[name]
+    mutant = parse(change(build(config).text))
+    found = prove_global(mutant, block=config.tiling.threads, contract=global_contract(config))
+    wrong = [v for v in found.accesses if v.verdict != "proved"]
+    assert wrong
+    assert wrong[0].verdict == verdict, found.report()
+
+
+def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = AttentionConfig(16, tile=16, block_q=16)
+    kernel = AttentionKernel(config)
+    assert kernel.global_proof.complete
+
+    def moved(config: Any) -> ir.Module:
+        module = attention_forward(config)
+        (made,) = module.kernels
+        body = list(made.body)
+        at, old = next(
+            (n, s) for n, s in enumerate(body)
+            if isinstance(s, ir.Instr) and s.opcode.startswith("st.global")
+        )  # fmt: skip
+        address, *rest = old.operands
+        assert isinstance(address, ir.Address)
+        shifted = ir.Address(address.base, address.offset + 64)
+        body[at] = ir.Instr(old.opcode, (shifted, *rest), old.guard, old.origin)
+        return replace(module, kernels=(replace(made, body=tuple(body)),))
+
+    monkeypatch.setattr(flash.build, "attention_forward", moved)
+    build.cache_clear()
+    q = np.zeros((1, 1, 4, 16), np.float32)
+    with pytest.raises(VerifyError) as error:
+        kernel.launch(q, q, q, backend="interpreter")
+    (violation,) = build(config.kernel()).global_proof.violations
+    assert str(error.value) == f"global memory: 1 problem:\n* {violation}"
+    assert "after the beginning of one, which has 64 bytes: thread (0, 0, 0)" in violation.reason
+    build.cache_clear()
+
+
+# ------------------------------------------------------------------------ random programs
+
+
+class _Program:
+    """A random kernel that accesses Y, with what it does in plain Python."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.step = rng.choice((63, 64, 65, 16))
+        self.shift = rng.choice((-2, -1, 0, 0, 1))
+        self.compare = rng.choice(("lt", "le", "lt"))
+        self.unsigned = rng.random() < 0.3
+        self.limit = rng.choice((-1, 0, 0, 1))
+        self.clamp = rng.choice(("", "", "min", "max"))
+        self.offset = rng.choice((-1, 0, 0, 1))
+        self.turns = rng.choice((0, 0, 2, 3))
+        self.stride = rng.choice((64, 1, 100))
+
+    @property
+    def body(self) -> str:
+        type = "u32" if self.unsigned else "s32"
+        loop = "mov.u32 %r8, 0;\nL: " if self.turns else ""
+        clamp = {
+            "": "",
+            "min": "sub.s32 %r7, %r2, 1; min.s32 %r5, %r5, %r7;",
+            "max": "max.s32 %r5, %r5, 0;",
+        }[self.clamp]
+        after = (
+            f"add.s32 %r4, %r4, {self.stride}; add.s32 %r8, %r8, 1; setp.lt.s32 %p2, %r8, "
+            f"{self.turns}; @%p2 bra L;"
+        )
+        return (
+            f"mad.lo.s32 %r4, %r3, {self.step}, %r0; add.s32 %r4, %r4, {self.shift};"
+            f"add.s32 %r6, %r2, {self.limit}; {loop} mov.u32 %r5, %r4; {clamp}"
+            f"setp.{self.compare}.{type} %p1, %r5, %r6; mad.wide.s32 %rd3, %r5, 4, %rd1;"
+            f"@%p1 st.global.u32 [%rd3+{4 * self.offset}], %r0;" + (after if self.turns else "")
+        )
+
+    def goes_wrong(self, m: int) -> bool:
+        places = (
+            self._place(block * self.step + thread + self.shift + turn * self.stride, m)
+            for block in range(-(-m // 64))
+            for thread in range(THREADS)
+            for turn in range(self.turns or 1)
+        )
+        return any(place is not None and not 0 <= place < m for place in places)
+
+    def _place(self, index: int, m: int) -> int | None:
+        if self.clamp == "min":
+            index = min(index, m - 1)
+        elif self.clamp == "max":
+            index = max(index, 0)
+        limit = m + self.limit
+        left, right = (index % 2**32, limit % 2**32) if self.unsigned else (index, limit)
+        passes = left < right if self.compare == "lt" else left <= right
+        return index + self.offset if passes else None
+
+
+def test_random_programs_have_the_verdict_of_running_them() -> None:
+    sizes = (1, 2, 3, 16, 63, 64, 65, 100, 129, 200, 1000)
+    count = {"proved": 0, "violation": 0, "unknown": 0}
+    for seed in range(150):
+        program = _Program(seed)
+        verdict = only(prove(program.body))
+        wrong = any(program.goes_wrong(m) for m in sizes)
+        count[verdict.verdict] += 1
+        assert wrong or verdict.verdict != "violation", f"seed {seed}: {program.body}\n{verdict}"
+        assert not wrong or verdict.verdict != "proved", f"seed {seed}: {program.body}\n{verdict}"
+    assert min(count["proved"], count["violation"]) > 30, count
+    assert count["unknown"] < 10, count

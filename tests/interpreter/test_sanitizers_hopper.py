@@ -1,0 +1,711 @@
+"""What the sanitizers say of asynchronous instructions of sm_90a, each with one seeded bug; and
+what schedules drawn from seeds do to their times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from interpreter import test_hopper_programs as hopper
+from interpreter.programs import line_of
+
+from ptxgen.interpreter import PCT, DeviceArena, Report, run
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def reports(text: str, args: list[Any], **how: Any) -> tuple[Report, ...]:
+    launch = {"grid": 1, "block": 128, "sanitize": "all", "raise_on_report": False, **how}
+    found = []
+    before = [x.copy() for x in args if isinstance(x, np.ndarray)]
+    for stepwise in (False, True):
+        arrays = [x for x in args if isinstance(x, np.ndarray)]
+        for array, old in zip(arrays, before, strict=True):
+            array[...] = old
+        arena = DeviceArena()
+        if arrays:
+            arena.place(arrays[0], name="x")  # where it lies is known, then
+        found.append(run(text, args=args, stepwise=stepwise, arena=arena, **launch).reports)
+    assert found[0] == found[1]
+    return found[0]
+
+
+def messages(text: str, args: list[Any], **how: Any) -> list[str]:
+    return [r.message for r in reports(text, args, **how)]
+
+
+def at(text: str, instruction: str, nth: int = 0) -> str:
+    """How a report names the nth line that holds an instruction."""
+    line = line_of(text, instruction, nth)
+    return f"{text.splitlines()[line - 1].strip().rpartition('$')[2]} (line {line})"
+
+
+# ---------------------------------------- registers of wgmma
+
+MULTIPLY = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+DESCRIPTOR = hopper.descriptor(1024, 128, "none")
+D = "{%f0, %f1, %f2, %f3}"
+MMA = f"{MULTIPLY} {D}, %rd4, %rd5, 1, 1, 1, 0, 0;"
+FRAGMENT_MMA = f"{MULTIPLY} {D}, {{%a0, %a1, %a2, %a3}}, %rd5, 1, 1, 1, 0;"
+FENCE = "wgmma.fence.sync.aligned;"
+COMMIT = "wgmma.commit_group.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+SMEM = 2048 + 512  # bytes of A, 64 x 16 in f16, and of B, 16 x 16
+
+
+def tiles(body: str, params: str = "u64 out") -> str:
+    """A kernel in which 128 threads of each warpgroup have made a tile of A and of B, all ones, and
+    then run `body`; %r0 is the thread, %p0 whether it is not the first, %rd1 where its four sums
+    go.
+    """
+    return hopper.kernel(
+        params,
+        f"""
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    setp.ne.u32 %p0, %r0, 0;
+    and.b32 %r2, %r0, 127;
+    shl.b32 %r3, %r2, 4;
+    add.u32 %r3, %r3, %r1;
+    mov.u32 %r4, 0x3C003C00;
+    setp.ge.u32 %p1, %r0, 128;
+    @%p1 bra $made;
+    st.shared.v4.u32 [%r3], {{%r4, %r4, %r4, %r4}};
+    setp.lt.u32 %p2, %r0, 32;
+    @%p2 st.shared.v4.u32 [%r3+2048], {{%r4, %r4, %r4, %r4}};
+    fence.proxy.async;
+$made:
+    bar.sync 0;
+{hopper.operand("%rd4", "%r1", DESCRIPTOR)}
+    add.u32 %r5, %r1, 2048;
+{hopper.operand("%rd5", "%r5", hopper.descriptor(128, 256, "none"))}
+    ld.param.u64 %rd1, [out];
+    mul.wide.u32 %rd2, %r0, 16;
+    add.u64 %rd1, %rd1, %rd2;
+    mov.f32 %f0, 0f00000000;
+    mov.f32 %f1, 0f00000000;
+    mov.f32 %f2, 0f00000000;
+    mov.f32 %f3, 0f00000000;
+    mov.b64 {{%f4, %f5}}, 0;
+    mov.b64 {{%f6, %f7}}, 0;
+    mov.u32 %a0, %r4;
+    mov.u32 %a1, %r4;
+    mov.u32 %a2, %r4;
+    mov.u32 %a3, %r4;
+{body}
+""",
+    )
+
+
+STORE = "st.global.v4.f32 [%rd1], {%f0, %f1, %f2, %f3};"
+
+
+def lines(*parts: str) -> str:
+    return "".join(f"    {part}\n" for part in parts)
+
+
+def found(text: str, threads: int = 128) -> tuple[Report, ...]:
+    out = np.zeros((threads, 4), np.float32)
+    return reports(text, [out], block=threads, dynamic_smem=SMEM + 64)
+
+
+CORRECT = {
+    "at once": lines(FENCE, MMA, COMMIT, WAIT, STORE),
+    "chained": lines(FENCE, MMA, MMA, COMMIT, MMA, COMMIT, WAIT, STORE),
+    "A in registers": lines(FENCE, FRAGMENT_MMA, FRAGMENT_MMA, COMMIT, WAIT, STORE),
+    "copied after the fence": lines(FENCE, "mov.f32 %f0, %f1;", MMA, COMMIT, WAIT, STORE),
+    "changed before the fence": lines("add.f32 %f0, %f0, %f0;", FENCE, MMA, COMMIT, WAIT, STORE),
+    "fenced between shapes": lines(
+        FENCE, MMA, FENCE, MMA.replace("n8", "n16").replace("%f3}", "%f3, %f4, %f5, %f6, %f7}"),
+        COMMIT, WAIT, STORE,
+    ),
+    "others in flight": lines(
+        FENCE, MMA, COMMIT, MMA.replace(D, "{%f4, %f5, %f6, %f7}"), COMMIT,
+        "wgmma.wait_group.sync.aligned 1;", STORE, WAIT,
+    ),
+    # What no way through a kernel does at once, the text alone cannot tell.
+    "waited for on the way that needs it": lines(
+        "setp.lt.u32 %p3, %r0, 128;", FENCE, "@!%p3 bra $skip;", MMA, COMMIT, "$skip:",
+        "@!%p3 bra $other;", WAIT, "$other:", STORE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CORRECT)
+def test_correct_uses_of_wgmma_have_no_report(case: str) -> None:
+    assert found(tiles(CORRECT[case])) == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "where", "user", "why"),
+    [
+        # Once is enough for one multiplication.
+        ((FENCE, MMA, COMMIT, STORE, "add.f32 %f0, %f0, %f1;", STORE, WAIT), STORE, MMA,
+         "touches %f0, which a wgmma.mma_async that was not waited for may use"),
+        ((FENCE, MMA, COMMIT, MMA.replace(D, "{%f4, %f5, %f6, %f7}"), COMMIT,
+          "wgmma.wait_group.sync.aligned 2;", STORE, WAIT), STORE, MMA,
+         "touches %f0, which a wgmma.mma_async that was not waited for may use"),
+        ((FENCE, MMA, WAIT, STORE), STORE, MMA,
+         "touches %f0, which a wgmma.mma_async of no group may use, which no wait covers"),
+        ((FENCE, FRAGMENT_MMA, COMMIT, "add.u32 %a2, %a2, 1;", WAIT, STORE),
+         "add.u32 %a2", FRAGMENT_MMA,
+         "touches %a2, which a wgmma.mma_async that was not waited for may use"),
+        ((FENCE, MMA, COMMIT, "mov.f32 %f2, 0f00000000;", WAIT, STORE),
+         ("mov.f32 %f2", 1), MMA,
+         "touches %f2, which a wgmma.mma_async that was not waited for may use"),
+        ((MMA, COMMIT, WAIT, STORE), MMA, None, "no wgmma.fence comes before it"),
+        ((FENCE, "add.f32 %f1, %f1, %f1;", MMA, COMMIT, WAIT, STORE), MMA, None,
+         "no wgmma.fence comes between it and what wrote %f1"),
+        ((FENCE, "add.u32 %a3, %a3, 1;", FRAGMENT_MMA, COMMIT, WAIT, STORE), FRAGMENT_MMA, None,
+         "no wgmma.fence comes between it and what wrote %a3"),
+        ((FENCE, MMA, MMA.replace("n8", "n16").replace("%f3}", "%f3, %f4, %f5, %f6, %f7}"),
+          COMMIT, WAIT, STORE), "m64n16k16", MMA,
+         "uses %f0, which another wgmma.mma_async may still use as an accumulator of m64n8k16; no "
+         "wgmma.fence or wait comes between"),
+        ((FENCE, FRAGMENT_MMA.replace("%a", "%c"),
+          MMA.replace(D, "{%c0, %c1, %c2, %c3}").replace(".f32.f16", ".f32.f16"),
+          COMMIT, WAIT, STORE), "%rd4, %rd5, 1, 1", FRAGMENT_MMA.replace("%a", "%c"),
+         "uses %c0, which another wgmma.mma_async may still use as part of A; no wgmma.fence or "
+         "wait comes between"),
+    ],
+)  # fmt: skip
+def test_registers_of_wgmma_are_left_alone_until_the_wait(
+    body: tuple[str, ...], where: Any, user: str | None, why: str
+) -> None:
+    text = tiles(
+        "".join(f"    mov.u32 %c{n}, %r4;\n" for n in range(4) if "%c0" in "".join(body))
+        + lines(*body)
+    )
+    place = at(text, *(where if isinstance(where, tuple) else (where,)))
+    other = "" if user is None else at(text, user)
+    (report,) = found(text)
+    assert report == Report(
+        "sync", "", 0, "", (0, 0, 0), (0,), place, other,
+        f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): sync: {why}"
+        + (f"; it was started by {other}" if other else ""),
+    )  # fmt: skip
+
+
+def test_the_wait_that_one_warpgroup_of_one_block_skips_is_found() -> None:
+    body = lines(
+        "mov.u32 %r6, %ctaid.x;", "setp.lt.u32 %p3, %r0, 128;",
+        "setp.ne.or.u32 %p3, %r6, 1, %p3;", FENCE, MMA, COMMIT, "@!%p3 bra $late;", WAIT,
+        "$late:", "setp.eq.u32 %p4, %r6, 1;", "@%p4 bra $one;", "bra $end;", "$one:",
+        "@%p3 st.global.f32 [%rd1], %f0;", "@!%p3 st.global.f32 [%rd1], %f1;", "$end:",
+    )  # fmt: skip
+    text = tiles(body)
+    out = np.zeros((256, 4), np.float32)
+    (report,) = reports(text, [out], grid=2, block=256, dynamic_smem=SMEM)
+    assert report.cta == (1, 0, 0)
+    assert report.threads == (128,)
+    assert report.instr == at(text, "@!%p3 st.global")
+
+
+REFILL = """
+    add.u32 %r7, %r1, 2560;
+    @%p0 bra $refilled;
+    mbarrier.init.shared::cta.b64 [%r7], 1;
+    fence.proxy.async;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r7], 16;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r7];
+$again:
+    mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r7], 0;
+    @!%p5 bra $again;
+$refilled:
+"""
+
+
+@pytest.mark.parametrize(
+    ("early", "line"),
+    [
+        ("    st.shared.u32 [%r3], %r0;\n", "st.shared.u32 [%r3]"),
+        ("    @%p2 st.shared.u32 [%r3+2048], %r0;\n", "@%p2 st.shared.u32 [%r3+2048], %r0"),
+        (REFILL, "cp.async.bulk.shared::cluster"),
+    ],
+)
+def test_a_tile_is_left_alone_until_the_wait(early: str, line: str) -> None:
+    sync = lines("bar.sync 0;")
+    assert found(tiles(lines(FENCE, MMA, COMMIT, WAIT) + sync + early + lines(STORE))) == ()
+    text = tiles(lines(FENCE, MMA, COMMIT) + sync + early + lines(WAIT, STORE))
+    (report,) = found(text)
+    place, other = at(text, line), at(text, MMA)
+    assert report == Report(
+        "race", "shared", report.address, "", (0, 0, 0), (0, 0), place, other,
+        f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): race: shared address "
+        f"{report.address:#x} was read by thread (0, 0, 0) in {other}; no barrier orders the two",
+    )  # fmt: skip
+    assert report.address == (0x800 if "+2048" in line else 0)
+
+
+# ---------------------------------------- bulk copies in global memory
+
+STORE_BULK = "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 256;"
+COMMIT_BULK = "cp.async.bulk.commit_group;"
+LOAD_BULK = (
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd0], 256, [%r3];"
+)
+READ_BACK = "ld.global.u32 %r9, [%rd1];"
+
+
+def bulk(*body: str) -> str:
+    """A kernel whose 64 threads have filled 256 bytes at %r1; 256 more are at %r2, and an mbarrier
+    at %r3. %rd0 is `x`, %rd1 the thread's word of it, %rd2 `flag`, %r8 the CTA; `%p0` whether the
+    thread is not the first, `%p1` whether the CTA is not.
+    """
+    return hopper.kernel(
+        "u64 x, u64 flag",
+        f"""
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    add.u32 %r2, %r1, 256;
+    add.u32 %r3, %r1, 512;
+    setp.ne.u32 %p0, %r0, 0;
+    mov.u32 %r8, %ctaid.x;
+    setp.ne.u32 %p1, %r8, 0;
+    ld.param.u64 %rd0, [x];
+    ld.param.u64 %rd2, [flag];
+    mul.wide.u32 %rd1, %r0, 4;
+    add.u64 %rd1, %rd0, %rd1;
+    shl.b32 %r4, %r0, 2;
+    add.u32 %r4, %r4, %r1;
+    st.shared.u32 [%r4], %r0;
+    @!%p0 mbarrier.init.shared::cta.b64 [%r3], 1;
+    fence.proxy.async.shared::cta;
+    bar.sync 0;
+{lines(*body)}
+$end:
+""",
+    )
+
+
+def global_reports(text: str, **how: Any) -> tuple[Report, ...]:
+    args = [np.zeros(64, np.uint32), np.zeros(1, np.uint32)]
+    return reports(text, args, **{"block": 64, "dynamic_smem": 520, **how})
+
+
+def kinds(text: str, **how: Any) -> list[tuple[str, str]]:
+    return sorted({(r.kind, r.instr) for r in global_reports(text, **how)})
+
+
+WAIT_BULK = "cp.async.bulk.wait_group 0;"
+WAIT_READ = "cp.async.bulk.wait_group.read 0;"
+EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256;"
+WAIT_FULL = (
+    "$full:", "mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], 0;", "@!%p3 bra $full;",
+)  # fmt: skip
+RELEASE = "st.release.gpu.global.u32 [%rd2], 1;"
+ACQUIRE = (
+    "$spin:", "ld.acquire.gpu.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;",
+    "@%p4 bra $spin;",
+)  # fmt: skip
+FENCE_ALL = "fence.proxy.async;"
+OTHER_CTA = ("bra $end;", "$second:", "@%p0 bra $end;")
+SPLIT = ("@%p1 bra $second;", "@%p0 bra $end;")  # the rest is for the first threads of two CTAs
+
+
+@pytest.mark.parametrize(
+    ("body", "grid"),
+    [
+        ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_BULK, READ_BACK), 1),
+        # Another warp reads, ordered by a barrier after the wait.
+        (("@%p0 bra $ready;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "$ready:", "bar.sync 0;",
+          READ_BACK), 1),
+        # Another CTA reads, ordered by a flag after the wait; or copies.
+        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK), 2),
+        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, EXPECT,
+          LOAD_BULK, *WAIT_FULL), 2),
+        # The source may be overwritten after the wait for its read.
+        ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_READ, "st.shared.u32 [%r1], 7;"), 1),
+        # What others wrote is fenced by the writer, or by the reader after it has seen the flag.
+        (("st.global.u32 [%rd1], %r0;", FENCE_ALL, "bar.sync 0;", "@%p0 bra $end;", EXPECT,
+          LOAD_BULK, *WAIT_FULL), 1),
+        (("st.global.u32 [%rd1], %r0;", "bar.sync 0;", "@%p0 bra $end;",
+          "fence.proxy.async.global;", EXPECT, LOAD_BULK, *WAIT_FULL), 1),
+        ((*SPLIT, "st.global.u32 [%rd0], 5;", FENCE_ALL, RELEASE, *OTHER_CTA, *ACQUIRE, EXPECT,
+          LOAD_BULK, *WAIT_FULL), 2),
+        ((*SPLIT, "st.global.u32 [%rd0], 5;", RELEASE, *OTHER_CTA, *ACQUIRE, FENCE_ALL, EXPECT,
+          LOAD_BULK, *WAIT_FULL), 2),
+        # The source of a load may be overwritten after its wait, also by another CTA.
+        (("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK,
+          *WAIT_FULL, "st.global.u32 [%rd1], %r0;"), 1),
+        ((*SPLIT, EXPECT, LOAD_BULK, *WAIT_FULL, RELEASE, *OTHER_CTA, *ACQUIRE,
+          "st.global.u32 [%rd0], 5;"), 2),
+        # Reductions of many CTAs meet, and atomic operations with them.
+        (("@%p0 bra $end;",
+          "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
+          COMMIT_BULK, WAIT_READ, "red.relaxed.gpu.global.add.u32 [%rd0], 1;"), 4),
+    ],
+)  # fmt: skip
+def test_bulk_copies_in_order_have_no_report_in_global_memory(
+    body: tuple[str, ...], grid: int
+) -> None:
+    assert global_reports(bulk(*body), grid=grid) == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "grid", "kind", "line", "why"),
+    [
+        ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, READ_BACK, WAIT_BULK), 1, "pending", READ_BACK,
+         f"may still be written by the copy {STORE_BULK}"),
+        # `.read` waits for the source only.
+        ((*SPLIT[1:], STORE_BULK, COMMIT_BULK, WAIT_READ, READ_BACK), 1, "pending", READ_BACK,
+         f"may still be written by the copy {STORE_BULK}"),
+        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_READ, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK),
+         2, "pending", READ_BACK, f"may still be written by the copy {STORE_BULK}"),
+        (("@%p0 bra $ready;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "$ready:",
+          "setp.lt.u32 %p2, %r0, 32;", "@%p2 bra $end;", READ_BACK),
+         1, "race", READ_BACK, f"was written by thread (0, 0, 0) in {STORE_BULK}"),
+        # Two CTAs store to the same bytes.
+        (("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_BULK), 2, "pending", STORE_BULK,
+         f"may still be written by the copy {STORE_BULK}"),
+        # A flag that is not released orders nothing.
+        ((*SPLIT, STORE_BULK, COMMIT_BULK, WAIT_BULK, RELEASE.replace("release", "relaxed"),
+          *OTHER_CTA, *ACQUIRE, READ_BACK), 2, "race", READ_BACK,
+         f"was written by thread (0, 0, 0) of CTA (0, 0, 0) in {STORE_BULK}"),
+        # No fence lets a copy see what ordinary instructions wrote.
+        (("st.global.u32 [%rd1], %r0;", "bar.sync 0;", "@%p0 bra $end;", EXPECT, LOAD_BULK,
+          *WAIT_FULL), 1, "proxy", LOAD_BULK,
+         "was written by thread (0, 0, 0) in st.global.u32 [%rd1], %r0;"),
+        (("st.global.u32 [%rd1], %r0;", "fence.proxy.async.shared::cta;", "bar.sync 0;",
+          "@%p0 bra $end;", EXPECT, LOAD_BULK, *WAIT_FULL), 1, "proxy", LOAD_BULK,
+         "was written by thread (0, 0, 0) in st.global.u32 [%rd1], %r0;"),
+        ((*SPLIT, "st.global.u32 [%rd0], 5;", RELEASE, *OTHER_CTA, *ACQUIRE, EXPECT, LOAD_BULK,
+          *WAIT_FULL), 2, "proxy", LOAD_BULK,
+         "was written by thread (0, 0, 0) of CTA (0, 0, 0) in st.global.u32 [%rd0], 5;"),
+        # The source of a load is left alone until the wait.
+        (("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK, "bar.sync 0;", "setp.lt.u32 %p2, %r0, 32;",
+          "@%p2 bra $full;", "st.global.u32 [%rd1], %r0;", *WAIT_FULL), 1, "race", "st.global.u32",
+         f"was read by thread (0, 0, 0) in @!%p0 {LOAD_BULK}"),
+        ((*SPLIT, EXPECT, LOAD_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, "st.global.u32 [%rd0], 5;"),
+         2, "race", "st.global.u32 [%rd0]",
+         f"was read by thread (0, 0, 0) of CTA (0, 0, 0) in {LOAD_BULK}"),
+        (("@%p0 bra $end;",
+          "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
+          "st.global.u32 [%rd0], 1;", COMMIT_BULK, WAIT_BULK), 1, "pending", "st.global.u32 [%rd0]",
+         "may still be written by the copy cp.reduce.async.bulk.global"),
+    ],
+)  # fmt: skip
+def test_bulk_copies_out_of_order_are_found_in_global_memory(
+    body: tuple[str, ...], grid: int, kind: str, line: str, why: str
+) -> None:
+    text = bulk(*body)
+    found = global_reports(text, grid=grid)
+    report = found[0]
+    assert [r.kind for r in found if r.space == "global"] == [kind]
+    assert (report.space, report.region, report.instr) == ("global", "x", at(text, line))
+    assert why in report.message
+
+
+def test_the_whole_report_of_a_copy_in_global_memory() -> None:
+    text = bulk(
+        *SPLIT, STORE_BULK, COMMIT_BULK, WAIT_READ, RELEASE, *OTHER_CTA, *ACQUIRE, READ_BACK
+    )
+    place, other = at(text, READ_BACK), at(text, STORE_BULK)
+    assert global_reports(text, grid=2) == (
+        Report(
+            "pending", "global", 0x200000000, "x", (1, 0, 0), (0,), place, other,
+            f"kernel k: {place}: thread (0, 0, 0) of CTA (1, 0, 0): pending: global address "
+            f"0x200000000 (x) may still be written by the copy {other}; its thread has not waited "
+            "for its group",
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("shift", "want"), [(0, []), (4, ["pending"])])
+def test_boxes_that_ctas_store_side_by_side_do_not_meet(shift: int, want: list[str]) -> None:
+    body = (
+        "@%p0 bra $end;", "mov.b64 %rd3, map;", "cvta.param.u64 %rd3, %rd3;",
+        f"mul.lo.u32 %r5, %r8, {16 - shift};", "mov.u32 %r6, 2;",
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd3, {%r5, %r6}], [%r1];",
+        COMMIT_BULK, WAIT_BULK,
+    )  # fmt: skip
+    text = bulk(*body).replace("k(.param .u64 x", "k(.param .align 64 .b8 map[128], .param .u64 x")
+    x = np.zeros((6, 36), np.float32)[:, :31]  # the last box ends outside
+    found = reports(
+        text, [hopper.TensorMap(x, box=(16, 4)), x, np.zeros(1, np.uint32)], grid=2, block=64,
+        dynamic_smem=520,
+    )  # fmt: skip
+    assert [r.kind for r in found] == want
+    assert [r.address for r in found] == [0x200000000 + 4 * (2 * 36 + 12)] * len(want)
+
+
+# ---------------------------------------- clusters
+
+ARRIVE = "barrier.cluster.arrive.aligned;"
+RELAXED = "barrier.cluster.arrive.relaxed.aligned;"
+LEAVE = "barrier.cluster.wait.aligned;"
+SYNC = (ARRIVE, LEAVE)
+LOAD_FAR = "ld.shared::cluster.u32 %r9, [%r3+64];"
+MAKE = "@!%p0 mbarrier.init.shared::cta.b64 [%r1], 1;"
+FENCE_INIT = "fence.mbarrier_init.release.cluster;"
+ARRIVE_FAR = "@!%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];"
+WAIT_NEAR = (
+    "$near:", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p3, [%r1], 0;",
+    "@!%p3 bra $near;",
+)  # fmt: skip
+EXPECT_NEAR = "@!%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16;"
+MULTICAST = (
+    "@!%p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+    "[%r5], [%rd0], 16, [%r1], %h0;"
+)
+
+
+def clustered(*body: str) -> str:
+    """A kernel in clusters of two CTAs; %r1 is its shared memory, %r3 that of the other CTA, %r2
+    the rank, %r5 16 bytes past its 64-byte head, %h0 the mask of both. `%p0`: not the first thread,
+    `%p1`: not the first CTA, `%p2`: neither.
+    """
+    return hopper.kernel(
+        "u64 x",
+        f"""
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    add.u32 %r5, %r1, 128;
+    mov.u32 %r2, %cluster_ctarank;
+    xor.b32 %r4, %r2, 1;
+    mapa.shared::cluster.u32 %r3, %r1, %r4;
+    setp.ne.u32 %p0, %r0, 0;
+    setp.ne.u32 %p1, %r2, 0;
+    or.pred %p2, %p0, %p1;
+    mov.u16 %h0, 3;
+    ld.param.u64 %rd0, [x];
+    st.shared.u32 [%r1+64], %r2;
+{lines(*body)}
+$end:
+""",
+    )
+
+
+def cluster_reports(text: str, block: int = 32) -> tuple[Report, ...]:
+    x = np.zeros(64, np.uint32)
+    return reports(text, [x], grid=2, cluster=2, block=block, dynamic_smem=256)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (*SYNC, LOAD_FAR, *SYNC),
+        # To keep a CTA from ending needs no order of memory.
+        (*SYNC, LOAD_FAR, RELAXED, LEAVE),
+        # The other CTA says that it has read.
+        (MAKE, *SYNC, LOAD_FAR, "bar.sync 0;", ARRIVE_FAR, *WAIT_NEAR, *SYNC),
+        (MAKE, *SYNC, "@!%p1 bra $wait;", LOAD_FAR, "bar.sync 0;", ARRIVE_FAR, "bra $end;",
+         "$wait:", *WAIT_NEAR),
+        # Only one thread of the CTA waits.
+        (*SYNC, "@!%p1 bra $first;", LOAD_FAR, *SYNC, "bra $end;", "$first:", ARRIVE,
+         "@%p0 bra $end;", "barrier.cluster.wait;"),
+        (MAKE, FENCE_INIT, RELAXED, LEAVE, ARRIVE_FAR, *WAIT_NEAR, *SYNC),
+        (MAKE, FENCE_INIT, *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
+        (MAKE, FENCE_INIT, RELAXED, LEAVE, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
+        (MAKE, "fence.proxy.async;", *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
+    ],
+)  # fmt: skip
+def test_clusters_that_keep_their_rules_have_no_report(body: tuple[str, ...]) -> None:
+    assert cluster_reports(clustered(*body)) == ()
+
+
+ENDED = (
+    "in the memory of CTA ({}, 0, 0), which may have ended: it waits for nothing after the access"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "address"),
+    [
+        ((*SYNC, LOAD_FAR), LOAD_FAR, 64),
+        ((*SYNC, LOAD_FAR, ARRIVE), LOAD_FAR, 64),
+        ((*SYNC, "@%p1 exit;", LOAD_FAR), LOAD_FAR, 64),
+        ((*SYNC, "st.shared::cluster.u32 [%r3], 1;"), "st.shared::cluster", 0),
+        ((MAKE, *SYNC, ARRIVE_FAR), ARRIVE_FAR, 0),
+        ((*SYNC, "atom.shared::cluster.add.u32 %r9, [%r3+64], 1;"), "atom.shared", 64),
+    ],
+)
+def test_a_cta_that_may_end_before_the_last_access_of_another_is_found(
+    body: tuple[str, ...], line: str, address: int
+) -> None:
+    text = clustered(*body)
+    place = at(text, line)
+    found = [r for r in cluster_reports(text, block=1) if r.kind == "sync"]
+    assert found[0] == Report(
+        "sync", "shared", address, "", found[0].cta, (0,), place, "",
+        f"kernel k: {place}: thread (0, 0, 0) of CTA {found[0].cta}: sync: shared address "
+        f"{address:#x}: {ENDED.format(1 - found[0].cta[0])}",
+    )  # fmt: skip
+    assert len(found) == 1
+
+
+def test_a_copy_to_a_cta_that_does_not_wait_for_it_is_found() -> None:
+    text = clustered(
+        MAKE, FENCE_INIT, *SYNC, EXPECT_NEAR, MULTICAST, "@%p1 bra $end;", *WAIT_NEAR
+    )  # fmt: skip
+    (report,) = (r for r in cluster_reports(text) if r.address == 128)
+    assert (report.kind, report.cta, report.instr) == ("sync", (0, 0, 0), at(text, MULTICAST))
+    assert report.message.endswith(f"shared address 0x80: {ENDED.format(1)}")
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "kind"),
+    [
+        ((MAKE, FENCE_INIT, "bar.sync 0;", ARRIVE_FAR, *WAIT_NEAR, *SYNC), ARRIVE_FAR, "race"),
+        ((MAKE, "bar.sync 0;", RELAXED, LEAVE, ARRIVE_FAR, *WAIT_NEAR, *SYNC), ARRIVE_FAR, "race"),
+        # fence.mbarrier_init is for mbarriers only.
+        ((FENCE_INIT, RELAXED, LEAVE, LOAD_FAR, *SYNC), LOAD_FAR, "race"),
+        ((MAKE, FENCE_INIT, "bar.sync 0;", EXPECT_NEAR, MULTICAST, *WAIT_NEAR), MULTICAST, "race"),
+        ((MAKE, *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR), MULTICAST, "proxy"),
+    ],
+)  # fmt: skip
+def test_mbarriers_are_fenced_and_waited_for_before_the_cluster_uses_them(
+    body: tuple[str, ...], line: str, kind: str
+) -> None:
+    text = clustered(*body)
+    found = [r for r in cluster_reports(text) if r.kind in ("race", "proxy")]
+    report = found[0]
+    assert (report.kind, report.space, report.instr) == (kind, "shared", at(text, line))
+    assert report.address == (64 if line == LOAD_FAR else 0)
+    assert (report.cta, report.other_cta) in (((0, 0, 0), (1, 0, 0)), ((1, 0, 0), (0, 0, 0)))
+    assert len(found) == 1
+
+
+APART = (
+    "setp.lt.u32 %p4, %r0, 16;", ARRIVE, "@%p4 bra $here;", LEAVE, "bra $end;", "$here:", LEAVE
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "lane", "why", "other"),
+    [
+        ((*SYNC, ARRIVE, ARRIVE, LEAVE), (ARRIVE, 2), 0,
+         "comes to the barrier of the cluster again without having waited for it", None),
+        ((*SYNC, LEAVE), (LEAVE, 1), 0,
+         "waits for the barrier of the cluster without having arrived at it", None),
+        (APART, (LEAVE, 0), 16,
+         "a warp executes it together, but other threads of the warp came to another wait",
+         (LEAVE, 1)),
+    ],
+)  # fmt: skip
+def test_the_barrier_of_a_cluster_is_used_in_turn_and_by_whole_warps(
+    body: tuple[str, ...], line: tuple[str, int], lane: int, why: str, other: Any
+) -> None:
+    text = clustered(*body)
+    place, there = at(text, *line), at(text, *other) if other else ""
+    assert cluster_reports(text) == (
+        Report(
+            "sync", "", 0, "", (0, 0, 0), (lane,), place, there,
+            f"kernel k: {place}: thread ({lane}, 0, 0) of CTA (0, 0, 0): sync: {why}"
+            + (f"; they came to {there}" if other else ""),
+        ),
+    )  # fmt: skip
+
+
+# ---------------------------------------- schedules
+
+SEEDS = range(12)
+
+
+def outcomes(text: str, args: Any, seeds: Any = SEEDS, **how: Any) -> list[bytes]:
+    """What each seed leaves in the last of the arguments that `args` makes."""
+    left = []
+    for seed in seeds:
+        given = args()
+        launch = {"grid": 1, "block": 128, "dynamic_smem": SMEM + 64, **how}
+        run(text, args=given, schedule=PCT(seed), **launch)
+        left.append(given[-1].tobytes())
+    return left
+
+
+def sums() -> list[Array]:
+    return [np.zeros((128, 4), np.float32)]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        # Shared memory is read at any time until the wait, the accumulators are there from then on.
+        ((FENCE, MMA, COMMIT, WAIT, "bar.sync 0;", "st.shared.u32 [%r3], %r0;", STORE),
+         (FENCE, MMA, COMMIT, "bar.sync 0;", "st.shared.u32 [%r3], %r0;", WAIT, STORE)),
+        ((FENCE, MMA, COMMIT, WAIT, STORE), (FENCE, MMA, COMMIT, STORE, WAIT)),
+        ((FENCE, MMA, COMMIT, MMA, COMMIT, "wgmma.wait_group.sync.aligned 0;", STORE),
+         (FENCE, MMA, COMMIT, MMA, COMMIT, "wgmma.wait_group.sync.aligned 1;", STORE)),
+    ],
+)  # fmt: skip
+def test_wgmma_is_done_at_any_time_before_its_wait(
+    right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    (want,) = set(outcomes(tiles(lines(*right)), sums))
+    assert np.frombuffer(want, np.float32).tolist() == [16.0 * right.count(MMA)] * 512
+    left = outcomes(tiles(lines(*wrong)), sums)
+    fine = [np.frombuffer(x, np.uint8) == np.frombuffer(want, np.uint8) for x in left]
+    assert not all(x.all() for x in fine)
+    assert any(x[: 32 * 16].all() for x in fine)  # the first warp, by some seed
+    assert len(set(left)) > 2
+    assert left == outcomes(tiles(lines(*wrong)), sums)
+
+
+def test_accumulators_in_flight_across_a_loop_come_out_right_by_any_seed() -> None:
+    loop = lines(
+        "mov.u32 %r6, 0;", "$next:", FENCE, MMA, COMMIT, MMA.replace(D, "{%f4, %f5, %f6, %f7}"),
+        COMMIT, "wgmma.wait_group.sync.aligned 1;", "add.f32 %f0, %f0, %f0;",
+        "add.u32 %r6, %r6, 1;", "setp.lt.u32 %p3, %r6, 5;", "@%p3 bra $next;", WAIT,
+        "add.f32 %f0, %f0, %f4;", STORE,
+    )  # fmt: skip
+    for how in ({}, {"stepwise": True}, {"sanitize": "all"}):
+        (only,) = set(outcomes(tiles(loop), sums, range(6), **how))
+        first = np.frombuffer(only, np.float32).reshape(128, 4)
+        assert (first == [16 * (2**5 + 2**4 + 2**3 + 2**2 + 2) + 80, 80, 80, 80]).all()
+
+
+READ = ("ld.shared.u32 %r9, [%r4];", "st.global.u32 [%rd1], %r9;")
+KEPT = "add.u64 %rd1, %rd1, 256;"  # results go behind the 256 bytes that are copied
+REFILL_BULK = (
+    "@!%p0 " + EXPECT,
+    "@!%p0 " + LOAD_BULK.replace("[%r2]", "[%r1]"),
+)  # fmt: skip
+COPY = "cp.async.ca.shared.global [%r4], [%rd3], 4;"
+REFILL_COPY = (COPY, "cp.async.commit_group;")
+WAIT_COPY = "cp.async.wait_group 0;"
+# Each thread then reads what one of the other warp has made.
+OTHER_HALF = ("xor.b32 %r5, %r0, 32;", "shl.b32 %r5, %r5, 2;", "add.u32 %r4, %r5, %r1;")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        # A buffer is refilled while another warp may still read it.
+        ((*OTHER_HALF, KEPT, *READ, "bar.sync 0;", *REFILL_BULK, *WAIT_FULL),
+         (*OTHER_HALF, KEPT, *READ, *REFILL_BULK, *WAIT_FULL)),
+        (("mov.u64 %rd3, %rd1;", KEPT, "mov.u32 %r6, %r4;", *OTHER_HALF, *READ,
+          "mov.u32 %r4, %r6;", "bar.sync 0;", *REFILL_COPY, WAIT_COPY),
+         ("mov.u64 %rd3, %rd1;", KEPT, "mov.u32 %r6, %r4;", *OTHER_HALF, *READ,
+          "mov.u32 %r4, %r6;", *REFILL_COPY, WAIT_COPY)),
+        # A tile is read before its copy is waited for.
+        ((*REFILL_BULK, *WAIT_FULL, KEPT, *READ), (*REFILL_BULK, KEPT, *READ, *WAIT_FULL)),
+        (("mov.u64 %rd3, %rd1;", KEPT, *REFILL_COPY, WAIT_COPY, *READ),
+         ("mov.u64 %rd3, %rd1;", KEPT, *REFILL_COPY, *READ, WAIT_COPY)),
+        # The source of a store is overwritten before the wait for its read.
+        (("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_READ, "st.shared.u32 [%r1], 9;"),
+         ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, "st.shared.u32 [%r1], 9;", WAIT_READ)),
+        # What was stored is read before it is there; `.read` waits for the source only.
+        (("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_BULK, "ld.global.u32 %r9, [%rd0+4];",
+          "st.global.u32 [%rd0+256], %r9;"),
+         ("@%p0 bra $end;", STORE_BULK, COMMIT_BULK, WAIT_READ, "ld.global.u32 %r9, [%rd0+4];",
+          "st.global.u32 [%rd0+256], %r9;")),
+    ],
+    ids=["bulk refill", "cp.async refill", "bulk read", "cp.async read", "source", "stored"],
+)  # fmt: skip
+def test_copies_are_done_at_any_time_before_their_wait(
+    right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    def args() -> list[Array]:
+        return [np.zeros(1, np.uint32), np.arange(100, 228, dtype=np.uint32)]
+
+    def swapped(text: str) -> str:  # the last argument is the one that is looked at
+        return text.replace(".param .u64 x, .param .u64 flag", ".param .u64 flag, .param .u64 x")
+
+    how = {"block": 64, "dynamic_smem": 520}
+    (want,) = set(outcomes(swapped(bulk(*right)), args, range(24), **how))
+    left = outcomes(swapped(bulk(*wrong)), args, range(24), **how)
+    assert want in left
+    assert set(left) != {want}
+    assert left == outcomes(swapped(bulk(*wrong)), args, range(24), **how)
