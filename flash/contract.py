@@ -202,9 +202,9 @@ _STEPS: Final = ("batch", "head", "row")
 
 
 def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
-    extents = ("batch", heads, rows)
+    extents, nbytes = ("batch", heads, rows), config.dtype.nbytes
     axes = tuple(
-        Axis(extent, f"{F32_BYTES} * {name}_{step}_stride")
+        Axis(extent, f"{nbytes} * {name}_{step}_stride")
         for extent, step in zip(extents, _STEPS, strict=True)
     )
-    return GlobalArray(name, axes, columns * F32_BYTES, config.alignment)
+    return GlobalArray(name, axes, columns * nbytes, config.alignment)

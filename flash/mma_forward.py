@@ -48,27 +48,23 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4)
-    odd = NonFinite(k, dtype)
+    # Without causality the only keys hidden are beyond the end, where V is zero.
+    odd = NonFinite(k, dtype) if config.causal else None
     my_first = cta.first_row + k.signed(me.first_row(t)), k.signed(me.in_quad * 2)
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
 
     def attend(n: Value, *, masked: bool) -> None:
-        """Take in tile -n - 1: n is minus the number of tiles that are left."""
+        """Take in the next tile, the last of -n that are left."""
         pipeline.await_keys(n, ragged=masked)
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         if masked:
-            first_key = (-1 - n) * t.tile
-            cta.mask.apply(k, S, (my_first[0], first_key + my_first[1]), rows, keys)
+            first = my_first[0], pipeline.first_key(n) + my_first[1]
+            cta.mask.apply(k, S, first, rows, keys)
         k.note("P = exp2(scale * S - shift); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
         P = products.weights(S)
-        if masked and config.causal:  # otherwise only keys beyond the end are hidden: zeros
-            pipeline.await_values(
-                n, on_arrival=lambda: odd.clear(pipeline.values, pipeline.value_stage)
-            )
-        else:
-            pipeline.await_values(n)
+        pipeline.await_values(n, on_arrival=odd.clear if odd is not None and masked else None)
         k.note("O += P V")
         products.outputs(O, P, pipeline.value_stage)
         pipeline.advance()
@@ -76,7 +72,6 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     whole = cta.whole_tiles(k, t.tile)
     with k.loop(-cta.tiles, -whole) as n:
         attend(n, masked=True)
-    found_odd = odd.anywhere() if config.causal else None
     with k.loop(-whole, 0) as n:
         attend(n, masked=False)
 
@@ -84,9 +79,8 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
     _finish(k, t, given, (cta, me), softmax, O)
     Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
-    if found_odd is not None:
-        with k.when(found_odd, uniform=True):
-            odd.restore(cta, t.block_q, cta.whole_tiles(k, t.tile) * t.tile)
+    if odd is not None:
+        odd.restore(cta, t.block_q, cta.whole_tiles(k, t.tile) * t.tile)
     return k.build()
 
 
@@ -100,13 +94,13 @@ def _start_copies(
     Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
     K_tile = SwizzledTile(k, "K_tile", t.tile, t.score_width, dtype, t.stages)
     V_tile = SwizzledTile(k, "V_tile", t.tile, t.output_width, dtype, t.stages)
-    Q_loader = PanelLoader(k, cta.Q, Q_tile, cta.first_row)
-    last_key = (cta.tiles - 1) * t.tile
-    K_loader = PanelLoader(k, cta.K, K_tile, last_key)
-    V_loader = PanelLoader(k, cta.V, V_tile, last_key)
+    Q_loader, K_loader, V_loader = (
+        PanelLoader(k, matrix, tile)
+        for matrix, tile in ((cta.Q, Q_tile), (cta.K, K_tile), (cta.V, V_tile))
+    )
     pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles)
     with k.when(cta.tiles > 0, uniform=True):
-        Q_loader.start()
+        Q_loader.start(cta.first_row)
         pipeline.fill()
         with k.when(given.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
             await_copies(k)

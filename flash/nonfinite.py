@@ -23,12 +23,16 @@ _LAST_BITS: Final = {True: 0x0080_0080, False: 0x0400_0400}  # of those exponent
 
 
 class NonFinite:
-    """What was found to be NaN or infinite in V by this thread."""
+    """Whether something in V was found to be NaN or infinite: a flag of the CTA, in shared memory
+    because registers are short.
+    """
 
     def __init__(self, k: KernelBuilder, dtype: ScalarType) -> None:
         self.k = k
         self.dtype = dtype
-        self.found = k.var(u32, 0)
+        self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
+        with k.when(k.thread_id() == 0):
+            k.store(self._flag, 0)
 
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
         """Make what is not finite in this thread's part of a tile 0; its copies have arrived."""
@@ -40,7 +44,7 @@ class NonFinite:
             with k.when(some != 0):
                 kept = [w & ~((s >> 15) * 0xFFFF) for w, s in zip(words, signs, strict=True)]
                 k.store(at, kept)
-                self.found.set(some)
+                k.store(self._flag, 1)
 
     def _signs(self, pair: Value) -> Value:
         """A bit for each number of the pair whose exponent is all ones, in the place of its sign:
@@ -48,10 +52,6 @@ class NonFinite:
         """
         brain = self.dtype is bf16
         return ((pair & _EXPONENTS[brain]) + _LAST_BITS[brain]) & _SIGNS
-
-    def anywhere(self) -> Value:
-        """Whether any thread of the CTA has found something; all of them come here."""
-        return self.k.bar_red(0, self.found != 0, op="or")
 
     def restore(self, cta: Cta, block_q: int, first_key: Value) -> None:
         """Add what was cleared, in the tiles from `first_key` on, to the elements of O that see it,
@@ -61,15 +61,16 @@ class NonFinite:
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
-        k.barrier()  # O has been written by all
-        thread = k.thread_id()
-        warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
-        last = k.min(cta.first_row + block_q, cta.O.rows)
-        with (
-            k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row,
-            k.loop(lane, cta.O.columns, step=WARP_SIZE) as column,
-        ):
-            self._restore_element(cta, row, column, first_key)
+        k.barrier()  # O and the flag have been written by all
+        with k.when(k.load(self._flag) != 0):
+            thread = k.thread_id()
+            warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
+            last = k.min(cta.first_row + block_q, cta.O.rows)
+            with (
+                k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row,
+                k.loop(lane, cta.O.columns, step=WARP_SIZE) as column,
+            ):
+                self._restore_element(cta, row, column, first_key)
 
     def _restore_element(self, cta: Cta, row: Value, column: Value, first_key: Value) -> None:
         k = self.k

@@ -11,7 +11,7 @@ from flash.swizzle import CHUNK, CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from flash.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.errors import ConfigError
-from ptxgen.types import b16, s32, s64, u32, u64
+from ptxgen.types import b16, s32, u32, u64
 
 
 @dataclass(frozen=True)
@@ -28,44 +28,32 @@ class _Share:
 
 
 class PanelLoader:
-    """Copies a block of rows of a matrix into a tile, again and again, walking along the matrix.
+    """Copies blocks of rows of a matrix into a tile.
 
     Each thread writes whole chunks of 16 bytes, in pieces of `matrix.width` elements, and zeros
     what lies beyond the matrix without reading it. Copies of 4 bytes and more are asynchronous:
     complete for this thread after `commit_copies` and `await_copies`, and for the CTA after a
     barrier behind that.
 
-    What goes round the kernel's loops is the same for all threads; a thread finds its own share of
-    the work each time anew, because there are no registers to keep it in.
+    A thread finds its share of the work each time anew: there are no registers to keep it in.
     """
 
-    def __init__(
-        self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile, first_row: Value
-    ) -> None:
+    def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile) -> None:
         self.k = k
         self.matrix = matrix
         self.tile = tile
         self.piece_bytes = matrix.width * tile.dtype.nbytes
-        # Where the next block of rows begins, and how many rows the matrix has from there on.
-        self._block = k.var(u64, matrix.row(k, first_row))
-        self._rows_left = k.var(s32, matrix.rows - first_row)
 
-    def start(self, *, stage: Value | None = None, ragged: bool = True) -> None:
-        """Begin copying the next block of rows into the stage that begins at this byte.
+    def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
+        """Begin copying the rows from `first_row` on into the stage that begins at this byte.
 
         `ragged` says that rows may lie beyond the matrix.
         """
         for share in self._shares(stage):
             if self.piece_bytes >= LEAST_ASYNCHRONOUS:
-                self._start_copies(share, ragged)
+                self._start_copies(share, first_row, ragged)
             else:
-                self._copy_in_turns(share)
-
-    def retreat(self) -> None:
-        """Move to the block of rows before."""
-        block_bytes = (self.matrix.row_bytes * self.tile.rows).as_(u64)
-        self.k.sub(self._block, block_bytes, into=self._block)
-        self.k.add(self._rows_left, self.tile.rows, into=self._rows_left)
+                self._copy_in_turns(share, first_row)
 
     def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
         """Where each chunk of 16 bytes lies that this thread writes, as four words. What is emitted
@@ -100,17 +88,17 @@ class PanelLoader:
             place = place if stage is None else place.moved(place.value + stage)
             yield _Share(panels, rows_at_once, row, chunk, place)
 
-    def _source(self, share: _Share) -> Value:
-        """The address of a thread's first chunk in the block."""
+    def _source(self, share: _Share, row: Value) -> Value:
+        """The address of a thread's first chunk, in this row of the matrix."""
         k = self.k
         first_byte = k.cvt((share.chunk + share.panels[0].first) * CHUNK_BYTES, dtype=u64)
-        row_bytes = k.cvt(share.row, dtype=s64) * self.matrix.row_bytes
-        return self._block + (row_bytes.as_(u64) + first_byte)
+        return self.matrix.row(k, row) + first_byte
 
-    def _start_copies(self, share: _Share, ragged: bool) -> None:
-        k, source = self.k, self._source(share)
+    def _start_copies(self, share: _Share, first_row: Value, ragged: bool) -> None:
+        row = first_row + self.k.signed(share.row)
+        source = self._source(share, row)
         turn_bytes = (self.matrix.row_bytes * share.rows_at_once).as_(u64)
-        rows_left = self._rows_left - k.signed(share.row) if ragged else None
+        rows_left = self.matrix.rows - row if ragged else None
         for first in range(0, self.tile.rows, share.rows_at_once):
             if first:
                 source = source + turn_bytes
@@ -118,12 +106,12 @@ class PanelLoader:
             with self._rows_of(share, first):
                 self._copy_row(share, share.place, source, first, present)
 
-    def _copy_in_turns(self, share: _Share) -> None:
+    def _copy_in_turns(self, share: _Share, first_row: Value) -> None:
         """Copy through registers, in a loop: all rows at once would take too many."""
-        k = self.k
+        k, row = self.k, first_row + self.k.signed(share.row)
         turn_bytes = (self.matrix.row_bytes * share.rows_at_once).as_(u64)
-        source = k.var(u64, self._source(share))
-        rows_left = k.var(s32, self._rows_left - k.signed(share.row))
+        source = k.var(u64, self._source(share, row))
+        rows_left = k.var(s32, self.matrix.rows - row)
         place = k.var(u32, share.place.value)
         with k.loop(0, -(-self.tile.rows // share.rows_at_once)):
             with self._rows_of(share, 0):

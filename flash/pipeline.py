@@ -34,7 +34,10 @@ class _Ring:
 
 
 class KeyValuePipeline:
-    """Feeds a CTA the tiles of K and V, the last first."""
+    """Feeds a CTA the tiles of K and V, the last first.
+
+    The kernel's loops count in `n`, minus the number of tiles that are left.
+    """
 
     def __init__(
         self, k: KernelBuilder, keys: PanelLoader, values: PanelLoader, tiles: Value
@@ -48,25 +51,26 @@ class KeyValuePipeline:
         sizes = [loader.tile.stage_bytes for loader in (keys, values)]
         self._key_stage, self._value_stage = (_Ring(k, self.stages, size) for size in sizes)
         # The stages that are filled next, once `fill` has filled the first.
-        self._key_fill = _Ring(k, self.stages, sizes[0], first=0)
+        self._key_fill = _Ring(k, self.stages, sizes[0])
         self._value_fill = _Ring(k, self.stages, sizes[1], first=self.stages - 1)
+
+    def first_key(self, n: Value, ahead: int = 0) -> Value:
+        """The first key of the tile that comes next, or so many later."""
+        return (-1 - ahead - n) * self.keys.tile.rows
 
     def fill(self) -> None:
         """Start the first copies: those before V of tile stages - 1."""
-        k = self.k
-        for n in range(self.stages):
-            with k.when(self.tiles > n, uniform=True):
-                self._start(self.keys, n)
-            commit_copies(k)
-            if n < self.stages - 1:
-                with k.when(self.tiles > n, uniform=True):
-                    self._start(self.values, n)
-                commit_copies(k)
+        for ahead in range(self.stages):
+            self._start(self.keys, ahead)
+            if ahead < self.stages - 1:
+                self._start(self.values, ahead)
 
-    def _start(self, loader: PanelLoader, n: int) -> None:
-        stage = self.k.var(u32, n * loader.tile.stage_bytes) if n else None
-        loader.start(stage=stage, ragged=n == 0)
-        loader.retreat()
+    def _start(self, loader: PanelLoader, ahead: int) -> None:
+        k = self.k
+        stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
+        with k.when(self.tiles > ahead, uniform=True):
+            loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=not ahead)
+        commit_copies(k)
 
     @property
     def key_stage(self) -> Value | None:
@@ -79,8 +83,7 @@ class KeyValuePipeline:
         return self._value_stage.at
 
     def await_keys(self, n: Value, *, ragged: bool) -> None:
-        """Wait for the next tile of K, with -n tiles left; then start the copy of a tile of V into
-        the stage that is free.
+        """Wait for the next tile of K; then start the copy of a tile of V into the free stage.
 
         `ragged`: rows of that tile may lie beyond the matrix.
         """
@@ -88,13 +91,17 @@ class KeyValuePipeline:
         self.k.barrier()
         self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
 
-    def await_values(self, n: Value, *, on_arrival: Callable[[], None] = lambda: None) -> None:
+    def await_values(
+        self, n: Value, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None
+    ) -> None:
         """Wait for that tile of V; then start the copy of a tile of K into the free stage.
 
-        `on_arrival` emits what a thread does to its own part of the tile before others read it.
+        `on_arrival` emits what a thread does to its own part of the tile, in that stage, before
+        others read it.
         """
         self.k.cp_async_wait_group(self._in_flight)
-        on_arrival()
+        if on_arrival is not None:
+            on_arrival(self.values, self.value_stage)
         self.k.barrier()
         self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
 
@@ -109,9 +116,8 @@ class KeyValuePipeline:
         k = self.k
         if ahead:
             with k.when(n < -ahead, uniform=True):
-                loader.start(stage=fill.at, ragged=False)
+                loader.start(self.first_key(n, ahead), stage=fill.at, ragged=False)
         else:
-            loader.start(stage=fill.at, ragged=ragged)
+            loader.start(self.first_key(n), stage=fill.at, ragged=ragged)
         commit_copies(k)
-        loader.retreat()
         fill.advance()

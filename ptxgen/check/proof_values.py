@@ -353,6 +353,8 @@ class Values:
             return self._resized(self.at(source, block, site.position), bits)
         constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
         uniform = constant and not isinstance(getattr(source, "base", None), Reg)
+        if head in _BARRIERS and ".red." in instr.opcode:  # of all threads, if no number is given
+            uniform = len(instr.operands) == _RED_OF_ALL
         what = "a value from memory" if head in ("ld", "ldu", "atom") else f"a result of {head}"
         return self._opaque(what, bits, block, uniform=uniform)
 
@@ -378,6 +380,8 @@ class Values:
         return found
 
 
+_BARRIERS: Final = frozenset({"bar", "barrier"})
+_RED_OF_ALL: Final = 3  # operands of a reduction by all threads: result, barrier, predicate
 # How the address of what is not in shared memory is described.
 ADDRESS_OF: Final = "the address of "
 # Instructions after which the same address is written differently.

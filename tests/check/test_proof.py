@@ -675,3 +675,28 @@ def _with_redzone(ptx: str) -> str:
     return ptx.replace(".shared .align 16 .b8 other[64];\n", "").replace(
         ".shared .align 4 .b8 small[64];\n", ""
     )
+
+
+@pytest.mark.parametrize(("threads", "proved"), [("", True), ("64, ", False)])
+def test_what_a_barrier_reduces_over_all_threads_is_the_same_for_all(
+    threads: str, proved: bool
+) -> None:
+    text = f"""
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k()
+{{
+    .reg .pred %p<3>;
+    .reg .b32 %r<2>;
+    mov.u32 %r0, %tid.x;
+    setp.eq.u32 %p0, %r0, 3;
+    bar.red.or.pred %p1, 0, {threads}%p0;
+    @!%p1 bra $end;
+    bar.sync 0;
+$end:
+    ret;
+}}
+"""
+    proof = prove_shared(text, block=128)
+    assert proof.complete is proved

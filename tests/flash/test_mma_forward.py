@@ -263,12 +263,15 @@ def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None
     mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
     arrays = Problem(64, 150, 16, 32).arrays(dtype=np.float16)
     arrays[2][..., -9, :] = np.nan
-    mutants = replace(module, kernels=(mutant,))
-    run_forward(config, arrays, sanitize=True)
-    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
+
+    def run_mutant() -> None:
         for scale in (0.3, -0.3):  # a negative one takes a branch that waits for more
             of_sign = replace(config, softmax_scale=scale)
-            run_forward(of_sign, arrays, mutants, sanitize=True)
+            run_forward(of_sign, arrays, replace(module, kernels=(mutant,)), sanitize=True)
+
+    run_forward(config, arrays, sanitize=True)
+    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
+        run_mutant()
 
 
 @pytest.mark.parametrize("seed", range(5))
