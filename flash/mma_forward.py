@@ -103,7 +103,8 @@ def _start_copies(
         Q_loader.start(cta.first_row)
         pipeline.fill()
         with k.when(given.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
-            await_copies(k)
+            if Q_loader.is_asynchronous:
+                await_copies(k)
             Q_loader.flip_signs()
     return (Q_tile, K_tile, V_tile), pipeline
 

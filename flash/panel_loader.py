@@ -43,6 +43,7 @@ class PanelLoader:
         self.matrix = matrix
         self.tile = tile
         self.piece_bytes = matrix.width * tile.dtype.nbytes
+        self.is_asynchronous = self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
         """Begin copying the rows from `first_row` on into the stage that begins at this byte.
@@ -50,7 +51,7 @@ class PanelLoader:
         `ragged` says that rows may lie beyond the matrix.
         """
         for share in self._shares(stage):
-            if self.piece_bytes >= LEAST_ASYNCHRONOUS:
+            if self.is_asynchronous:
                 self._start_copies(share, first_row, ragged)
             else:
                 self._copy_in_turns(share, first_row)
@@ -113,7 +114,12 @@ class PanelLoader:
         source = k.var(u64, self._source(share, row))
         rows_left = k.var(s32, self.matrix.rows - row)
         place = k.var(u32, share.place.value)
-        with k.loop(0, -(-self.tile.rows // share.rows_at_once)):
+        turns = -(-self.tile.rows // share.rows_at_once)
+        if turns == 1:
+            with self._rows_of(share, 0):
+                self._copy_row(share, share.place, source, 0, rows_left > 0)
+            return
+        with k.loop(0, turns):
             with self._rows_of(share, 0):
                 self._copy_row(share, share.place.moved(place), source, 0, rows_left > 0)
             k.add(source, turn_bytes, into=source)
@@ -149,7 +155,7 @@ class PanelLoader:
 
     def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
         k, nbytes = self.k, self.piece_bytes
-        if nbytes >= LEAST_ASYNCHRONOUS:
+        if self.is_asynchronous:
             valid = None if present is None else k.selp(nbytes, 0, present, type=u32)
             k.copy_async(to, at, nbytes, valid)
             return

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flash.panel_loader import PanelLoader
-from flash.tiles import commit_copies
 from ptxgen.dsl import KernelBuilder, Value, Var
 from ptxgen.types import u32
 
@@ -47,6 +46,7 @@ class KeyValuePipeline:
         self.values = values
         self.tiles = tiles
         self.stages = keys.tile.stages
+        self._is_asynchronous = keys.is_asynchronous or values.is_asynchronous
         self._in_flight = 2 * (self.stages - 1)
         sizes = [loader.tile.stage_bytes for loader in (keys, values)]
         self._key_stage, self._value_stage = (_Ring(k, self.stages, size) for size in sizes)
@@ -70,7 +70,7 @@ class KeyValuePipeline:
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self.tiles > ahead, uniform=True):
             loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=not ahead)
-        commit_copies(k)
+        self._commit()
 
     @property
     def key_stage(self) -> Value | None:
@@ -87,7 +87,7 @@ class KeyValuePipeline:
 
         `ragged`: rows of that tile may lie beyond the matrix.
         """
-        self.k.cp_async_wait_group(self._in_flight)
+        self._await()
         self.k.barrier()
         self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
 
@@ -99,11 +99,19 @@ class KeyValuePipeline:
         `on_arrival` emits what a thread does to its own part of the tile, in that stage, before
         others read it.
         """
-        self.k.cp_async_wait_group(self._in_flight)
+        self._await()
         if on_arrival is not None:
             on_arrival(self.values, self.value_stage)
         self.k.barrier()
         self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
+
+    def _commit(self) -> None:
+        if self._is_asynchronous:
+            self.k.cp_async_commit_group()
+
+    def _await(self) -> None:
+        if self._is_asynchronous:
+            self.k.cp_async_wait_group(self._in_flight)
 
     def advance(self) -> None:
         """Go on to the next tiles."""
@@ -119,5 +127,5 @@ class KeyValuePipeline:
                 loader.start(self.first_key(n, ahead), stage=fill.at, ragged=False)
         else:
             loader.start(self.first_key(n), stage=fill.at, ragged=ragged)
-        commit_copies(k)
+        self._commit()
         fill.advance()

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.config import AttentionConfig
-from flash.forward import attention_forward
+from flash.build import build
+from flash.config import AnyTiling, AttentionConfig
+from flash.dtypes import F32, DType
+from flash.mma_tiling import MMA_ROWS
 from flash.reference import attention_reference
-from flash.tiling import Tiling
+from flash.tiling import Tiling, padded
 from ptxgen import interpreter, ir
 from ptxgen.interpreter import Report, Result
 
@@ -68,7 +71,7 @@ class Subject:
 # Around what a kernel may touch of its arrays: other rows and columns, full of NaN, whose bits must
 # not change. A read of them shows in the results, one behind the last of them stops the kernel.
 _MARGIN_ROWS: Final = 2
-_MARGIN_COLUMNS: Final = 4  # 16 bytes, so that all rows stay aligned
+_MARGIN_BYTES: Final = 16  # so that all rows stay aligned
 _SEED: Final = 20240
 
 
@@ -78,13 +81,12 @@ def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
     The first goes round all buffers twice. One has no key, some have more queries than keys.
     """
     t = config.kernel().tiling
-    assert isinstance(t, Tiling)
     ends_q = [1 + n * t.block_q // 16 for n in range(16)]  # rows of the last CTA
-    ends_k = [1 + n * t.tile // 8 for n in range(8)]  # keys of the last tile
-    three_tiles = 2 * t.tile + ends_k[3]
+    ends_k = [1 + n * t.tile // 16 for n in range(16)]  # keys of the last tile
+    three_tiles = 2 * t.tile + ends_k[6]
     first = Problem(max(t.block_q + ends_q[6] + 1, three_tiles), three_tiles)
     ragged = [
-        Problem(t.block_q + end, ends_k[n % 8] + t.tile * (n // 8), heads=1)
+        Problem(t.block_q + end, ends_k[n] + t.tile * (n // 8), heads=1)
         for n, end in enumerate(ends_q)
     ]
     whole = Problem(t.block_q, 2 * t.tile)
@@ -95,12 +97,13 @@ def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
     return first, whole, batches, Problem(3, 0), grouped, no_score, *hidden, *ragged
 
 
-def _hidden(t: Tiling) -> list[Problem]:
+def _hidden(t: AnyTiling) -> list[Problem]:
     """Each of a thread's rows in turn with each key of a tile behind its diagonal, where V is NaN:
     what a row does not see must not matter.
     """
-    row = t.block_q - t.groups  # the first of the last rows that threads have
-    ahead = range(1, t.tile + t.groups, max(t.groups - 1, 1))
+    apart = t.groups if isinstance(t, Tiling) else MMA_ROWS // 2  # a thread's rows are
+    row = t.block_q - apart  # the first of the last rows that threads have
+    ahead = range(1, t.tile + apart, max(apart - 1, 1))
     return [Problem(t.block_q, t.block_q + n, heads=1, nan_from=row + n + 1) for n in ahead]
 
 
@@ -119,12 +122,13 @@ class _Arrays:
     lse_error: Array
 
 
-def _with_margins(shape: tuple[int, ...], random: np.random.Generator | None) -> Array:
+def _with_margins(
+    shape: tuple[int, ...], dtype: DType, random: np.random.Generator | None
+) -> Array:
     """An array whose margins, and without `random` all of it, are NaN."""
     batch, heads, rows, columns = shape
-    whole = np.full(
-        (batch, heads, rows + _MARGIN_ROWS, columns + _MARGIN_COLUMNS), np.nan, np.float32
-    )
+    pitch = padded(columns * dtype.nbytes + _MARGIN_BYTES, _MARGIN_BYTES) // dtype.nbytes
+    whole = np.full((batch, heads, rows + _MARGIN_ROWS, pitch), np.nan, dtype.numpy)
     view = whole[:, :, :rows, :columns]
     if random is not None:
         view[...] = random.standard_normal(shape)
@@ -136,7 +140,7 @@ def _arrays(config: AttentionConfig, problem: Problem) -> _Arrays:
     p, random = problem, np.random.default_rng(_SEED)
     sizes = [(p.heads, p.seq_q, config.head_dim), (p.kv_heads, p.seq_k, config.head_dim)]
     sizes.append((p.kv_heads, p.seq_k, config.value_dim))
-    q, k, v = (_with_margins((p.batch, *size), random) for size in sizes)
+    q, k, v = (_with_margins((p.batch, *size), config.element, random) for size in sizes)
     how: dict[str, Any] = {"softmax_scale": config.scale, "causal": config.causal}
     if p.no_score:
         q[...], k[...] = np.abs(q), -np.inf
@@ -144,26 +148,29 @@ def _arrays(config: AttentionConfig, problem: Problem) -> _Arrays:
         v[:, :, p.nan_from :] = np.nan
     out, lse = attention_reference(q, k, v, **how)
     near_out, near_lse = attention_reference(q, k, v, dtype=np.float32, **how)
-    return _Arrays(q, k, v, out, lse, _allowed(near_out, out), _allowed(near_lse, lse))
+    near_out = near_out.astype(config.element.numpy).astype(np.float64)
+    out_error = _allowed(near_out, out, config.element)
+    return _Arrays(q, k, v, out, lse, out_error, _allowed(near_lse, lse, F32))
 
 
-def _allowed(near: Array, exact: Array) -> Array:
+def _allowed(near: Array, exact: Array, dtype: DType) -> Array:
     """Twice the largest error of numpy in the same precision, and twice the rounding of the largest
-    value; as much again for each element's own size, for `ex2.approx` and `lg2.approx`.
+    value; as much again for each element's own size, for `ex2.approx` and `lg2.approx`, or for the
+    rounding of P.
     """
     finite = np.isfinite(exact)
     size = np.abs(np.where(finite, exact, 0))
     worst = np.abs(np.where(finite, near - np.where(finite, exact, 0), 0)).max(initial=0)
-    epsilon = float(np.finfo(np.float32).eps)
-    allowed: Array = 2 * worst + 8 * epsilon * (size + size.max(initial=0))
+    steps = 8 if dtype is F32 else 2
+    epsilon = float(ml_dtypes.finfo(dtype.numpy).eps)  # type: ignore[no-untyped-call]
+    allowed: Array = 2 * worst + steps * epsilon * (size + size.max(initial=0))
     return allowed
 
 
 def _forward(name: str, **settings: Any) -> Subject:
-    """The f32 forward kernel in one configuration."""
+    """The forward kernel of one configuration."""
     config = AttentionConfig(return_lse=True, **settings)
     kernel = config.kernel()
-    module = attention_forward(kernel)
     tiling = kernel.tiling
 
     def run(
@@ -174,7 +181,7 @@ def _forward(name: str, **settings: Any) -> Subject:
         **how: Any,
     ) -> Ran:
         p, given = problem, _arrays(config, problem)
-        out = _with_margins((p.batch, p.heads, p.seq_q, config.value_dim), None)
+        out = _with_margins((p.batch, p.heads, p.seq_q, config.value_dim), config.element, None)
         lse = np.full((p.batch, p.heads, p.seq_q), np.nan, np.float32)
         arrays = (given.q, given.k, given.v, out)
         strides = [s // a.itemsize for a in arrays for s in a.strides[:3]]
@@ -198,6 +205,7 @@ def _forward(name: str, **settings: Any) -> Subject:
         )
         return Ran(done.reports, wrong, out.tobytes() + lse.tobytes(), done.counters.dispatched)
 
+    module = build(kernel).module
     return Subject(name, kernel.name, tiling.threads, module, _problems(config), run)
 
 
@@ -238,6 +246,20 @@ def subjects() -> dict[str, Subject]:
         _forward(
             "f32-sm_75-causal-split", target="sm_75", head_dim=6, tile=16, block_q=16,
             causal="bottom_right",
+        ),
+        # Tensor cores: panels of 64, 32 and 16 columns, and an epilogue in passes.
+        _forward(
+            "f16-sm_80", target="sm_80", dtype="f16", head_dim=24, head_dim_v=72, tile=16,
+            block_q=32,
+        ),
+        _forward(
+            "bf16-sm_80-causal-stages", target="sm_80", dtype="bf16", head_dim=16, tile=16,
+            block_q=64, causal="top_left", stages=2,
+        ),
+        # Copies through registers.
+        _forward(
+            "f16-sm_80-causal-narrow", target="sm_80", dtype="f16", head_dim=5, head_dim_v=37,
+            tile=16, block_q=32, causal="bottom_right",
         ),
     )  # fmt: skip
     return {subject.name: subject for subject in made}

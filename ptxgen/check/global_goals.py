@@ -17,7 +17,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
 
 _STEPS: Final = 400  # of one search
-_DEPTH: Final = 14
+_DEPTHS: Final = (2, 4, 7, 10, 14)  # one after the other: most that can be shown is near
 _GROUPS: Final = 64  # of threads whose goals differ in more than the constant
 
 
@@ -31,6 +31,9 @@ class Goals:
         self._promised = promised
         self._before = before
         self._left = 0
+        self._deepest = 0
+        # At which depths goals were tried in vain, with the facts, so that these are not freed.
+        self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
 
     def holds(self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None) -> bool:
         """Whether `goal` is shown not to be negative in any of the threads `lanes` (default: all),
@@ -49,21 +52,33 @@ class Goals:
         )
 
     def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
-        left, self._left = self._left, _STEPS  # of the search that needs this one
+        outer = self._left, self._deepest, self._failed  # of the search that needs this one
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
-        found = self._search(goal, usable, lanes, 0, frozenset())
-        self._left = left
+        self._left = _STEPS
+        found = any(self._to_depth(n, goal, usable, lanes) for n in _DEPTHS)
+        self._left, self._deepest, self._failed = outer
         return found
+
+    def _to_depth(self, deepest: int, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+        self._deepest, self._failed = deepest, {}
+        return self._search(goal, facts, lanes, 0, frozenset())
 
     # ------------------------------------------------------------------------------ steps
 
     def _search(
         self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]
     ) -> bool:
-        try:
-            return self._step(goal, facts, lanes, depth, split)
-        except TooLargeError:
+        key = (goal.key, id(facts), split)
+        failed = self._failed.get(key)
+        if failed is not None and failed[0] <= depth:
             return False
+        try:
+            found = self._step(goal, facts, lanes, depth, split)
+        except TooLargeError:
+            found = False
+        if not found:
+            self._failed[key] = depth, facts
+        return found
 
     def _step(
         self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]
@@ -76,7 +91,7 @@ class Goals:
         if self._low(goal, lanes) >= 0:
             return True
         self._left -= 1
-        if self._left < 0 or depth > _DEPTH or not goal.is_uniform:
+        if self._left < 0 or depth > self._deepest or not goal.is_uniform:
             return False
         top = max(a for m in goal.terms for a in m)
         return any(
