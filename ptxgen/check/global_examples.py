@@ -14,9 +14,8 @@ from ptxgen.check.global_access import GlobalTouch
 from ptxgen.check.global_contract import MOST_BLOCKS, GlobalArray, GlobalContract
 from ptxgen.check.proof_access import homes
 from ptxgen.check.proof_domain import Shape
-from ptxgen.check.proof_graph import Graph
 from ptxgen.check.proof_paths import Paths
-from ptxgen.check.proof_rows import NotListedError, thread_of
+from ptxgen.check.proof_rows import Effort, NotListedError, SpentError, thread_of
 from ptxgen.check.proof_search import SPACING, Place, Search
 from ptxgen.check.proof_values import Values
 from ptxgen.ir import Kernel, Module
@@ -26,8 +25,9 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 _SEED: Final = 4
 _LAUNCHES: Final = 24  # that are tried
 _DRAWS: Final = 400  # of launches, of which many are not allowed
-_TRIES: Final = 120  # of blocks of launches; then it is left at what is not known
-_FEW: Final = (0, 1, 2, 3, 17, 64, 65, 100, 129)  # sizes that are tried, if they are allowed
+_STEPS: Final = 25_000  # of all searches in a kernel: half a second, more or less
+_STEPS_OF_TRY: Final = 80  # besides those of what is listed
+_FEW: Final = (0, 1, 2, 3, 12, 17, 64, 65, 90, 100, 129)  # sizes to try, if they are allowed
 _HUGE: Final = 1 << 33  # bytes between rows, so that 32 bits do not hold an offset
 _APART: Final = 1 << 58  # bytes between arrays
 _WORD: Final = 32
@@ -61,25 +61,32 @@ class Examples:
     """Tries launches of one kernel."""
 
     def __init__(
-        self, module: Module, kernel: Kernel, graph: Graph, shape: Shape, contract: GlobalContract
+        self, module: Module, kernel: Kernel, values: Values, shape: Shape, contract: GlobalContract
     ) -> None:
         self._kernel = kernel
-        self._graph = graph
+        self._values = values
         self._shape = shape
         self._contract = contract
         self._homes = homes(module, kernel, kernel.dynamic_shared_bytes)
-        self._launches = list(self._chosen())
-        self._left = _TRIES
+        self._launches = sorted(self._chosen(), key=self._size)  # little to list at first
+        self._effort = Effort(_STEPS)
         self._searches: dict[tuple[int, int], Search] = {}
 
-    def find(self, place: Place, touch: GlobalTouch) -> Example | None:
-        """A thread of a launch that certainly accesses what is no element of an array."""
+    def find(self, place: Place, touch: GlobalTouch) -> Example | int | None:
+        """A thread of a launch that certainly accesses what is no element of an array; or after how
+        many steps the search was given up.
+        """
+        allowed = self._effort.share()
+        try:
+            return self._found(place, touch)
+        except SpentError:
+            return allowed
+
+    def _found(self, place: Place, touch: GlobalTouch) -> Example | None:
         for number, launch in enumerate(self._launches):
             x, y, z = launch.grid
             for block in sorted({0, x * y * z - 1, x * y * z // 2}):
-                self._left -= 1
-                if self._left < 0:
-                    return None
+                self._effort.spend(_STEPS_OF_TRY)
                 found = self._tried(number, launch, block, place, touch)
                 if found is not None:
                     return found
@@ -108,6 +115,9 @@ class Examples:
                 made += 1
             if made == _LAUNCHES:
                 return
+
+    def _size(self, launch: Launch) -> int:
+        return sum(launch.names[name] for name in self._contract.bounds)
 
     def _may_be(self, names: dict[str, int], layout: Layout, grid: tuple[int, int, int]) -> bool:
         """Whether the contract allows a launch, and arrays do not reach each other."""
@@ -221,11 +231,9 @@ class Examples:
             specials |= {f"%nctaid.{a}": n for a, n in zip("xyz", launch.grid, strict=True)}
             params = frozenset(p.name for p in self._kernel.params)
             given = {k: v for k, v in launch.names.items() if k in params}
-            values = Values(
-                self._graph, specials, frozenset(self._homes), given, params, "global"
-            )  # fmt: skip
-            paths = Paths(self._graph, values)
-            search = Search(values, paths, self._shape, {}, self._homes, {}, "", {})
+            values = self._values.in_launch(specials, given)
+            paths = Paths(values.graph, values)
+            search = Search(values, paths, self._shape, {}, self._homes, {}, "", {}, self._effort)
             found = self._searches[number, block] = search
         return found
 

@@ -149,11 +149,14 @@ class _Prover:
             return found
         if self._examples is None:
             self._examples = Examples(
-                self._module, self._kernel, self._graph, self._shape, self._contract
+                self._module, self._kernel, self._values, self._shape, self._contract
             )
         example = self._examples.find(place, touch)
         if example is None:
             return found
+        if isinstance(example, int):
+            given_up = f"looking for a launch that goes wrong was given up after {example} steps"
+            return found._replace(reason=f"{found.reason}; {given_up}")
         witness = Witness(example.thread, example.values, example.offset)
         return Found(
             VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness

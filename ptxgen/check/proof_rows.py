@@ -23,6 +23,32 @@ class NotListedError(Exception):
         self.node = node
 
 
+class SpentError(Exception):
+    """What was allowed to a search has been spent."""
+
+
+class Effort:
+    """What a search may still spend: in steps, not in seconds, so that it ends at the same place
+    everywhere. A step is about what it takes to compute one value in some hundred rows.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self._least = 0
+
+    def share(self) -> int:
+        """Allow half of what is left from now on; how much that is."""
+        self._least = self._left // 2
+        return self._left - self._least
+
+    def spend(self, steps: int) -> None:
+        """Raise `SpentError` if that is more than is allowed."""
+        self._left -= steps
+        if self._left < self._least:
+            self._left = self._least
+            raise SpentError
+
+
 class Table:
     """Rows of values. `sure` says of which rows it is certain that they can happen, if those
     predicates hold that are `assumed`, by number: whether negated.

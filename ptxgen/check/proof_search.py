@@ -12,7 +12,7 @@ from ptxgen.check.proof_domain import MOST_VALUES, Domain, Shape
 from ptxgen.check.proof_matrices import box_span
 from ptxgen.check.proof_paths import Formula, Literal, Paths, certain
 from ptxgen.check.proof_ranges import Range, signed, unsigned, whole
-from ptxgen.check.proof_rows import THREAD, NotListedError, Table, thread_of
+from ptxgen.check.proof_rows import THREAD, Effort, NotListedError, Table, thread_of
 from ptxgen.check.proof_tables import Lister
 from ptxgen.check.proof_values import WORD, Node, Values
 from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Witness
@@ -64,7 +64,7 @@ class Search:
     def __init__(
         self, values: Values, paths: Paths, shape: Shape, parameters: Mapping[str, Range],
         homes: Mapping[str, Home], regions: Mapping[str, Home], dynamic: str,
-        maps: Mapping[str, TensorMap],
+        maps: Mapping[str, TensorMap], effort: Effort | None = None,
     ) -> None:  # fmt: skip
         self.values = values
         self.paths = paths
@@ -76,6 +76,7 @@ class Search:
         self.dynamic = dynamic
         self._maps = maps
         self.names = list(homes)
+        self._effort = effort
         self._plain = Domain(shape, parameters)
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
@@ -364,7 +365,9 @@ class Search:
         failed: set[int] = set()
         refined: dict[int, Range] = {}
         for _ in range(_ATTEMPTS):
-            lister = Lister(self.values, self.paths, domain, bases, thorough, self._loops)
+            lister = Lister(
+                self.values, self.paths, domain, bases, thorough, self._loops, self._effort
+            )
             try:
                 return lister, lister.table(nodes, condition)
             except NotListedError as error:

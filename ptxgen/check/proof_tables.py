@@ -14,6 +14,7 @@ from ptxgen.check.proof_paths import Formula, Literal, Paths, literals
 from ptxgen.check.proof_rows import (
     MOST_ROWS,
     THREAD,
+    Effort,
     NotListedError,
     Seen,
     Table,
@@ -29,6 +30,10 @@ MOST_TURNS: Final = 4096  # of a loop that are followed
 # Where no condition is known that ends it: values that rotate come back sooner.
 _FEW_TURNS: Final = 64
 _MORE_TURNS: Final = 1024
+# What a step of effort is worth.
+_ROWS_COMPUTED: Final = 1024
+_ROWS_TOLD_APART: Final = 32
+_STEPS_OF_TURN: Final = 8
 
 
 class Lister:
@@ -38,7 +43,7 @@ class Lister:
 
     def __init__(
         self, values: Values, paths: Paths, domain: Domain, bases: dict[str, int], thorough: bool,
-        loops: dict[Any, Table | NotListedError],
+        loops: dict[Any, Table | NotListedError], effort: Effort | None = None,
     ) -> None:  # fmt: skip
         self.values = values
         self.paths = paths
@@ -47,6 +52,7 @@ class Lister:
         self.thorough = thorough
         self._bases = bases
         self._loops = loops
+        self._effort = effort
         self._left_open = False  # whether a condition was met that changes from turn to turn
         self._wanted: set[Node] = set()
         self._states: dict[int, list[Node]] = {}
@@ -209,6 +215,8 @@ class Lister:
         total = first.n
         for turn in range(most + 1):
             rows, certain = self._turned(base, nodes, header, parents[-1], states[-1], sure[-1])
+            if self._effort is not None:
+                self._effort.spend(_STEPS_OF_TURN + len(rows) // _ROWS_TOLD_APART)
             fresh = seen.fresh(rows)
             rows, certain = rows[fresh], certain[fresh]
             if not len(rows):
@@ -401,6 +409,8 @@ class Lister:
         return known[node.id]
 
     def _evaluated(self, table: Table, node: Node) -> Lanes:
+        if self._effort is not None:
+            self._effort.spend(1 + table.n // _ROWS_COMPUTED)
         dtype = register_dtype(node.bits)
         args = [table.computed[a.id] for a in node.args]
         if not table.n:

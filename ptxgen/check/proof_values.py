@@ -97,12 +97,14 @@ class Values:
 
     `specials` are the special registers that have a known value, `shared` the names of shared
     variables, `params` those of parameters (None: all that are loaded from) and `given` what is
-    known of these; `space` is the one whose addresses are followed through `cvta`.
+    known of these; `space` is the one whose addresses are followed through `cvta`; `like` are
+    other values of the same kernel or function.
     """
 
     def __init__(
         self, graph: Graph, specials: Mapping[str, int], shared: frozenset[str],
         given: Mapping[str, int], params: frozenset[str] | None = None, space: str = "shared",
+        like: Values | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self._specials = specials
@@ -110,17 +112,16 @@ class Values:
         self._given = given
         self._space = space
         self._params = params
-        self._defs: dict[str, dict[int, list[int]]] = {}
-        self._joins: dict[str, frozenset[int]] = {}
+        self._defs = _definitions(graph) if like is None else like._defs
+        self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
         self._known: dict[Site, Node] = {}
         self._meetings: dict[int, tuple[tuple[int, Node], ...]] = {}
         self._nodes: dict[tuple[Any, ...], Node] = {}
         self._declared: dict[str, str] = {}
-        for index in graph.order:
-            for position, instr in enumerate(graph.blocks[index].instrs):
-                for register in _written(instr):
-                    places = self._defs.setdefault(register, {})
-                    places.setdefault(index, []).append(position)
+
+    def in_launch(self, specials: Mapping[str, int], given: Mapping[str, int]) -> Values:
+        """The values of the same kernel in a launch of which more is known."""
+        return Values(self.graph, specials, self._shared, given, self._params, self._space, self)
 
     # -------------------------------------------------------------------------------- asking
 
@@ -401,6 +402,16 @@ def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
 def parameters(function: Callable[..., Any]) -> frozenset[str]:
     """The names of what a row's function takes."""
     return frozenset(inspect.signature(function).parameters)
+
+
+def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
+    """By register and block, at which instructions it is written."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for index in graph.order:
+        for position, instr in enumerate(graph.blocks[index].instrs):
+            for register in _written(instr):
+                found.setdefault(register, {}).setdefault(index, []).append(position)
+    return found
 
 
 def _written(instr: Instr) -> tuple[str, ...]:

@@ -4475,7 +4475,7 @@ class Ops:
         *,
         action: Literal["inc", "dec"] = "inc",
     ) -> None:
-        """Have so many registers for each thread of this warp, more or fewer than before. `setmaxnreg.action.sync.aligned.u32 count:imm`"""
+        """Have so many registers for each thread of this warp: fewer than before, or more, once the block has as many to spare. `setmaxnreg.action.sync.aligned.u32 count:imm`"""
     @overload
     def setp(
         self,
