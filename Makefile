@@ -8,10 +8,11 @@ PYTEST_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
+COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types layers docs-check nightly bench clean distclean
+.PHONY: help demo test lint types layers docs-check mutants coverage nightly bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +22,12 @@ demo: $(READY) ## generate, check, assemble and run two attention kernels
 
 test: $(READY) ## the tests; those that need a GPU skip themselves where there is none
 	$(PY) -m pytest -n auto -m "not nightly" $(PYTEST_ARGS)
+
+mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
+	$(PY) tools/mutate.py --short
+
+coverage: $(READY) ## the tests, and which lines they reach; three times as long
+	$(PY) -m pytest -n auto -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
 
 nightly: $(READY) ## all tests, also those that take minutes
 	$(PY) -m pytest -n auto $(PYTEST_ARGS)

@@ -37,6 +37,7 @@ from tools.bench_report import (
     table,
     write_atomically,
 )
+from tools.bench_sanitizers import sanitizer_jobs
 
 OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
 
@@ -45,6 +46,7 @@ ABOUT: Final = {
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
+    "sanitizers": "what proofs and watched runs cost, against plain runs",
     "launch": "what a repeated launch costs on the host, without driver and GPU",
     "gpu": "the kernel on a GPU, against its own ceilings and PyTorch (needs a GPU)",
 }
@@ -53,6 +55,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "assemble": assemble_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
+    "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
 _REMARKS: Final = {"cpu": CPU_REMARKS, "launch": LAUNCH_REMARKS, "gpu": GPU_REMARKS}

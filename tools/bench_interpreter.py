@@ -73,10 +73,13 @@ def interpreter_jobs(quick: bool) -> list[Job]:
     ]
 
 
-def _launch(head_dim: int, batch: int, heads: int, seq: int, causal: bool) -> tuple[Run, int]:
-    """A launch of the default f32 kernel, and its CTAs."""
-    config = AttentionConfig(head_dim, causal=causal)
-    arrays = [view(x, "array") for x in normal(*[(batch, heads, seq, head_dim)] * 4)]
+def launch(
+    head_dim: int, batch: int, heads: int, seq: int, causal: bool, dtype: str = "f32"
+) -> tuple[Run, int]:
+    """A launch of a default kernel, and its CTAs."""
+    config = AttentionConfig(head_dim, causal=causal, dtype=dtype)
+    numbers = normal(*[(batch, heads, seq, head_dim)] * 4)
+    arrays = [view(x.astype(config.element.numpy), "array") for x in numbers]
     q, k, v, out = arrays
     geometry = check(config, q, k, v, out)
     pointers = tuple(array.pointer for array in arrays)
@@ -98,7 +101,7 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
     """Time and speed of one launch, plain, sanitized and profiled; programs kept from a first
     one.
     """
-    run, _ = _launch(*shape)
+    run, _ = launch(*shape)
     works: dict[str, Work] = {
         "plain": run,
         "sanitized": functools.partial(run, sanitize=True),
@@ -127,7 +130,7 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
 
 def _stepwise(repeats: int) -> Found:
     """The f32 kernel with each instruction by itself, against generated functions."""
-    run, _ = _launch(64, 1, 1, 64, False)
+    run, _ = launch(64, 1, 1, 64, False)
     works: dict[str, Work] = {"generated": run, "stepwise": functools.partial(run, stepwise=True)}
     for work in works.values():
         work()
@@ -141,7 +144,7 @@ def _stepwise(repeats: int) -> Found:
 
 
 def _many(repeats: int) -> Found:
-    run, ctas = _launch(64, 1, 32, 256, False)
+    run, ctas = launch(64, 1, 32, 256, False)
     times = timed(run, repeats)
     speed = [run().counters.thread_instructions / t / 1e6 for t in times]
     settings = {"d": 64, "H": 32, "N": 256, "CTAs": ctas}
@@ -183,7 +186,7 @@ def growth(
     for what, sizes in along.items():
         for size in sizes:
             heads, seq = (_MANY_HEADS, size) if what == "N" else (size, 256)
-            run, ctas = _launch(head_dim, 1, heads, seq, False)
+            run, ctas = launch(head_dim, 1, heads, seq, False)
             times = timed(run, max(repeats // 2, 1))
             done = run().counters.thread_instructions
             settings: dict[str, Setting] = {"along": what, "H": heads, "N": seq, "CTAs": ctas}

@@ -25,7 +25,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 _SEED: Final = 4
 _LAUNCHES: Final = 24  # that are tried
 _DRAWS: Final = 400  # of launches, of which many are not allowed
-_STEPS: Final = 25_000  # of all searches in a kernel: half a second, more or less
+_STEPS: Final = 50_000  # of all searches in a kernel: half a second, more or less
 _STEPS_OF_TRY: Final = 80  # besides those of what is listed
 _FEW: Final = (0, 1, 2, 3, 12, 17, 64, 65, 90, 100, 129)  # sizes to try, if they are allowed
 _HUGE: Final = 1 << 33  # bytes between rows, so that 32 bits do not hold an offset
@@ -68,7 +68,8 @@ class Examples:
         self._shape = shape
         self._contract = contract
         self._homes = homes(module, kernel, kernel.dynamic_shared_bytes)
-        self._launches = sorted(self._chosen(), key=self._size)  # little to list at first
+        # With little to list at first.
+        self._launches = dict(enumerate(sorted(self._chosen(), key=self._size)))
         self._effort = Effort(_STEPS)
         self._searches: dict[tuple[int, int], Search] = {}
 
@@ -83,12 +84,14 @@ class Examples:
             return allowed
 
     def _found(self, place: Place, touch: GlobalTouch) -> Example | None:
-        for number, launch in enumerate(self._launches):
+        for number, launch in self._launches.items():
             x, y, z = launch.grid
             for block in sorted({0, x * y * z - 1, x * y * z // 2}):
                 self._effort.spend(_STEPS_OF_TRY)
                 found = self._tried(number, launch, block, place, touch)
                 if found is not None:
+                    # What is wrong once is wrong more often.
+                    self._launches = {number: launch} | self._launches
                     return found
         return None
 

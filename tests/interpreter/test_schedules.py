@@ -21,9 +21,11 @@ from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import PCT, Result, run
 from ptxgen.ir import Instr, Module
 from tools import run as tool
+from tools.mutation_kernels import subjects
 
 SEEDS = range(5)
 MORE_SEEDS = range(8)
+MANY_SEEDS = range(20)
 
 # Kernels whose results depend on who comes first, as their sources say; the tests hold for any
 # order.
@@ -93,6 +95,15 @@ def test_all_programs_give_the_same_bits_by_any_seed(
     hold_under_seeds(case, monkeypatch)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_no_program_has_a_report_by_any_of_20_seeds(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in MANY_SEEDS:
+        case(monkeypatch, functools.partial(run, schedule=PCT(seed), sanitize="all"))
+
+
 # ---------------------------------------- our own kernels
 
 ATTENTION = AttentionConfig(64, tile=32, block_q=64, return_lse=True)  # two warps
@@ -123,6 +134,17 @@ def forward(drop: int | None = None, **how: Any) -> np.ndarray[Any, Any]:
 @functools.cache
 def right() -> np.ndarray[Any, Any]:
     return forward()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", subjects())
+def test_no_shipped_kernel_has_a_report_by_any_of_20_seeds(name: str) -> None:
+    subject = subjects()[name]
+    for seed in MANY_SEEDS:
+        for problem in subject.problems[:6]:
+            ran = subject.run(subject.module, problem, schedule=PCT(seed), sanitize="all")
+            assert not ran.reports
+            assert not ran.wrong
 
 
 def test_the_forward_kernel_gives_the_same_bits_by_any_seed() -> None:

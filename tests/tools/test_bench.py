@@ -40,6 +40,7 @@ from tools import (
     bench_launch,
     bench_record,
     bench_report,
+    bench_sanitizers,
     bench_torch,
 )
 from tools.bench_record import Found, Goal, Job, Measurement, measured
@@ -377,6 +378,29 @@ def test_a_wrong_result_of_the_cpu_backend_is_told(monkeypatch: pytest.MonkeyPat
     told = remarks(bench_cpu.compare(16, False, 1, 1, heads=1, head_dim=8))[1]
     message = r"WRONG: ours and numpy N² differ by (1|0\.99\d*|1\.00\d*) at N=16 causal=False"
     assert re.fullmatch(message, told)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_sanitizers_are_measured_against_plain_runs(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[object] = []
+    run = interpreter.run
+
+    def recorded(*args: Any, **how: Any) -> Any:
+        watched.append(how.get("sanitize", False))
+        return run(*args, **how)
+
+    monkeypatch.setattr(bench_interpreter.interpreter, "run", recorded)
+    found = by_name(bench_sanitizers.watched((16, 1, 1, 32, True), dtype, 1))
+    assert list(found) == ["race / plain", "all sanitizers / plain"]
+    assert sorted(map(str, watched)) == ["False", "False", "all", "all", "race", "race"]
+
+
+def test_proofs_are_timed_whole() -> None:
+    found = by_name(bench_sanitizers.proofs(16, "f32", 1))
+    assert list(found) == ["shared memory proved", "global memory proved"]
+    assert all(m.unit == "s" and m.median > 0 for m in found.values())
 
 
 def test_the_interpreter_is_measured_in_instructions_of_threads(
@@ -939,9 +963,9 @@ def test_list_names_the_sections_and_measures_nothing(
         (
             "emit,cpus",
             "unknown section 'cpus'; did you mean 'cpu'? "
-            "The sections are emit, assemble, cpu, interpreter, launch, gpu",
+            "The sections are emit, assemble, cpu, interpreter, sanitizers, launch, gpu",
         ),
-        (",", "name at least one of emit, assemble, cpu, interpreter, launch, gpu"),
+        (",", "name at least one of emit, assemble, cpu, interpreter, sanitizers, launch, gpu"),
     ],
 )
 def test_wrong_sections_are_refused(value: str, message: str) -> None:
