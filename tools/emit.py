@@ -134,7 +134,18 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="query rows per CTA (default: auto)",
     )
-    add("--dtype", default="f32", help="element type of Q, K, V and O (default: f32)")
+    add(
+        "--stages",
+        type=_number_or_auto,
+        default="auto",
+        metavar="N",
+        help="tiles of K, and of V, in shared memory at once, for f16 and bf16 (default: 1)",
+    )
+    add(
+        "--dtype",
+        default="f32",
+        help="element type of Q, K, V and O: f32, or f16 or bf16 on tensor cores (default: f32)",
+    )
     add(
         "--causal",
         nargs="?",
@@ -149,7 +160,7 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         type=_number_or_auto,
         default="auto",
         metavar="BYTES",
-        help="of all pointers and strides: 16, 8 or 4 (default: what dense arrays have)",
+        help="of all pointers and strides: 16, 8, 4 or 2 (default: what dense arrays have)",
     )
     add(
         "--target",
@@ -199,6 +210,7 @@ def _output(arguments: argparse.Namespace) -> str:
         causal=arguments.causal,
         tile=arguments.tile,
         block_q=arguments.block_q,
+        stages=arguments.stages,
         return_lse=arguments.return_lse,
         target=chosen.name,
         alignment=arguments.alignment,

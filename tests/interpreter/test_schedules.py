@@ -41,6 +41,8 @@ WRONG = {
     # mbarrier_rounds invalidates its mbarrier while other warps may still ask it.
     "test_mbarriers_and_asynchronous_copies",
 }
+# They read all of shared memory, also what no box has reached.
+READ_EVERYTHING = {"test_a_box_lies_in_shared_memory_as_the_swizzle_says"}
 # What runs every time, on one target each: barriers, shuffles, copies of each kind, clusters,
 # calls, spinning.
 ALWAYS = {
@@ -84,7 +86,7 @@ def test_programs_give_the_same_bits_by_any_seed(
 
 
 def test_the_programs_that_are_named_are_there() -> None:
-    assert {case.name for case in all_cases()} >= ALWAYS | BY_ORDER | WRONG
+    assert {case.name for case in all_cases()} >= ALWAYS | BY_ORDER | WRONG | READ_EVERYTHING
 
 
 @pytest.mark.nightly
@@ -96,7 +98,7 @@ def test_all_programs_give_the_same_bits_by_any_seed(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in READ_EVERYTHING], ids=named)
 def test_no_program_has_a_report_by_any_of_20_seeds(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
