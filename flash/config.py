@@ -58,7 +58,7 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # Narrower copies go through registers, which larger tiles do not leave.
 _TILE_THROUGH_REGISTERS: Final = 32
-_FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
+FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
 
 AnyTiling = Tiling | MmaTiling
 
@@ -274,9 +274,9 @@ def _tiling(config: AttentionConfig, tile: int, block_q: int, target: Target) ->
 
 
 def _require_target(config: AttentionConfig, target: Target) -> None:
-    if config.element is not F32 and target.sm < _FIRST_WITH_MMA:
+    if config.element is not F32 and target.sm < FIRST_WITH_MMA:
         raise ConfigError(
-            f"AttentionConfig: dtype={config.dtype!r} needs sm_{_FIRST_WITH_MMA} or later, whose "
+            f"AttentionConfig: dtype={config.dtype!r} needs sm_{FIRST_WITH_MMA} or later, whose "
             f"tensor cores and asynchronous copies the kernel uses, got {target.name}; use "
             "dtype='f32'"
         )

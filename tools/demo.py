@@ -14,18 +14,21 @@ from typing import Any, Final
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
-from flash.config import DEFAULT_TARGET
+from flash.config import DEFAULT_TARGET, FIRST_WITH_MMA
 from flash.reference import attention_reference
 from ptxgen import interpreter
+from ptxgen.check.proof_verdicts import PROVED
 from ptxgen.check.verify import verify
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.cuda import cuda_backend
+from ptxgen.target import target as find_target
 from ptxgen.target import target_for_device
 
 Array = NDArray[Any]
@@ -37,24 +40,26 @@ HEADS: Final = 2
 KV_HEADS: Final = 1  # both query heads read it
 SEED: Final = 0
 
-# Attention in f32 may err by this many times what the same sums in numpy's f32 do, since the order
-# of the sums is free, and the last bits of the result are rounded in any case.
+# Attention may err by this many times what the same sums in numpy's f32 do, rounded to the type of
+# the result, since the order of the sums is free; and by a few roundings to that type in any case.
 ERROR_FACTOR: Final = 2
-ERROR_FLOOR: Final = 4 * float(np.finfo(np.float32).eps)
+ERROR_FLOOR: Final = 4  # times the type's epsilon
 
 _QUIET_S: Final = 1.0  # a step reports how far it is once in this time
 
 _EPILOG = """\
 examples:
-  python tools/demo.py                             two kernels, a few seconds
+  python tools/demo.py                             three kernels, a few seconds
   python tools/demo.py --head-dim 80 --seq 333     one kernel, of sizes that are no powers of two
+  python tools/demo.py --head-dim 128 --dtype bf16
   python tools/demo.py --target sm_90 --json       for a program
 
-What is checked: the generated text reads back as the same program; the verifier finds nothing; the
-shared memory fits the target; the assembler, if one is installed, spills no register; the
-interpreter runs the PTX with its sanitizers (bounds, races, missing waits, uninitialised values) on
-and reports nothing; and the results of the interpreter, of the cpu backend and of the GPU, if there
-is one, are as close to a float64 reference as numpy's own f32 is.
+What is checked: the generated text reads back as the same program; the verifier finds nothing; all
+accesses to shared and global memory are proved; shared memory fits the target; the assembler, if
+one is installed, spills no register; the interpreter runs the PTX with its sanitizers (bounds,
+races, missing waits, uninitialised values) on and reports nothing; and the results of the
+interpreter, of the cpu backend and of the GPU, if there is one, are as close to a float64 reference
+as numpy's own f32, rounded to their type, is.
 
 exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 an unsupported configuration
 """
@@ -86,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = {"passed": passed, "problem": problem, "missing": missing, "kernels": kernels}
         print(json.dumps(found, indent=2))
     else:
-        print(f"f32 attention, {HEADS} heads, {KV_HEADS} of keys, length {arguments.seq}\n")
+        print(f"attention, {HEADS} heads, {KV_HEADS} of keys, length {arguments.seq}\n")
         print(_table([_column(kernel) for kernel in kernels]))
         for what, why in missing.items():
             print(f"\nno {what}: {why}")
@@ -107,7 +112,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--head-dim", type=int, metavar="D", help="one kernel, causal, instead of 64 and 128")
+    add("--head-dim", type=int, metavar="D", help="one kernel, causal, instead of three")
+    add("--dtype", default="f32", help="of that kernel: f32, f16 or bf16 (default: f32)")
     add("--seq", type=_length, default=200, metavar="N", help="queries and keys (default: 200)")
     add("--target", help=f"default: the GPU's own, else {DEFAULT_TARGET}")
     add("--json", action="store_true", help="print JSON")
@@ -123,10 +129,17 @@ def _length(text: str) -> int:
 def _configs(arguments: argparse.Namespace, *, gpu: bool) -> list[AttentionConfig]:
     target = arguments.target or (_native_target() if gpu else DEFAULT_TARGET)
     if arguments.head_dim is not None:
-        return [AttentionConfig(arguments.head_dim, causal=True, return_lse=True, target=target)]
+        how: dict[str, Any] = {"dtype": arguments.dtype, "target": target}
+        return [AttentionConfig(arguments.head_dim, causal=True, return_lse=True, **how)]
+    on_tensor_cores = find_target(target or DEFAULT_TARGET).sm >= FIRST_WITH_MMA
     return [
         AttentionConfig(64, causal=True, return_lse=True, target=target),
         AttentionConfig(128, return_lse=True, target=target),
+        *(
+            [AttentionConfig(128, dtype="bf16", causal=True, return_lse=True, target=target)]
+            if on_tensor_cores
+            else []
+        ),
     ]
 
 
@@ -151,7 +164,7 @@ def _demonstrate(
     config: AttentionConfig, seq: int, assembler: Assembler | None, *, gpu: bool
 ) -> dict[str, Any]:
     """Everything about one kernel, ready for JSON; `failures` says in words what is wrong."""
-    name = f"d={config.head_dim}{' causal' if config.causal else ''}"
+    name = f"{config.dtype} d={config.head_dim}{' causal' if config.causal else ''}"
     kernel = AttentionKernel(config)
     found = {"configuration": name, **_text(kernel)}
     if assembler is not None:
@@ -168,7 +181,11 @@ def _demonstrate(
     wanted = attention_reference(q, k, v, causal=causal)
     numpy_f32 = attention_reference(q, k, v, causal=causal, dtype=np.float32)
     found["reports"] = reports
-    found["numpy_f32_error"] = _error(numpy_f32, wanted)
+    rounded = numpy_f32[0].astype(config.element.numpy), numpy_f32[1]
+    found["numpy_f32_error"] = _error(rounded, wanted)
+    found["allowed_error"] = ERROR_FACTOR * found["numpy_f32_error"] + ERROR_FLOOR * float(
+        ml_dtypes.finfo(config.element.numpy).eps  # type: ignore[no-untyped-call]
+    )
     found["errors"] = {backend: _error(output, wanted) for backend, output in outputs.items()}
     found["failures"] = _failures(found)
     return found
@@ -186,6 +203,13 @@ def _text(kernel: AttentionKernel) -> dict[str, Any]:
         "tile": contract["tile"],
         "reads_back": parse(kernel.ptx) == kernel.module,
         "problems": [str(problem) for problem in verify(kernel.module)],
+        "proved": {
+            space: {"proved": sum(v.verdict == PROVED for v in verdicts), "of": len(verdicts)}
+            for space, verdicts in (
+                ("shared", kernel.proof.accesses),
+                ("global", kernel.global_proof.accesses),
+            )
+        },
         "threads": needs.threads,
         "estimated_registers": needs.registers,
         "shared_bytes": needs.shared_bytes,
@@ -210,7 +234,8 @@ def _problem(config: AttentionConfig, seq: int) -> tuple[Array, Array, Array]:
     random = np.random.default_rng(SEED)
 
     def array(heads: int, dim: int) -> Array:
-        return random.standard_normal((BATCH, heads, seq, dim), dtype=np.float32)
+        numbers = random.standard_normal((BATCH, heads, seq, dim), dtype=np.float32)
+        return numbers.astype(config.element.numpy)
 
     dims = config.head_dim, config.value_dim
     return array(HEADS, dims[0]), array(KV_HEADS, dims[0]), array(KV_HEADS, dims[1])
@@ -224,7 +249,7 @@ def _interpreted(
     What the kernel does not write stays NaN.
     """
     contract = kernel.build.contract
-    out = np.full((*q.shape[:3], v.shape[3]), np.nan, np.float32)
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     lse = np.full(q.shape[:3], np.nan, np.float32)
     values: dict[str, Any] = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse}
     for name, array in zip("QKVO", (q, k, v, out), strict=True):
@@ -252,10 +277,11 @@ def _error(got: tuple[Array, Array], wanted: tuple[Array, Array]) -> float:
 
 
 def _failures(found: Mapping[str, Any]) -> list[str]:
-    most = ERROR_FACTOR * found["numpy_f32_error"] + ERROR_FLOOR
+    most = found["allowed_error"]
     checks = {
         "the text does not read back as the same program": found["reads_back"],
         "the verifier has objections": not found["problems"],
+        "not every access is proved": all(p["proved"] == p["of"] for p in found["proved"].values()),
         "the shared memory is more than the target has": found["shared_bytes"]
         <= found["shared_limit"],
         "registers are spilled": not found.get("spilled_bytes", 0),
@@ -299,6 +325,9 @@ def _column(found: Mapping[str, Any]) -> dict[str, str]:
         "target": found["target"],
         "text": f"{found['ptx_lines']} lines of PTX {found['ptx_version']}",
         "verifier": _first(found["problems"], "problem"),
+        "proved": ", ".join(
+            f"{p['proved']} of {p['of']} {space}" for space, p in found["proved"].items()
+        ),
         "assembler": found.get("assembler", "none"),
         "registers": registers,
         "shared memory": f"{found['shared_bytes']} of {found['shared_limit']} bytes",

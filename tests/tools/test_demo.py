@@ -87,15 +87,18 @@ def test_the_table_says_what_was_made_and_how_well_it_computes(
     printed = capsys.readouterr()
     code, found = demonstrate(SMALL, capsys)
     kernel = found["kernels"][0]
+    shared, outside = (kernel["proved"][space]["of"] for space in ("shared", "global"))
     assert code == 0
+    assert shared > outside > 0
     assert printed.out == (
-        "f32 attention, 2 heads, 1 of keys, length 24\n"
+        "attention, 2 heads, 1 of keys, length 24\n"
         "\n"
-        "configuration       d=16 causal\n"
+        "configuration       f32 d=16 causal\n"
         f"tiles               {kernel['block_q']} queries by {kernel['tile']} keys\n"
         "target              sm_80\n"
         f"text                {kernel['ptx_lines']} lines of PTX 7.0\n"
         "verifier            no problem\n"
+        f"proved              {shared} of {shared} shared, {outside} of {outside} global\n"
         "assembler           ptxas 13.0.88\n"
         "registers           80, 0 bytes spilled\n"
         f"shared memory       {kernel['shared_bytes']} of 166912 bytes\n"
@@ -111,9 +114,9 @@ def test_the_table_says_what_was_made_and_how_well_it_computes(
         "all checks passed\n"
     )
     assert printed.err == (
-        f"demo.py: d=16 causal: assembling with {tool.find_assembler()} ...\n"
-        "demo.py: d=16 causal: running on the interpreter, with sanitizers ...\n"
-        "demo.py: d=16 causal: running on cpu ...\n"
+        f"demo.py: f32 d=16 causal: assembling with {tool.find_assembler()} ...\n"
+        "demo.py: f32 d=16 causal: running on the interpreter, with sanitizers ...\n"
+        "demo.py: f32 d=16 causal: running on cpu ...\n"
     )
 
 
@@ -137,23 +140,27 @@ def test_json_names_the_kernel_and_what_is_missing(capsys: pytest.CaptureFixture
     assert kernel["reads_back"] is True
 
 
-def test_two_kernels_stand_side_by_side(
+def test_the_kernels_stand_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
     def briefly(config: tool.AttentionConfig, seq: int, *_: object, **__: object) -> dict[str, Any]:
-        asked.append((config.head_dim, config.causal, seq))
+        asked.append((config.dtype, config.head_dim, config.causal, seq))
         return small | {"configuration": f"d={config.head_dim}"}
 
     small = demonstrate(SMALL, capsys)[1]["kernels"][0]
     monkeypatch.setattr(tool, "_demonstrate", briefly)
     assert tool.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert asked == [(64, "bottom_right", 200), (128, False, 200)]
-    assert lines[2].split() == ["configuration", "d=64", "d=128"]
+    assert asked == [
+        ("f32", 64, "bottom_right", 200),
+        ("f32", 128, False, 200),
+        ("bf16", 128, "bottom_right", 200),
+    ]
+    assert lines[2].split() == ["configuration", "d=64", "d=128", "d=128"]
     assert lines[4].split() == ["target", "sm_80", "sm_80"]
-    assert lines[2].index("d=128") == lines[4].rindex("sm_80")
+    assert lines[2].rindex("d=128") == lines[4].rindex("sm_80")
 
 
 def test_without_an_assembler_registers_are_estimated(
@@ -371,3 +378,37 @@ def test_it_runs_as_a_script() -> None:
     )
     assert done.returncode == 0
     assert json.loads(done.stdout)["passed"] is True
+
+
+def test_half_precision_is_judged_in_its_own_type(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = demonstrate([*SMALL, "--dtype", "bf16"], capsys)
+    kernel = found["kernels"][0]
+    assert code == 0
+    assert kernel["configuration"] == "bf16 d=16 causal"
+    assert 1e-4 < kernel["errors"]["interpreter"] <= kernel["allowed_error"] < 0.1
+
+
+def test_a_target_without_tensor_cores_for_it_shows_f32_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def briefly(config: tool.AttentionConfig, *_: object, **__: object) -> dict[str, Any]:
+        asked.append(config.dtype)
+        return small
+
+    small = demonstrate(SMALL, capsys)[1]["kernels"][0]
+    monkeypatch.setattr(tool, "_demonstrate", briefly)
+    assert tool.main(["--target", "sm_75"]) == 0
+    assert asked == ["f32", "f32"]
+
+
+def test_an_access_that_is_not_proved_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tool._text
+    short = {"shared": {"proved": 3, "of": 4}, "global": {"proved": 2, "of": 2}}
+    monkeypatch.setattr(tool, "_text", lambda kernel: real(kernel) | {"proved": short})
+    code, found = demonstrate(SMALL, capsys)
+    assert code == 1
+    assert failures(found) == ["not every access is proved"]
