@@ -159,7 +159,7 @@ def test_the_kernels_stand_side_by_side(
         ("bf16", 128, "bottom_right", 200),
     ]
     assert lines[2].split() == ["configuration", "d=64", "d=128", "d=128"]
-    assert lines[4].split() == ["target", "sm_80", "sm_80"]
+    assert lines[4].split() == ["target", "sm_80", "sm_80", "sm_80"]
     assert lines[2].rindex("d=128") == lines[4].rindex("sm_80")
 
 
