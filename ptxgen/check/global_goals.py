@@ -17,6 +17,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
 
 _STEPS: Final = 400  # of one search
+_ALL_STEPS: Final = 12_000  # of all, of which proofs of attention take less than a thousand
 _DEPTHS: Final = (2, 4, 7, 10, 14)  # one after the other: most that can be shown is near
 _GROUPS: Final = 64  # of threads whose goals differ in more than the constant
 
@@ -31,9 +32,17 @@ class Goals:
         self._promised = promised
         self._before = before
         self._left = 0
+        self._left_of_all = _ALL_STEPS
         self._deepest = 0
         # At which depths goals were tried in vain, with the facts, so that these are not freed.
         self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
+
+    @property
+    def given_up(self) -> str:
+        """What to say of a goal that is not shown, if there was no time left to search."""
+        if self._left_of_all >= 0:
+            return ""
+        return f"; proofs were looked for in {_ALL_STEPS} steps only"
 
     def holds(self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None) -> bool:
         """Whether `goal` is shown not to be negative in any of the threads `lanes` (default: all),
@@ -91,7 +100,8 @@ class Goals:
         if self._low(goal, lanes) >= 0:
             return True
         self._left -= 1
-        if self._left < 0 or depth > self._deepest or not goal.is_uniform:
+        self._left_of_all -= 1
+        if min(self._left, self._left_of_all) < 0 or depth > self._deepest or not goal.is_uniform:
             return False
         top = max(a for m in goal.terms for a in m)
         return any(

@@ -7,7 +7,8 @@ grid, the bounds of loops. Then the access is to an element, whatever the stride
 64 bits wide and wrap as those of the launch do. A product that is formed in 32 bits counts only
 where it is shown to fit.
 
-What is not proved is tried with some launches: one that goes wrong makes it a violation.
+What is not proved is tried with some launches: one that goes wrong makes it a violation. Both
+searches end after so many steps for all accesses together, which the reason says then.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class _Prover:
         found = self._proved(place, touch, base, offset)
         if found.verdict == PROVED or touch.reason:
             return found
+        found = found._replace(reason=found.reason + self._symbolic.goals.given_up)
         if self._examples is None:
             self._examples = Examples(
                 self._module, self._kernel, self._values, self._shape, self._contract
@@ -155,8 +157,8 @@ class _Prover:
         if example is None:
             return found
         if isinstance(example, int):
-            given_up = f"looking for a launch that goes wrong was given up after {example} steps"
-            return found._replace(reason=f"{found.reason}; {given_up}")
+            given_up = f"; launches that go wrong were looked for in {example} steps only"
+            return found._replace(reason=found.reason + given_up)
         witness = Witness(example.thread, example.values, example.offset)
         return Found(
             VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness

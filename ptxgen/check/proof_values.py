@@ -112,7 +112,9 @@ class Values:
         self._given = given
         self._space = space
         self._params = params
-        self._defs: dict[str, dict[int, list[int]]] = _definitions(graph) if like is None else like._defs
+        self._defs: dict[str, dict[int, list[int]]] = (
+            _definitions(graph) if like is None else like._defs
+        )
         self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
         self._known: dict[Site, Node] = {}
         self._meetings: dict[int, tuple[tuple[int, Node], ...]] = {}

@@ -13,12 +13,18 @@ import numpy as np
 import pytest
 
 import flash.build
+import flash.mma_forward
 from flash import AttentionKernel
 from flash.build import build
 from flash.config import AttentionConfig
 from flash.contract import global_contract
 from flash.forward import attention_forward
+from flash.mask import Mask
+from flash.mma_forward import mma_attention_forward
+from flash.panel_loader import PanelLoader
+from flash.pipeline import KeyValuePipeline
 from ptxgen import ir
+from ptxgen.check import global_goals
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.global_proof import prove_global, require_global
 from ptxgen.check.global_verdicts import GlobalProof
@@ -429,6 +435,33 @@ def test_a_violation_is_told_with_its_thread_and_launch() -> None:
     require_global(prove(PATTERNS["a guard of data"][0]))  # unknown passes
 
 
+# So many pairs of turns that not even a few launches are tried to the end.
+MANY_TURNS = (
+    "ld.global.u32 %r4, [%rd1]; setp.eq.s32 %p4, %r4, 0; mov.u32 %r6, 0;"
+    "\nL: mov.u32 %r7, 0;\nM: add.s32 %r5, %r6, %r7;" + Y_AT + "@%p4 st.global.u32 [%rd3], %r0;"
+    "add.s32 %r7, %r7, 1; setp.lt.s32 %p1, %r7, %r2; @%p1 bra M;"
+    "add.s32 %r6, %r6, 1; setp.lt.s32 %p1, %r6, %r2; @%p1 bra L;"
+)
+
+
+def test_a_search_for_launches_ends_at_the_same_step_and_leaves_some_for_other_accesses() -> None:
+    found = prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;")
+    _, summed, other = found.accesses
+    assert (
+        summed.reason == f"{Y_NOT_LESS}; launches that go wrong were looked for in 25000 steps only"
+    )
+    assert other.verdict == "violation"
+    assert prove(MANY_TURNS + "st.global.u32 [%rd1+4], %r0;") == found
+
+
+def test_a_search_for_proofs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, _, _ = PATTERNS["the first thread of each block"]
+    monkeypatch.setattr(global_goals, "_ALL_STEPS", 1)
+    verdict = only(prove(body))
+    assert verdict.verdict == "unknown"
+    assert verdict.reason == f"{Y_NOT_LESS}; proofs were looked for in 1 steps only"
+
+
 def test_a_function_that_is_called_is_unknown() -> None:
     called = ".func f(.reg .b64 %rd0)\n{\nst.global.u32 [%rd0], 1;\nret;\n}\n"
     module = text("call f, (%rd0);").replace(".visible", called + ".visible")
@@ -610,6 +643,92 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert str(error.value) == f"global memory: 1 problem:\n* {violation}"
     assert "after the beginning of one, which has 64 bytes: thread (0, 0, 0)" in violation.reason
     build.cache_clear()
+
+
+# ------------------------------------------------------------------------ on tensor cores
+
+# Copies in pieces of 16 bytes and of 2; loops that restore what is not finite in V behind a mask.
+ON_TENSOR_CORES: tuple[tuple[int, dict[str, Any]], ...] = (
+    (16, {"dtype": "f16", "causal": "bottom_right"}),
+    (40, {"dtype": "bf16", "causal": "bottom_right", "alignment": 2}),
+    (64, {"dtype": "f16", "return_lse": True}),
+    (72, {"dtype": "bf16", "causal": "bottom_right", "return_lse": True}),
+    (111, {"dtype": "f16", "causal": "top_left", "stages": 2}),
+    (128, {"dtype": "bf16", "causal": "top_left", "return_lse": True}),
+    (256, {"dtype": "f16", "causal": "bottom_right", "stages": 2}),
+)
+
+
+@pytest.mark.parametrize(("head_dim", "options"), ON_TENSOR_CORES)
+def test_every_kernel_on_tensor_cores_is_proved(head_dim: int, options: dict[str, Any]) -> None:
+    found = proof_of(AttentionConfig(head_dim, **options))
+    assert found.complete, found.report()
+    pointers = {"Q", "K", "V", "O"} | ({"LSE"} if options.get("return_lse") else set())
+    assert {v.allocation for v in found.accesses} == pointers
+
+
+def _start_unguarded(start: Any) -> Any:
+    return lambda loader, row, **options: start(loader, row, **options | {"ragged": False})
+
+
+def _await_unguarded(await_keys: Any) -> Any:
+    return lambda pipeline, n, **_: await_keys(pipeline, n, ragged=False)
+
+
+def _tiles_away(count: int) -> Callable[[Any], Any]:
+    def change(first_key: Any) -> Any:
+        return lambda pipeline, n, ahead=0: first_key(pipeline, n - count, ahead)
+
+    return change
+
+
+def _with_another_row(epilogue: Any) -> Any:
+    def made(*given: Any) -> Any:
+        found = epilogue(*given)
+        return replace(found, out=replace(found.out, rows=found.out.rows + 1))
+
+    return made
+
+
+def _without_columns_left(epilogue: Any) -> Any:
+    def made(*given: Any) -> Any:
+        found = epilogue(*given)
+        return replace(found, t=replace(found.t, head_dim_v=found.t.output_columns))
+
+    return made
+
+
+# What is changed, how, and what the first access is that is not proved.
+MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
+    "no row guard": (PanelLoader, "start", _start_unguarded, "violation"),
+    "no row guard for V": (KeyValuePipeline, "await_keys", _await_unguarded, "violation"),
+    "a tile too far": (KeyValuePipeline, "first_key", _tiles_away(1), "violation"),
+    "a tile too near": (KeyValuePipeline, "first_key", _tiles_away(-1), "violation"),
+    "a row too many of O": (flash.mma_forward, "Epilogue", _with_another_row, "violation"),
+    "no guard for the tail of head_dim": (
+        PanelLoader, "_in_columns", lambda _: lambda *_: None, "violation"
+    ),
+    "no guard for the tail of O": (
+        flash.mma_forward, "Epilogue", _without_columns_left, "violation"
+    ),
+    # Whether V is restored is read from memory, so that no launch is certain to do it.
+    "a key too many that is seen": (
+        Mask, "last_key", lambda last_key: lambda *given: last_key(*given) + 1, "unknown"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS_ON_TENSOR_CORES)
+def test_each_mutant_on_tensor_cores_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head_dim, options = ON_TENSOR_CORES[3]
+    config = AttentionConfig(head_dim, **options).kernel()
+    owner, attribute, change, verdict = MUTANTS_ON_TENSOR_CORES[name]
+    monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
+    mutant = mma_attention_forward(config)
+    found = prove_global(mutant, block=config.tiling.threads, contract=global_contract(config))
+    wrong = [v for v in found.accesses if v.verdict != "proved"]
+    assert wrong
+    assert wrong[0].verdict == verdict, found.report()
 
 
 # ------------------------------------------------------------------------ random programs
