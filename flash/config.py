@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from flash.dtypes import DTYPES, F32, DType
-from flash.mma_tiling import MmaTiling, mma_tilings
+from flash.mma_tiling import MMA_BLOCKS_Q, MmaTiling, mma_tilings
 from flash.tiling import BLOCKS_Q, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
 from ptxgen.errors import ConfigError
 from ptxgen.target import TARGETS, Target
@@ -106,8 +106,8 @@ class AttentionConfig:
     caches need);
         "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the
-    same. "auto" takes the documented
-        default for head_dim and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`).
+    same, for 16-bit types at least 32. "auto" takes the documented default for head_dim and target
+    (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`).
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
     memory, fewer leave room for more CTAs. "auto" is 1. f32 has 1 only.
     softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
@@ -117,8 +117,7 @@ class AttentionConfig:
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
     a GPU.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
-    allows for
-        emitted text, and what the arrays have for a launch.
+    allows for emitted text, and what the arrays have for a launch.
 
     Raises `ConfigError` for anything that cannot be generated.
     """
@@ -146,7 +145,7 @@ class AttentionConfig:
         if self.target is not None:
             object.__setattr__(self, "target", find_target(self.target).name)
         _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
-        _require_one_of("block_q", self.block_q, (*BLOCKS_Q, "auto"), hint=self._largest_tile)
+        _require_one_of("block_q", self.block_q, (*self._blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
         stages = (1,) if self.element is F32 else STAGES
         _require_one_of("stages", self.stages, (*stages, "auto"))
@@ -165,6 +164,14 @@ class AttentionConfig:
             f"; the largest tile that fits head_dim={self.head_dim}, head_dim_v={self.head_dim_v} "
             f"on {target.name} is {tile}"
         )
+
+    @property
+    def _blocks_q(self) -> tuple[int, ...]:
+        return BLOCKS_Q if self.element is F32 else MMA_BLOCKS_Q
+
+    @property
+    def _stages(self) -> int:
+        return 1 if self.stages == "auto" else int(self.stages)
 
     @property
     def element(self) -> DType:
@@ -242,7 +249,7 @@ def choose_tiling(
     if alignment < LEAST_ASYNCHRONOUS:
         default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
     tiles = _candidates(config.tile, default[0], TILES)
-    blocks = _candidates(config.block_q, default[1], BLOCKS_Q)
+    blocks = _candidates(config.block_q, default[1], config._blocks_q)
     for tile in tiles:
         for block_q in blocks:
             tiling = _tiling(config, tile, block_q, target)
@@ -268,8 +275,7 @@ def _tiling(config: AttentionConfig, tile: int, block_q: int, target: Target) ->
     if config.element is F32:
         found = micro_tiles(*dims, tile, block_q, target)
     else:
-        stages = 1 if config.stages == "auto" else int(config.stages)
-        found = mma_tilings(*dims, tile, block_q, stages, target)
+        found = mma_tilings(*dims, tile, block_q, config._stages, target)
     return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
 
 
@@ -300,7 +306,9 @@ def _does_not_fit(
     smallest: AnyTiling = (
         Tiling(config.head_dim, config.value_dim, tile, block_q, 4, 4, 1)
         if config.element is F32
-        else MmaTiling(config.head_dim, config.value_dim, tile, block_q, warps=4)
+        else MmaTiling(
+            config.head_dim, config.value_dim, tile, block_q, warps=4, stages=config._stages
+        )
     )
     offered = _offered(config, target)
     fitting = [pair for pair in offered if pair[1] in blocks]

@@ -43,7 +43,7 @@ class Epilogue:
             k.bar_warp_sync(_EVERY_LANE)
             for panel in self.staging.panels:
                 if panel.first * CHUNK < columns:
-                    self._send(panel, first)
+                    self._send(panel, first, columns // CHUNK - panel.first)
 
     def _stage(self, O: Fragment, first: int, columns: int) -> None:
         """Round columns first … first + columns - 1 and put them into the staging tile."""
@@ -64,18 +64,22 @@ class Epilogue:
                 word = self.products.packed(O[i, column], O[i, column + 1])
                 k.store(Pointer(at.value, "shared", u32, at.offset), word.as_(u32))
 
-    def _send(self, panel: Panel, first: int) -> None:
-        """Write the rows of a panel, whose tile holds the columns from `first` on."""
+    def _send(self, panel: Panel, first: int, staged: int) -> None:
+        """Write the rows of a panel, whose tile holds the columns from `first` on; so many of its
+        chunks, or all if that is fewer, were staged.
+        """
         k, lane = self.k, self.me.lane
         rows_at_once = WARP_SIZE // panel.chunks
         chunk, down = lane % panel.chunks, lane // panel.chunks
+        # Lanes beyond what was staged read the last chunk again, and write nothing.
+        readable = chunk if staged >= panel.chunks else k.min(chunk, staged - 1)
         first_row = self.me.warp_row(self.t)
         column = first + panel.first * CHUNK
         left = self.t.head_dim_v - column  # columns from the panel's first on
         to_column = self.out.first + k.cvt(chunk * CHUNK_BYTES + column * 2, dtype=u64)
         for step in range(0, MMA_ROWS * self.t.row_tiles, rows_at_once):
             row = first_row + down + step
-            at = self.staging.pointer(panel.chunks, row, chunk).plus_bytes(panel.offset)
+            at = self.staging.pointer(panel.chunks, row, readable).plus_bytes(panel.offset)
             words = k.load(Pointer(at.value, "shared", u32, at.offset), 4)
             in_matrix = self.first_row + k.signed(row)
             to = to_column + (k.cvt(in_matrix, dtype=s64) * self.out.row_bytes).as_(u64)

@@ -1,8 +1,9 @@
 """Online softmax that rescales rarely, on scores without their scale (FlashAttention-4, "Rescaling
 only when necessary"; for the algorithm see `flash/softmax.py`).
 
-Each row has a shift, which is subtracted from all of its scaled scores. It follows the row's
-maximum only when that has outgrown it by more than `slack`, so that exp2 of a score is at most
+Each row has a shift, which is subtracted from all of its scores before they are scaled: a product
+rounded before the subtraction would err by units where scores are large. It follows the maximum
+of the row only when that has outgrown it by more than `slack`: exp2 of a scaled score is at most
 2 ** slack. The result is that of exact softmax: a shift cancels between the outputs and their sum.
 """
 
@@ -20,8 +21,8 @@ class LazySoftmax:
     """The running shift and sum of `rows` rows, and the step that takes in new scores.
 
     `distances` are the lane distances over which the lanes that share a row, each with its own
-    keys, are joined. `scale` turns scores into units of log2 and is positive: the multiplication is
-    fused with the subtraction of the shift. `slack` is in units of log2.
+    keys, are joined. `scale` turns scores into units of log2 and is positive; `slack` is in such
+    units, the shifts in those of the scores.
     """
 
     def __init__(
@@ -36,15 +37,16 @@ class LazySoftmax:
         self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]
 
     def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
-        """Replace the scores by P = exp2(scale * S - shift).
+        """Replace the scores by P = exp2(scale * (S - shift)).
 
         `rescale` emits the multiplication, row by row, of what was summed so far by these factors;
         a warp runs it only when a shift of one of its rows has moved.
         """
         k = self.k
-        largest = [self._largest(scores) * self.scale for scores in S]
+        largest = [self._largest(scores) for scores in S]
         outgrown = [
-            top > shift + self.slack for top, shift in zip(largest, self.shift, strict=True)
+            (top - shift) * self.scale > self.slack
+            for top, shift in zip(largest, self.shift, strict=True)
         ]
         some = outgrown[0]
         for more in outgrown[1:]:
@@ -53,10 +55,11 @@ class LazySoftmax:
             factors = [self._follow(i, top, outgrown[i]) for i, top in enumerate(largest)]
             rescale(factors)
         for i, scores in enumerate(S):
-            minus_shift = -self._finite(self.shift[i])
+            shift = self._finite(self.shift[i])
             total: Value = self.row_sum[i]
             for score in scores:
-                k.fma(score, self.scale, minus_shift, into=score)
+                k.sub(score, shift, into=score)
+                k.mul(score, self.scale, into=score)
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
             self.row_sum[i].set(total)
@@ -75,7 +78,7 @@ class LazySoftmax:
         """Move a row's shift to its maximum if that has outgrown it: the factor for old sums."""
         k, shift = self.k, self.shift[i]
         moved = k.selp(top, shift, outgrown)
-        factor = k.ex2(shift - self._finite(moved), ftz=True)
+        factor = k.ex2((shift - self._finite(moved)) * self.scale, ftz=True)
         shift.set(moved)
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
         return factor
@@ -93,4 +96,4 @@ class LazySoftmax:
         for distance in self.distances:
             total = total + k.butterfly(total, distance)
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
-        return inverse, (self.shift[i] + k.lg2(total)) * LN2
+        return inverse, k.fma(self.shift[i], self.scale, k.lg2(total)) * LN2

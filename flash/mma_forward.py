@@ -48,7 +48,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4)
-    # Without causality the only keys hidden are beyond the end, where V is zero.
+    # Without causality the only keys hidden are beyond the end, where the tile of V holds zeros.
     odd = NonFinite(k, dtype) if config.causal else None
     my_first = cta.first_row + k.signed(me.first_row(t)), k.signed(me.in_quad * 2)
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
@@ -61,7 +61,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         if masked:
             first = my_first[0], pipeline.first_key(n) + my_first[1]
             cta.mask.apply(k, S, first, rows, keys)
-        k.note("P = exp2(scale * S - shift); rescale what was summed under an older shift")
+        k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
         P = products.weights(S)
         pipeline.await_values(n, on_arrival=odd.clear if odd is not None and masked else None)

@@ -18,12 +18,16 @@ MMA_ROWS: Final = 16  # M of m16n8k16
 MMA_KEYS: Final = 8  # N
 MMA_DEPTH: Final = 16  # K
 WIDEST_PANEL: Final = 64  # elements
+MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
 HALF_BYTES: Final = 2  # of f16 and bf16
 
 # Registers beside the accumulators, what P takes and the operands in flight: what the assembler
 # was seen to add.
 _OTHER_REGISTERS: Final = 48
 _MOST_REGISTERS: Final = 255
+# A longer Q Kᵀ of one warp, in `mma` instructions, was seen to spill where the rest of the estimate
+# is near the limit: it is unrolled, and half of what it has more is taken to be a register each.
+_SHORT_PRODUCT: Final = 192
 _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
 
 
@@ -82,7 +86,9 @@ class MmaTiling:
         """Estimated registers of a thread: the accumulators of S and O, P, and the rest."""
         columns = self.tile + self.output_columns
         accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
-        return accumulators + 4 * self.row_tiles + _OTHER_REGISTERS
+        product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // MMA_DEPTH)
+        in_flight = max(product - _SHORT_PRODUCT, 0) // 2
+        return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
 
     def fits(self, target: Target) -> bool:
         """Whether a CTA of this shape can run on the target without spilling registers."""

@@ -55,9 +55,7 @@ class NonFinite:
 
     def restore(self, cta: Cta, block_q: int, first_key: Value) -> None:
         """Add what was cleared, in the tiles from `first_key` on, to the elements of O that see it,
-        for the whole CTA.
-
-        This thread's part of O has been written. The sum of what is not finite is what O becomes.
+        for the whole CTA. This thread's part of O has been written.
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
@@ -74,7 +72,8 @@ class NonFinite:
 
     def _restore_element(self, cta: Cta, row: Value, column: Value, first_key: Value) -> None:
         k = self.k
-        total, some = k.var(f32, 0.0), k.var(u32, 0)
+        there = k.load(self._element(cta.O, row, column)).as_(self.dtype)
+        total, some = k.var(f32, k.cvt(there, dtype=f32)), k.var(u32, 0)
         with k.loop(first_key, cta.mask.last_key(k, row) + 1) as key:
             bits = k.load(self._element(cta.V, key, column))
             signs = self._signs(k.cvt(bits.as_(u16), dtype=u32))

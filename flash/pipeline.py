@@ -10,6 +10,7 @@ FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from flash.panel_loader import PanelLoader
 from ptxgen.dsl import KernelBuilder, Value, Var
@@ -59,7 +60,7 @@ class KeyValuePipeline:
         return (-1 - ahead - n) * self.keys.tile.rows
 
     def fill(self) -> None:
-        """Start the first copies: those before V of tile stages - 1."""
+        """Start the first copies, those before V of tile stages - 1; there is a tile."""
         for ahead in range(self.stages):
             self._start(self.keys, ahead)
             if ahead < self.stages - 1:
@@ -68,7 +69,7 @@ class KeyValuePipeline:
     def _start(self, loader: PanelLoader, ahead: int) -> None:
         k = self.k
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
-        with k.when(self.tiles > ahead, uniform=True):
+        with k.when(self.tiles > ahead, uniform=True) if ahead else nullcontext():
             loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=not ahead)
         self._commit()
 

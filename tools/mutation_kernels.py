@@ -29,7 +29,8 @@ Array = NDArray[Any]
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Sizes of one attention problem. V of the keys from `nan_from` on is NaN, if it is not None.
-    With `no_score`, all scores are -inf.
+    With `no_score`, all scores are -inf; with `negative`, the scale is that of the config negated;
+    with `growing`, scores grow towards the first key, in every other row.
     """
 
     seq_q: int
@@ -39,6 +40,12 @@ class Problem:
     kv_heads: int = 1
     nan_from: int | None = None
     no_score: bool = False
+    negative: bool = False
+    growing: bool = False
+
+    def scale(self, config: AttentionConfig) -> float:
+        """The softmax scale of this problem."""
+        return -config.scale if self.negative else config.scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class Subject:
 _MARGIN_ROWS: Final = 2
 _MARGIN_BYTES: Final = 16  # so that all rows stay aligned
 _SEED: Final = 20240
+_GROWTH: Final = 12.0  # of scores, and again of those in every other row
 
 
 def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
@@ -94,7 +102,10 @@ def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
     grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 4, 2)
     hidden = _hidden(t) if config.causal else []
     no_score = Problem(t.block_q, t.tile + 1, no_score=True)
-    return first, whole, batches, Problem(3, 0), grouped, no_score, *hidden, *ragged
+    negative = Problem(t.block_q, t.tile + 1, negative=True)
+    growing = Problem(t.block_q, 3 * t.tile, growing=True)
+    special = Problem(3, 0), grouped, no_score, negative, growing
+    return first, whole, batches, *special, *hidden, *ragged
 
 
 def _hidden(t: AnyTiling) -> list[Problem]:
@@ -141,9 +152,12 @@ def _arrays(config: AttentionConfig, problem: Problem) -> _Arrays:
     sizes = [(p.heads, p.seq_q, config.head_dim), (p.kv_heads, p.seq_k, config.head_dim)]
     sizes.append((p.kv_heads, p.seq_k, config.value_dim))
     q, k, v = (_with_margins((p.batch, *size), config.element, random) for size in sizes)
-    how: dict[str, Any] = {"softmax_scale": config.scale, "causal": config.causal}
+    how: dict[str, Any] = {"softmax_scale": p.scale(config), "causal": config.causal}
     if p.no_score:
         q[...], k[...] = np.abs(q), -np.inf
+    if p.growing:
+        k *= np.linspace(_GROWTH, 0, p.seq_k)[:, None].astype(k.dtype)
+        q[:, :, ::2] *= np.asarray(_GROWTH, q.dtype)
     if p.nan_from is not None:
         v[:, :, p.nan_from :] = np.nan
     out, lse = attention_reference(q, k, v, **how)
@@ -192,7 +206,7 @@ def _forward(name: str, **settings: Any) -> Subject:
             block=tiling.threads,
             args=[
                 *arrays, lse, *strides, p.seq_q, p.seq_k, p.heads, p.heads // p.kv_heads,
-                np.float32(config.scale),
+                np.float32(p.scale(config)),
             ],
             dynamic_smem=module.kernels[0].dynamic_shared_bytes,
             raise_on_report=False,

@@ -104,6 +104,14 @@ REASONS: Final = (
         for kind, change, before in (("mask", "dropped", _SKIPPED), ("mask", "inverted", _SKIPPED))
     ),
     Reason(
+        "mask", "dropped", "LazySoftmax.take", "P = exp2", _SKIPPED,
+        "only spares work: where no shift moves, the factors are 1",
+    ),
+    Reason(
+        "mask", "always the first", "LazySoftmax._follow", "P = exp2", "selp",
+        "any shift will do that is not far from the maximum, such as the maximum itself",
+    ),
+    Reason(
         "shared-address", "operand 2 -1", "clear_padding", _START, "add.u32",
         "the same rows are cleared, by the next threads: there are more threads than rows",
     ),

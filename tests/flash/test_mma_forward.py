@@ -187,6 +187,16 @@ def test_a_row_that_sees_no_key_gives_zero_and_minus_infinity() -> None:
     assert np.isfinite(lse[:, :, 33:]).all()
 
 
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), [(40, 24), (128, 16), (112, 96), (16, 40)])
+@pytest.mark.parametrize("seq_k", [0, 7])
+def test_without_a_key_narrow_outputs_come_from_what_was_written(
+    head_dim: int, head_dim_v: int, seq_k: int
+) -> None:
+    # Nothing was copied to the Q tile, through which O leaves, and O does not fill its panels.
+    config = with_lse(head_dim, head_dim_v, causal=True, tile=16, block_q=64)
+    check(config, Problem(80, seq_k, head_dim, head_dim_v).arrays(dtype=np.float16))
+
+
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
 def test_nan_and_infinity_reach_the_rows_that_see_them_and_no_others(
@@ -221,6 +231,32 @@ def test_scores_far_apart_and_growing_from_tile_to_tile_are_exact() -> None:
     q, k, v = Problem(64, 64, 16, 16).arrays(dtype=np.float16)
     k *= np.linspace(30, 0, 64, dtype=np.float16)[:, None]
     check(config, (q, k, v))
+
+
+@pytest.mark.parametrize("scale", [2.0**20, 1.1 * 2.0**26, -1.1 * 2.0**30, 1e30])
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_scores_of_any_size_are_exact(scale: float, dtype: str) -> None:
+    config = with_lse(16, dtype=dtype, softmax_scale=scale, tile=16, block_q=64)
+    check(config, Problem(20, 37, 16, 16).arrays(dtype=NUMPY[dtype]))
+
+
+def test_the_largest_numbers_of_f16_do_not_overflow() -> None:
+    q, k, v = Problem(20, 37, 16, 16).arrays(dtype=np.float16)
+    q, k = (np.where(x > 0, 65504, -65504).astype(np.float16) for x in (q, k))
+    check(with_lse(16, tile=16, block_q=64), (q, k, v))
+
+
+def test_what_is_not_finite_elsewhere_is_not_lost_where_v_is_restored() -> None:
+    config = with_lse(24, causal=True, tile=16, block_q=64)
+    for change in ("q", "k", "v"):
+        q, k, v = Problem(200, 200, 24, 24).arrays(dtype=np.float16)
+        v[..., 150, 2] = -np.inf
+        {"q": q, "k": k, "v": v}[change][..., 3, 2] = np.nan if change != "v" else np.inf
+        out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+        with np.errstate(invalid="ignore"):
+            wanted, _ = attention_reference(q, k, v, causal=True)
+        odd = ~np.isfinite(wanted)
+        np.testing.assert_array_equal(out[odd].astype(np.float64), wanted[odd], err_msg=change)
 
 
 def test_scores_as_low_as_f32_can_be_survive() -> None:
