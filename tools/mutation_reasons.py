@@ -108,6 +108,27 @@ REASONS: Final = (
         "only spares work: where no shift moves, the factors are 1",
     ),
     Reason(
+        "bound", "gt to ge", "LazySoftmax.take.<locals>.<listcomp>", "P = exp2", "setp.gt.f32",
+        "a maximum that is above the shift by the slack exactly may move it or not",
+    ),
+    Reason(
+        "bound", "lt to le", "_start_copies", _START, "setp.lt.f32",
+        "with a scale of 0 it does not matter whether Q is negated",
+    ),
+    *(
+        Reason(
+            "shared-address", change, "Epilogue._send", "O / sum", before,
+            "lanes whose columns are not part of O may read any others: they write nothing",
+        )
+        for change, before in (
+            ("operand 2 -1", "rem.u32"), ("operand 2 -1", "min.u32"), ("operand 2 +1", "min.u32"),
+        )
+    ),
+    Reason(
+        "swizzle", "doubled", "Epilogue._stage", "O / sum", "xor",
+        "columns beyond head_dim_v are read by nobody, wherever they lie",
+    ),
+    Reason(
         "mask", "always the first", "LazySoftmax._follow", "P = exp2", "selp",
         "any shift will do that is not far from the maximum, such as the maximum itself",
     ),
