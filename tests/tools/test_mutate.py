@@ -151,8 +151,8 @@ def test_a_wrong_kernel_ends_the_campaign(
     right.cache_clear()
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
-        "batch=1, heads=2, kv_heads=1, nan_from=None, no_score=False, negative=False, growing=False): O[0] is 1, wanted 2; "
-        "1 elements differ\n"
+        "batch=1, heads=2, kv_heads=1, nan_from=None, no_score=False, negative=False, "
+        "growing=False): O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 
