@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -61,19 +61,7 @@ class Domain:
 
     def leaves(self, node: Node) -> frozenset[Node] | None:
         """What a value is listed by."""
-        stack = [node]
-        known = self._leaves
-        while stack:
-            top = stack[-1]
-            if top.id in known:
-                stack.pop()
-                continue
-            missing = [a for a in top.args if a.id not in known]
-            if missing:
-                stack += missing
-            else:
-                known[top.id] = self._found(top)
-        return known[node.id]
+        return _bottom_up(node, self._leaves, self._found)
 
     def _found(self, node: Node) -> frozenset[Node] | None:
         if node.kind in ("const", "symbol"):
@@ -93,19 +81,7 @@ class Domain:
 
     def range(self, node: Node) -> Range:
         """Between what bounds a value is."""
-        stack = [node]
-        known = self._ranges
-        while stack:
-            top = stack[-1]
-            if top.id in known:
-                stack.pop()
-                continue
-            missing = [a for a in top.args if a.id not in known]
-            if missing:
-                stack += missing
-            else:
-                known[top.id] = self._bounded(top)
-        return known[node.id]
+        return _bottom_up(node, self._ranges, self._bounded)
 
     def _bounded(self, node: Node) -> Range:
         found = whole(node.bits)
@@ -198,3 +174,21 @@ def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
     if type.is_signed:
         return lanes.astype(f"i{bits // 8}").view(register_dtype(bits))
     return np.ascontiguousarray(lanes).view(f"u{type.nbytes}").astype(register_dtype(bits))
+
+
+_Found = TypeVar("_Found")
+
+
+def _bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Found]) -> _Found:
+    """What `find` says of a node, and of all it is made from before; `known` keeps it by number."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        missing = [a for a in top.args if a.id not in known] if top.id not in known else []
+        if missing:
+            stack += missing
+            continue
+        if top.id not in known:
+            known[top.id] = find(top)
+        stack.pop()
+    return known[node.id]
