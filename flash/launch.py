@@ -12,16 +12,11 @@ from typing import Final
 
 from flash import overlap
 from flash.arrays import UNKNOWN_DEVICE, ArrayView
-from flash.config import (
-    ALIGNMENTS,
-    MAX_SCALE,
-    AttentionConfig,
-    is_scale,
-    natural_alignment,
-)
+from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, is_scale
 from flash.dlpack import dense_strides
 from flash.dtypes import OF_ARRAYS, DType
 from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
+from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.runtime.plan import MAX_GRID

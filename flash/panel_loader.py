@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from flash.config import LEAST_ASYNCHRONOUS
 from flash.swizzle import CHUNK, CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
+from flash.tile_choice import LEAST_ASYNCHRONOUS
 from flash.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.errors import ConfigError

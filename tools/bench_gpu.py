@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from flash.arrays import ArrayView, view
 from flash.build import Build, build
-from flash.config import AttentionConfig, offered_tiles
+from flash.config import AttentionConfig
 from flash.execute import make_plan
 from flash.launch import Geometry, check
 from flash.staging import Staging
+from flash.tile_choice import offered_tiles
 from tools.bench_ceilings import (
     THREADS,
     bytes_per_cta,

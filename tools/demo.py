@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
-from flash.config import DEFAULT_TARGET, FIRST_WITH_MMA
+from flash.config import DEFAULT_TARGET
 from flash.reference import attention_reference
+from flash.tile_choice import FIRST_WITH_MMA
 from ptxgen import interpreter
 from ptxgen.check.proof_verdicts import PROVED
 from ptxgen.check.verify import verify

@@ -18,8 +18,9 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from flash.build import Build, build
-from flash.config import CAUSAL, DEFAULT_TARGET, AttentionConfig, offered_tiles
+from flash.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.resources import KernelResources
+from flash.tile_choice import offered_tiles
 from ptxgen.errors import (
     AssemblerError,
     BackendError,

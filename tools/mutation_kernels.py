@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.build import build
-from flash.config import AnyTiling, AttentionConfig
+from flash.config import AttentionConfig
 from flash.dtypes import F32, DType
 from flash.mma_tiling import MMA_ROWS
 from flash.reference import attention_reference
+from flash.tile_choice import AnyTiling
 from flash.tiling import Tiling, padded
 from ptxgen import interpreter, ir
 from ptxgen.interpreter import Report, Result

@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.config import (
-    DEFAULT_TILES,
-    AttentionConfig,
-    default_tile,
-    natural_alignment,
-    offered_tiles,
-)
+from flash.config import AttentionConfig
 from flash.dtypes import DTYPES
+from flash.tile_choice import DEFAULT_TILES, default_tile, natural_alignment, offered_tiles
 from flash.tiling import MAX_HEAD_DIM
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import TARGETS, target

@@ -11,8 +11,9 @@ import pytest
 from judge import Peer, assert_attention_is_accurate, in_order_f32
 from kernel_runs import Problem, run_forward
 
-from flash.config import AttentionConfig, offered_tiles
+from flash.config import AttentionConfig
 from flash.forward import attention_forward
+from flash.tile_choice import offered_tiles
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError

@@ -12,8 +12,9 @@ from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward
 
 from flash.build import build
-from flash.config import AttentionConfig, offered_tiles
+from flash.config import AttentionConfig
 from flash.reference import attention_reference
+from flash.tile_choice import offered_tiles
 from ptxgen import ir
 from ptxgen.check.proof import prove_shared
 from ptxgen.check.verify import verify

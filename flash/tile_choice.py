@@ -1,0 +1,177 @@
+"""Which tiles a kernel gets: what the user says, and a documented default for what is left open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from flash.dtypes import DTYPES, F32, DType
+from flash.mma_tiling import MMA_BLOCKS_Q, MmaTiling, mma_tilings
+from flash.tiling import BLOCKS_Q, TILES, Tiling, micro_tiles
+from ptxgen.errors import ConfigError
+from ptxgen.target import TARGETS, Target
+
+# The default tile and block_q, by the target's shared memory per block (at least so many bytes)
+# and head_dim or head_dim_v, whichever is larger (at most so many). Chosen by `Tiling.cost` among
+# the shapes that let eight warps, or as many as fit, live on one multiprocessor; `tools/bench.py`
+# measures them.
+_KIB: Final = 1024
+DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    227 * _KIB: {
+        32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64),
+    },
+    163 * _KIB: {
+        64: (32, 128), 128: (32, 64), 256: (16, 64),
+    },
+    99 * _KIB: {
+        64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32),
+    },
+    64 * _KIB: {
+        96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16),
+    },
+}  # fmt: skip
+
+# The same for 16-bit types, whose kernels use tensor cores.
+DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    163 * _KIB: {
+        64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64),
+    },
+    99 * _KIB: {
+        64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64),
+    },
+}  # fmt: skip
+LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
+# Narrower copies go through registers, which larger tiles do not leave.
+_TILE_THROUGH_REGISTERS: Final = 32
+FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
+
+AnyTiling = Tiling | MmaTiling
+
+
+def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
+    """The largest alignment that contiguous arrays of these head dimensions have, in bytes: 16, 8,
+    4 or, for 16-bit types, 2.
+    """
+    return math.gcd(16, head_dim * dtype.nbytes, head_dim_v * dtype.nbytes)
+
+
+def default_tile(head_dim: int, target: Target, dtype: DType = F32) -> tuple[int, int]:
+    """The documented default (tile, block_q); `head_dim` is the larger of the two."""
+    table = DEFAULT_TILES if dtype is F32 else DEFAULT_MMA_TILES
+    by_dim = next(row for shared, row in table.items() if target.shared_per_block_optin >= shared)
+    return next(tiles for most, tiles in by_dim.items() if head_dim <= most)
+
+
+@dataclass(frozen=True, slots=True)
+class TileRequest:
+    """What the choice of tiles depends on; `tile` and `block_q` may be "auto"."""
+
+    head_dim: int
+    head_dim_v: int
+    dtype: DType = F32
+    tile: int | str = "auto"
+    block_q: int | str = "auto"
+    stages: int = 1
+
+    @property
+    def blocks_q(self) -> tuple[int, ...]:
+        """The query rows that a CTA of such a kernel may have."""
+        return BLOCKS_Q if self.dtype is F32 else MMA_BLOCKS_Q
+
+
+@lru_cache(maxsize=1024)
+def choose_tiling(request: TileRequest, target: Target, alignment: int | None = None) -> AnyTiling:
+    """The tiling of a kernel on a target: what is asked for, the default for what is left open.
+
+    If the default does not go with what is said, the nearest smaller size that does is taken.
+    Raises `ConfigError` with the limit and the largest tile that fits.
+    """
+    _require_target(request, target)
+    dims = request.head_dim, request.head_dim_v
+    default = default_tile(max(dims), target, request.dtype)
+    if alignment is None:
+        alignment = natural_alignment(*dims, request.dtype)
+    if alignment < LEAST_ASYNCHRONOUS:
+        default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
+    tiles = _candidates(request.tile, default[0], TILES)
+    blocks = _candidates(request.block_q, default[1], request.blocks_q)
+    for tile in tiles:
+        for block_q in blocks:
+            tiling = _tiling(request, tile, block_q, target)
+            if tiling is not None:
+                return tiling
+    raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+
+
+def offered_tiles(
+    head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name
+) -> list[tuple[int, int]]:
+    """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
+    return _offered(TileRequest(head_dim, head_dim_v, DTYPES[dtype]), target)
+
+
+def largest_tile(request: TileRequest, target: Target) -> int:
+    """The largest tile of keys that fits, whatever `request.tile` is."""
+    return max(tile for tile, _ in _offered(request, target))
+
+
+def most_generous() -> Target:
+    """The target with the most shared memory."""
+    return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
+
+
+def _offered(request: TileRequest, target: Target) -> list[tuple[int, int]]:
+    return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
+
+
+def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:
+    dims = request.head_dim, request.head_dim_v
+    found: Sequence[AnyTiling]
+    if request.dtype is F32:
+        found = micro_tiles(*dims, tile, block_q, target)
+    else:
+        found = mma_tilings(*dims, tile, block_q, request.stages, target)
+    return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
+
+
+def _require_target(request: TileRequest, target: Target) -> None:
+    if request.dtype is not F32 and target.sm < FIRST_WITH_MMA:
+        raise ConfigError(
+            f"AttentionConfig: dtype={request.dtype.name!r} needs sm_{FIRST_WITH_MMA} or later, "
+            f"whose tensor cores and asynchronous copies the kernel uses, got {target.name}; use "
+            "dtype='f32'"
+        )
+
+
+def _candidates(asked: int | str, default: int, offered: tuple[int, ...]) -> tuple[int, ...]:
+    if asked != "auto":
+        return (int(asked),)
+    return (default, *(n for n in reversed(offered) if n < default))
+
+
+def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], target: Target) -> str:
+    dims = request.head_dim, request.head_dim_v
+    block_q = blocks[-1]
+    limit = target.shared_per_block_optin
+    smallest: AnyTiling = (
+        Tiling(*dims, tile, block_q, 4, 4, 1)
+        if request.dtype is F32
+        else MmaTiling(*dims, tile, block_q, warps=4, stages=request.stages)
+    )
+    offered = _offered(request, target)
+    fitting = [pair for pair in offered if pair[1] in blocks]
+    largest, goes_with = max(fitting or offered)
+    cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
+    problem = (
+        f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} "
+        "bytes per block"
+        if smallest.shared_bytes > limit
+        else f"has no division among threads that fits the registers of {target.name}"
+    )
+    return (
+        f"AttentionConfig: head_dim={dims[0]}, head_dim_v={dims[1]}, tile={tile}, "
+        f"block_q={block_q} {problem}; {cure}"
+    )
