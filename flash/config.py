@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from flash.dtypes import DTYPES, F32, DType
+from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, Features
 from flash.mma_tiling import MmaTiling
 from flash.tile_choice import (
     AnyTiling,
@@ -32,6 +33,10 @@ ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 MAX_SCALE: Final = 2.0**127
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
+_SIDES: Final = 2  # of a window
+# Scores are divided by it, and the results multiplied: both in f32, without loss at either end.
+_LEAST_SOFTCAP: Final = 2.0**-20
+_MOST_SOFTCAP: Final = 2.0**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class KernelConfig:
     return_lse: bool
     alignment: int
     dtype: DType = F32
+    features: Features = NO_FEATURES
 
     @property
     def name(self) -> str:
@@ -57,6 +63,7 @@ class KernelConfig:
         words = [f"attention_forward_{self.dtype.name}", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if isinstance(t, MmaTiling) and t.stages > 1 else []
         words += [self.causal] if self.causal else []
+        words += self.features.words
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]
@@ -85,6 +92,12 @@ class AttentionConfig:
     part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
     seq_q]).
+    window: (left, right), how many keys before and behind its own position a query sees; None for
+        no limit on that side. Positions are aligned as `causal` says, and by the last query and key
+        without it; with causality nothing behind is seen anyway.
+    softcap: scaled scores become softcap * tanh(score / softcap); None for no cap.
+    alibi, mask, sink: whether launches give `alibi_slopes`, `mask` and `sink`.
+    bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
     a GPU.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
@@ -102,6 +115,12 @@ class AttentionConfig:
     stages: int | str = "auto"
     softmax_scale: float | None = None
     return_lse: bool = False
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    bias: str | None = None
+    mask: bool = False
+    sink: bool = False
     target: str | None = None
     alignment: int | str = "auto"
 
@@ -122,10 +141,14 @@ class AttentionConfig:
         stages = (1,) if self.element is F32 else STAGES
         _require_one_of("stages", self.stages, (*stages, "auto"))
         _require_one_of("alignment", self.alignment, (*alignments, "auto"))
-        if not isinstance(self.return_lse, bool):
-            raise ConfigError(
-                f"AttentionConfig: return_lse must be True or False, got {self.return_lse!r}"
-            )
+        for flag in ("return_lse", "alibi", "mask", "sink"):
+            if not isinstance(getattr(self, flag), bool):
+                raise ConfigError(
+                    f"AttentionConfig: {flag} must be True or False, got {getattr(self, flag)!r}"
+                )
+        _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
+        object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
+        _require_softcap(self.softcap)
         _require_scale(self.softmax_scale)
         choose_tiling(
             self.tile_request, find_target(self.target) if self.target else most_generous()
@@ -149,6 +172,7 @@ class AttentionConfig:
             self.tile,
             self.block_q,
             stages=1 if self.stages == "auto" else int(self.stages),
+            other_registers=self.features.registers,
         )
 
     @property
@@ -161,6 +185,27 @@ class AttentionConfig:
         """head_dim_v as an int: never None once the config is made."""
         assert self.head_dim_v is not None  # set in __post_init__
         return self.head_dim_v
+
+    @property
+    def features(self) -> Features:
+        """What the kernel's text depends on beside types, tiles and causality."""
+        left, right = self.window or (None, None)
+        return Features(
+            window_left=left is not None,
+            window_right=right is not None,
+            softcap=self.softcap is not None,
+            alibi=self.alibi,
+            bias=None if self.bias is None else DTYPES[self.bias],
+            mask=self.mask,
+            sink=self.sink,
+        )
+
+    @property
+    def numbers(self) -> dict[str, int | float]:
+        """The values of `features.numbers`, by name."""
+        left, right = self.window or (None, None)
+        values = {"window_left": left, "window_right": right, "softcap": self.softcap}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def scale(self) -> float:
@@ -189,6 +234,7 @@ class AttentionConfig:
             self.return_lse if return_lse is None else return_lse,
             alignment,
             self.element,
+            self.features,
         )
 
     def with_target(self, target: str) -> AttentionConfig:
@@ -232,4 +278,35 @@ def _require_scale(value: Any) -> None:
         raise ConfigError(
             f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
             f"or None for 1/sqrt(head_dim), got {value!r}"
+        )
+
+
+def _window(value: Any, is_causal: bool) -> tuple[int | None, int | None] | None:
+    """The window with what causality hides left out; None if nothing else is hidden."""
+    if value is None:
+        return None
+    sides = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(sides) != _SIDES or not all(map(_is_side, sides)):
+        raise ConfigError(
+            "AttentionConfig: window must be (left, right), each a number of keys from 0 to "
+            f"{MAX_WINDOWED_SEQ} or None for no limit, got {value!r}"
+        )
+    left, right = (None if side is None else operator.index(side) for side in sides)
+    right = None if is_causal else right
+    return None if (left, right) == (None, None) else (left, right)
+
+
+def _is_side(value: Any) -> bool:
+    if value is None:
+        return True
+    with suppress(TypeError):
+        return not isinstance(value, bool) and 0 <= operator.index(value) <= MAX_WINDOWED_SEQ
+    return False
+
+
+def _require_softcap(value: Any) -> None:
+    if value is not None and not (is_scale(value) and _LEAST_SOFTCAP <= value <= _MOST_SOFTCAP):
+        raise ConfigError(
+            f"AttentionConfig: softcap must be a number from {_LEAST_SOFTCAP:g} to "
+            f"{_MOST_SOFTCAP:g}, or None for no cap, got {value!r}"
         )

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from flash.config import KernelConfig
 from flash.dtypes import F32_BYTES, DType
-from flash.launch import MAX_CTAS, MAX_SEQ
+from flash.features import NO_FEATURES, Features
+from flash.launch import MAX_CTAS, max_seq
 from ptxgen import ir
 from ptxgen.check.budget import static_shared_bytes
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
@@ -22,7 +23,7 @@ SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
 
 
 @functools.cache
-def parameters(dtype: DType) -> dict[str, str]:
+def parameters(dtype: DType, features: Features = NO_FEATURES) -> dict[str, str]:
     """What each parameter of a kernel for Q, K, V and O of this type means, in the kernel's
     order.
     """
@@ -50,6 +51,11 @@ def parameters(dtype: DType) -> dict[str, str]:
         "device address of the log-sum-exp of each row's scaled scores, written: natural "
         "logarithm, f32 [batch, heads, seq_q], dense; -inf for a row that sees no key"
     )
+    for operand in features.operands:
+        meanings[operand.name] = (
+            f"device address of {operand.name}: {operand.dtype.name} "
+            f"[{', '.join(operand.axes)}], read, strides as below; {operand.meaning}"
+        )
     steps = {
         "batch": "one batch to the next",
         "head": "one head to the next",
@@ -60,14 +66,23 @@ def parameters(dtype: DType) -> dict[str, str]:
             meanings[f"{name}_{what}_stride"] = (
                 f"elements (of {dtype.nbytes} bytes) from {step} in {name}; any sign, 0 repeats"
             )
-    meanings["seq_q"] = f"queries of each head, 1 to {MAX_SEQ}"
-    meanings["seq_k"] = f"keys of each head, 0 to {MAX_SEQ}; with 0 the output is 0 and LSE is -inf"
+    longest = max_seq(features)
+    lse = "LSE is the sink" if features.sink else "LSE is -inf"
+    meanings["seq_q"] = f"queries of each head, 1 to {longest}"
+    meanings["seq_k"] = f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
     meanings["heads"] = "heads of Q and O, at least 1"
     meanings["group"] = (
         "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded "
         "down"
     )
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
+    meanings |= {number.name: number.meaning for number in features.numbers}
+    for operand in features.operands:
+        for axis in operand.axes:
+            meanings[operand.stride(axis)] = (
+                f"elements (of {operand.dtype.nbytes} bytes) from one to the next of {axis} in "
+                f"{operand.name}; any sign, 0 repeats"
+            )
     return meanings
 
 
@@ -89,7 +104,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
     """
     kernel = module.kernels[0]
     t = config.tiling
-    meanings = parameters(config.dtype)
+    meanings = parameters(config.dtype, config.features)
     return {
         "schema": SCHEMA,
         "entry": kernel.name,
@@ -140,12 +155,12 @@ def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
         f"Q, K, V and O, and their strides in bytes, are multiples of {config.alignment} bytes; "
         f"LSE is a multiple of {F32_BYTES}",
         "the last dimension of Q, K, V and O is dense (stride 1)",
-        f"seq_q and seq_k are at most {MAX_SEQ}",
+        f"seq_q and seq_k are at most {max_seq(config.features)}",
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
         f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch",
-        "O and LSE share no memory with Q, K, V or each other, and no two indices of O name one "
-        "element",
+        "O and LSE share no memory with what is read or each other, and no two indices of O name "
+        "one element",
         f"the device runs {config.target}"
         + (
             " and nothing else (architecture-specific target)"
@@ -181,13 +196,20 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         row = Axis("seq_q", F32_BYTES)
         heads = Axis("batch * heads", f"{F32_BYTES} * seq_q")
         arrays.append(GlobalArray("LSE", (heads, row), F32_BYTES, F32_BYTES))
+    longest = max_seq(config.features)
+    for operand in config.features.operands:
+        nbytes = operand.dtype.nbytes
+        axes = tuple(Axis(axis, f"{nbytes} * {operand.stride(axis)}") for axis in operand.axes)
+        arrays.append(GlobalArray(operand.name, axes, nbytes, nbytes))
+        strides += tuple(operand.stride(axis) for axis in operand.axes)
     bounds = {
-        "seq_q": (1, MAX_SEQ),
-        "seq_k": (0, MAX_SEQ),
+        "seq_q": (1, longest),
+        "seq_k": (0, longest),
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
         "group": (1, MAX_CTAS),
         "heads": (1, MAX_CTAS),
+        **{n.name: n.bounds for n in config.features.numbers if n.bounds is not None},
     }
     return GlobalContract(
         tuple(arrays),

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.cpu_scores import ScoreRules
 from flash.cpu_threads import BLAS_THREADS
-from flash.reference import Causal, causal_offset
+from flash.reference import Causal, Window
 
 # 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
 # speed and more Python calls, more cost wasted scores above the causal diagonal.
@@ -50,6 +51,12 @@ def attention_cpu(
     *,
     softmax_scale: float | None,
     causal: Causal,
+    window: Window = None,
+    softcap: float | None = None,
+    alibi_slopes: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+    mask: NDArray[Any] | None = None,
+    sink: NDArray[Any] | None = None,
     threads: int | None = None,
 ) -> None:
     """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
@@ -61,11 +68,13 @@ def attention_cpu(
     such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
     types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives
     0 and -inf; what the keys and values hold that a row does not see cannot reach it; NaN in one
-    that it sees does.
+    that it sees does. What `window`, `softcap`, `alibi_slopes`, `bias`, `mask` and `sink` mean,
+    `attention_reference` says.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
     `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
-    arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes.
+    arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes, and with
+    ALiBi or a bias up to 4 * `BLOCK_Q * BLOCK_K` elements more.
     `threads` is at most how many threads work, by default as many as BLAS would use. BLAS is
     held to one thread in the whole process while this runs. Repeated calls give the same bits,
     whatever the number of threads.
@@ -73,11 +82,15 @@ def attention_cpu(
     Raises ConfigError when `causal` is not a known word.
     """
     seq_q, seq_k, d = q.shape[2], k.shape[2], q.shape[3]
+    dtype = np.dtype(np.float64 if np.float64 in (q.dtype, k.dtype, v.dtype) else np.float32)
     job = _Job(
         q, k, v, out, lse,
         scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
-        offset=causal_offset(causal, seq_q, seq_k),
-        dtype=np.dtype(np.float64 if np.float64 in (q.dtype, k.dtype, v.dtype) else np.float32),
+        rules=ScoreRules.of(
+            (*q.shape[:2], seq_q, seq_k), causal, window, dtype, softcap,
+            alibi_slopes=alibi_slopes, bias=bias, mask=mask, sink=sink,
+        ),
+        dtype=dtype,
     )  # fmt: skip
     tasks = deque(job.tasks())
     if not tasks:
@@ -116,7 +129,7 @@ class _Job:
     out: NDArray[Any]
     lse: NDArray[Any] | None
     scale: float
-    offset: int  # query i sees the keys j <= i + offset
+    rules: ScoreRules
     dtype: np.dtype[Any]
 
     @property
@@ -142,11 +155,6 @@ class _Job:
                     end = first + self.group
                     for h in range(first, end, heads_each):
                         yield b, slice(h, min(h + heads_each, end)), queries
-
-    def keys_seen(self, query: int) -> int:
-        """`query` sees the keys from 0 up to, and without, this one."""
-        seq_k: int = self.k.shape[2]
-        return min(max(query + self.offset + 1, 0), seq_k)
 
 
 class _Workspace:
@@ -209,9 +217,10 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
     scaled = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
     np.multiply(q, job.dtype.type(job.scale), out=scaled.reshape(q.shape))
 
-    acc, total, top = _sweep(job, space, scaled, k, v, queries, shifted=False)
+    block = b, heads, queries
+    acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=False)
     if not _safe(acc, total):
-        acc, total, top = _sweep(job, space, scaled, k, v, queries, shifted=True)
+        acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=True)
     total_or_one = np.where(total == 0, 1, total)
     job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
     if job.lse is not None:
@@ -231,31 +240,32 @@ def _sweep(
     scaled: NDArray[Any],
     k: NDArray[Any],
     v: NDArray[Any],
-    queries: slice,
+    block: tuple[int, slice, slice],
     *,
     shifted: bool,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
 
-    `top` is each row's greatest score if `shifted`, as in FlashAttention-2, else 0: that saves
-    finding it and subtracting it, but the sums may overflow or vanish.
+    `block` is batch, heads and queries. `top` is each row's greatest score if `shifted`, as in
+    FlashAttention-2, else 0: that saves finding it and subtracting it, but the sums may overflow or
+    vanish.
     """
+    rules, queries = job.rules, block[2]
     rows, count, d_v = len(scaled), queries.stop - queries.start, v.shape[1]
     acc, part = space.take("acc", rows, d_v), space.take("part", rows, d_v)
     acc.fill(0)
-    total = np.zeros(rows, job.dtype)
-    top = np.full(rows, -np.inf if shifted else 0, job.dtype)
+    top, total = _before_any_key(rules.sinks(*block[:2], rows), rows, job.dtype, shifted)
 
-    seen_by_all, seen_by_any = job.keys_seen(queries.start), job.keys_seen(queries.stop - 1)
-    for k0 in range(0, seen_by_any, BLOCK_K):
-        k1 = min(k0 + BLOCK_K, seen_by_any)
-        score = space.take("scores", rows, k1 - k0)
-        np.matmul(scaled, space.for_blas("k", k[k0:k1]).T, out=score)
-        hidden = None
-        if k1 > seen_by_all:
-            hidden = _hidden(job, queries, max(k0, seen_by_all), k1)
-            corner = score.reshape(-1, count, k1 - k0)[:, :, -hidden.shape[1] :]
-            np.copyto(corner, -np.inf, where=hidden)
+    seen = rules.seen_by_any(queries)
+    for k0 in range(seen.start, seen.stop, BLOCK_K):
+        keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
+        score = space.take("scores", rows, keys.stop - k0)
+        np.matmul(scaled, space.for_blas("k", k[keys]).T, out=score)
+        by_head = score.reshape(-1, count, keys.stop - k0)
+        rules.apply(by_head, *block, keys)
+        hidden = rules.hidden(*block, keys)
+        if hidden is not None:
+            np.copyto(by_head, -np.inf, where=hidden)
         if shifted:
             old, top = top, np.maximum(top, score.max(axis=1))
             shift = np.where(np.isneginf(top), 0, top)  # no key yet: -inf - -inf would be NaN
@@ -264,37 +274,42 @@ def _sweep(
             total *= decay
             acc *= decay[:, None]
         weight = np.exp(score, out=score)
-        total += weight @ space.ones[: k1 - k0]  # BLAS: four times as fast as sum(axis=1)
-        acc += _weigh(weight, space.for_blas("v", v[k0:k1]), hidden, out=part)
+        total += weight @ space.ones[: keys.stop - k0]  # BLAS: four times as fast as sum(axis=1)
+        acc += _weigh(weight, space.for_blas("v", v[keys]), hidden, out=part)
     return acc, total, top
 
 
-def _hidden(job: _Job, queries: slice, key: int, end: int) -> NDArray[np.bool_]:
-    """[queries, keys from `key` to `end`]: True where the query does not see the key."""
-    last_seen = np.arange(queries.start, queries.stop) + job.offset
-    return np.arange(key, end) > last_seen[:, None]
+def _before_any_key(
+    sinks: NDArray[Any] | None, rows: int, dtype: np.dtype[Any], shifted: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The top and total that a sweep begins with."""
+    if sinks is None:
+        return np.full(rows, -np.inf if shifted else 0, dtype), np.zeros(rows, dtype)
+    if shifted:
+        return sinks, np.where(np.isneginf(sinks), 0, 1).astype(dtype)
+    return np.zeros(rows, dtype), np.exp(sinks)
 
 
 def _weigh(
     weight: NDArray[Any], value: NDArray[Any], hidden: NDArray[np.bool_] | None, out: NDArray[Any]
 ) -> NDArray[Any]:
-    """`weight @ value` in `out`; `hidden`, if any, is about the last keys of the block.
+    """`weight @ value` in `out`; `hidden` is [heads or 1, queries, keys], or None.
 
     A hidden key has weight 0, but 0 * NaN is NaN. Hence the rows of `value` that are not finite
     are left out of the product, and added to the queries that see them.
     """
     if hidden is None:
         return np.matmul(weight, value, out=out)
-    first = len(value) - hidden.shape[1]
-    wild = first + np.flatnonzero(~np.isfinite(value[first:]).all(axis=1))
+    wild = np.flatnonzero(~np.isfinite(value).all(axis=1))
     if wild.size == 0:
         return np.matmul(weight, value, out=out)
     tame = value.copy()
     tame[wild] = 0
     np.matmul(weight, tame, out=out)
-    by_head = out.reshape(-1, len(hidden), value.shape[1])
-    weight_by_head = weight.reshape(-1, len(hidden), len(value))
+    queries, keys = hidden.shape[1:]
+    by_head = out.reshape(-1, queries, value.shape[1])
+    weight_by_head = weight.reshape(-1, queries, keys)
     for key in wild:
-        sees = ~hidden[:, key - first]
-        by_head[:, sees] += weight_by_head[:, sees, key, None] * value[key]
+        part = weight_by_head[:, :, key, None] * value[key]
+        by_head += np.where(hidden[:, :, key, None], 0, part)
     return out

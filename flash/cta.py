@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash.config import KernelConfig
+from flash.dtypes import F32, DType
+from flash.features import Operand
 from flash.mask import Mask
+from flash.score_plane import ScorePlane
+from flash.scoring import Scoring
 from flash.softmax import LOG2E
 from flash.tiles import Matrix, access_width
 from flash.tiling import Tiling
 from ptxgen.dsl import KernelBuilder, Pointer, Value
-from ptxgen.types import f32, s64, u32, u64
+from ptxgen.types import f32, s32, s64, u32, u64
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,35 @@ class Array:
 
 
 @dataclass(frozen=True)
+class ScoreArray:
+    """An operand of `flash/features.py` as the kernel gets it."""
+
+    first: Value
+    strides: dict[str, Value]  # by axis, in elements, s64
+    dtype: DType
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
+        """Declare and load the strides."""
+        strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
+        return cls(at.value, strides, operand.dtype)
+
+    def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
+        """Where the numbers of one head begin."""
+        elements = k.cvt(batch, dtype=s64) * self.strides["batch"]
+        elements = elements + k.cvt(head, dtype=s64) * self.strides["heads"]
+        return self.first + (elements * self.dtype.nbytes).as_(u64)
+
+    def plane(
+        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, seq_k: Value
+    ) -> ScorePlane:
+        """The numbers of one head, one for each score."""
+        row, column = (self.strides[axis] * self.dtype.nbytes for axis in ("seq_q", "seq_k"))
+        first = self.head(k, batch, head)
+        return ScorePlane(first, row, column, seq_q, seq_k, self.dtype.scalar)
+
+
+@dataclass(frozen=True)
 class Arguments:
     """The kernel's parameters; `flash/contract.py` says what they mean."""
 
@@ -44,7 +77,10 @@ class Arguments:
     seq_k: Value
     heads: Value
     group: Value  # query heads for each head of K and V
-    scale_log2: Value  # softmax_scale in units of log2
+    scale: Value  # softmax_scale
+    scale_log2: Value  # the same in units of log2
+    numbers: dict[str, Value]  # those of `flash/features.py`, by name
+    operands: dict[str, ScoreArray]
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
@@ -53,6 +89,7 @@ class Arguments:
         columns = {"Q": t.head_dim, "K": t.head_dim, "V": t.head_dim_v, "O": t.head_dim_v}
         pointers = {name: k.pointer(name) for name in columns}
         LSE = k.pointer("LSE") if config.return_lse else None
+        places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
         Q, K, V, O = (
             Array(
                 pointers[name].value,
@@ -69,23 +106,37 @@ class Arguments:
         )
         counts = (k.signed(k.param(name, u32)) for name in ("seq_q", "seq_k", "heads", "group"))
         seq_q, seq_k, heads, group = counts
-        scale_log2 = k.param("softmax_scale", f32) * LOG2E
-        return cls(Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale_log2)
+        scale = k.param("softmax_scale", f32)
+        scale_log2 = scale * LOG2E
+        numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        return cls(
+            Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
+        )
 
 
 @dataclass(frozen=True)
 class Cta:
-    """The part of the problem that one CTA computes: some query rows of one head."""
+    """The part of the problem that one CTA computes: some query rows of one head.
+
+    Its tiles of keys are those from `first_tile` on before `end_tile`; of the tiles from
+    `first_whole` on before `end_whole` all rows see all keys.
+    """
 
     Q: Matrix
     K: Matrix
     V: Matrix
     O: Matrix
+    tile: int  # keys of one
     head_of_batch: Value  # batch * heads + head
     first_row: Value
     mask: Mask
+    scoring: Scoring | None  # None where scores are products times a scale
+    sink: Value | None  # in units of log2
     all_see: Value  # the last key that all rows of the CTA see
-    tiles: Value  # tiles of keys that any of them sees
+    all_see_from: Value | None  # the first; None if it is key 0
+    tiles: Value  # tiles from key 0 to the last that any of the rows sees
+    first_tile: Value | None  # the first of them that any sees; None if it is tile 0
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
@@ -101,23 +152,97 @@ class Cta:
         first_row = nth_block * t.block_q
         batch, head = head_of_batch // given.heads, head_of_batch % given.heads
         kv_head = head // given.group
-        mask = Mask.of(k, config.causal, given.seq_q, given.seq_k)
+        scores = _Scores(k, config, given, batch, head)
+        mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), given.seq_q - 1)
-        return cls(
+        matrices = (
             given.Q.head(k, batch, head, given.seq_q),
             given.K.head(k, batch, kv_head, given.seq_k),
             given.V.head(k, batch, kv_head, given.seq_k),
             given.O.head(k, batch, head, given.seq_q),
+        )
+        all_see = mask.last_key(k, first_row)
+        tiles = mask.end_tile(k, last_row, t.tile)
+        return cls(
+            *matrices,
+            t.tile,
             head_of_batch,
             first_row,
             mask,
-            mask.last_key(k, first_row),
-            mask.tiles(k, last_row, t.tile),
+            scores.scoring(mask),
+            scores.sink(),
+            all_see,
+            None if mask.left is None else mask.first_key(k, last_row),
+            tiles,
+            None if mask.left is None else k.min(mask.first_key(k, first_row) // t.tile, tiles),
         )
 
-    def whole_tiles(self, k: KernelBuilder, tile: int) -> Value:
-        """How many tiles, from the first on, hold only keys that all rows of the CTA see."""
-        return k.min(k.max(self.all_see + 1, 0) // tile, self.tiles)
+    def hides_keys(self, first_key: Value) -> Value:
+        """Whether a row of the CTA does not see, by its position, a key of the tile that begins
+        with this one.
+        """
+        behind = first_key + (self.tile - 1) > self.all_see
+        return behind if self.all_see_from is None else behind | (first_key < self.all_see_from)
+
+    def whole_tiles(self, k: KernelBuilder) -> tuple[Value, Value | None]:
+        """The tile behind the last, and the first, of those of which all rows of the CTA see all
+        keys; None if it is tile 0.
+        """
+        end = k.min(k.max(self.all_see + 1, 0) // self.tile, self.tiles)
+        if self.first_tile is None or self.all_see_from is None:
+            return end, None
+        end = k.max(end, self.first_tile)
+        return end, k.min(k.divide_up(self.all_see_from, self.tile), end)
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What the scores of one head are made of."""
+
+    k: KernelBuilder
+    config: KernelConfig
+    given: Arguments
+    batch: Value
+    head: Value
+
+    def _plane(self, name: str) -> ScorePlane | None:
+        array, given = self.given.operands.get(name), self.given
+        if array is None:
+            return None
+        return array.plane(self.k, self.batch, self.head, given.seq_q, given.seq_k)
+
+    def _of_head(self, name: str) -> Value | None:
+        array = self.given.operands.get(name)
+        if array is None:
+            return None
+        return self.k.load(Pointer(array.head(self.k, self.batch, self.head), "global", f32))
+
+    def mask(self) -> Mask:
+        """Which keys are seen: bottom-right aligns the last query with the last key, top-left the
+        first with the first.
+        """
+        k, given, causal = self.k, self.given, self.config.causal
+        features = self.config.features
+        diagonal = None
+        if causal or features.windowed or features.alibi:
+            aligned = causal != "top_left"
+            diagonal = given.seq_k - given.seq_q if aligned else k.mov(0, type=s32)
+        left, right = (given.numbers.get(f"window_{side}") for side in ("left", "right"))
+        shown, bias = self._plane("mask"), self._plane("bias")
+        return Mask(diagonal, bool(causal), left, right, given.seq_k, shown, bias)
+
+    def scoring(self, mask: Mask) -> Scoring | None:
+        """How products become scores."""
+        if not self.config.features.changes_scores:
+            return None
+        softcap, slope = self.given.numbers.get("softcap"), self._of_head("alibi_slopes")
+        exact = self.config.dtype is F32
+        return Scoring(self.k, self.given.scale, mask.diagonal, softcap, slope, mask.bias, exact)
+
+    def sink(self) -> Value | None:
+        """The score that every row has beside those of its keys, in units of log2."""
+        logit = self._of_head("sink")
+        return None if logit is None else logit * LOG2E
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The element types of Q, K, V and O: what the user, the kernel and array libraries call each."""
+"""The element types of arrays: what the user, the kernel and array libraries call each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ptxgen.types import ScalarType, bf16, f16, f32
+from ptxgen.types import ScalarType, bf16, f16, f32, pred, u8
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,15 +27,16 @@ class DType:
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The numpy type; bfloat16 is that of ml_dtypes, which is imported when it is asked for."""
-        return self.scalar.dtype
+        return pred.dtype if self is BOOL else self.scalar.dtype
 
 
 F32: Final = DType("f32", "float32", f32)  # also of LSE, and of what a kernel accumulates in
 F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
+BOOL: Final = DType("bool", "bool", u8)  # of masks: a byte, 0 or 1
 
-DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in DTYPES.values()}
+DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # of Q, K, V and O
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), BOOL)}
 F32_BYTES: Final = F32.nbytes
 
 

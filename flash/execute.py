@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from flash.build import Build
 from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
 from flash.launch import Geometry
+from flash.operands import Operands
 from ptxgen import interpreter
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -28,16 +31,26 @@ class Call(NamedTuple):  # and not a dataclass, which takes four times as long t
     v: ArrayView
     out: ArrayView
     lse: ArrayView | None
+    operands: Operands = MappingProxyType({})
 
 
 def make_plan(
-    build: Build, geometry: Geometry, scale: float, addresses: tuple[int, ...]
+    build: Build,
+    geometry: Geometry,
+    scale: float,
+    addresses: tuple[int, ...],
+    numbers: Mapping[str, int | float] = MappingProxyType({}),
 ) -> LaunchPlan:
-    """The launch of a kernel; `addresses` are those of Q, K, V, O and, if the kernel writes it,
-    LSE.
+    """The launch of a kernel; `addresses` are those of Q, K, V, O, LSE if the kernel writes it, and
+    its operands. `numbers` are those of the config.
     """
-    t = build.config.tiling
-    values: dict[str, int | float] = dict(zip(("Q", "K", "V", "O", "LSE"), addresses, strict=False))
+    t, operands = build.config.tiling, build.config.features.operands
+    names = ["Q", "K", "V", "O"] + (["LSE"] if build.config.return_lse else [])
+    names += [operand.name for operand in operands]
+    values: dict[str, int | float] = dict(zip(names, addresses, strict=True))
+    for operand, steps in zip(operands, geometry.operand_strides, strict=True):
+        for axis, step in zip(operand.axes, steps, strict=True):
+            values[operand.stride(axis)] = step
     for name, strides in zip("QKVO", geometry.strides, strict=True):
         for what, stride in zip(("batch", "head", "row"), strides, strict=True):
             values[f"{name}_{what}_stride"] = stride
@@ -47,7 +60,7 @@ def make_plan(
         "heads": geometry.heads,
         "group": geometry.group,
     }
-    values["softmax_scale"] = scale
+    values |= {"softmax_scale": scale, **numbers}
     return LaunchPlan(
         entry=build.kernel.name,
         grid=(grid_ctas(build, geometry), 1, 1),
@@ -66,18 +79,25 @@ def grid_ctas(build: Build, geometry: Geometry) -> int:
 def run_on_cpu(call: Call) -> None:
     """Compute the call with numpy."""
     q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
+    config = call.config
+    operands: dict[str, Any] = {name: host_array(array) for name, array in call.operands.items()}
     attention_cpu(
         q, k, v, out,
         None if call.lse is None else host_array(call.lse).reshape(out.shape[:3]),
         softmax_scale=call.scale,
-        causal=call.config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+        causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+        window=config.window,
+        softcap=config.softcap,
+        **operands,
     )  # fmt: skip
 
 
 def run_on_interpreter(call: Call, build: Build) -> None:
     """Run the kernel's PTX on the call's arrays, in place."""
     arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
-    plan = make_plan(build, call.geometry, call.scale, tuple(array.pointer for array in arrays))
+    arrays += call.operands.values()
+    addresses = tuple(array.pointer for array in arrays)
+    plan = make_plan(build, call.geometry, call.scale, addresses, call.config.numbers)
     memory = [host_array(array) for array in arrays]
     interpreter.run(
         build.module,

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from flash.config import KernelConfig
 from flash.cta import Arguments, Cta, Thread
 from flash.products import Products, add_product, add_product_if_seen
-from flash.softmax import OnlineSoftmax
+from flash.score_plane import ScorePlaces
+from flash.softmax import OnlineSoftmax, sink_terms
 from flash.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
 from flash.tiling import CHUNK, F32_BYTES, Tiling
 from ptxgen import ir
@@ -34,26 +35,25 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     k.note("shared memory, and the first tiles on their way there")
     products = Products(k, t, me)
     Q_loader = TileLoader(k, cta.Q, products.Q_tile, cta.first_row)
-    K_loader = TileLoader(k, cta.K, products.K_tile)
-    V_loader = TileLoader(k, cta.V, products.V_tile)
-    with k.when(cta.tiles > 0, uniform=True):
+    begin = None if cta.first_tile is None else cta.first_tile * t.tile
+    K_loader = TileLoader(k, cta.K, products.K_tile, begin)
+    V_loader = TileLoader(k, cta.V, products.V_tile, begin)
+    with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
         _start(k, Q_loader, K_loader)
 
-    softmax = OnlineSoftmax(k, t.rows, t.key_distances)
+    sink = sink_terms(k, cta.sink, me.key_lane)
+    softmax = OnlineSoftmax(k, t.rows, t.key_distances, sink)
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
-    with k.loop(0, cta.tiles * t.tile, step=t.tile) as first_key:
+    with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
         k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
         _start(k, V_loader)
 
         k.note("S = scale * Q K^T")
         products.scores(S)
-        _multiply(k, S.all(), given.scale_log2)
-        hides_keys = first_key + (t.tile - 1) > cta.all_see
-        with k.when(hides_keys, uniform=True):
-            first = my_first_row, first_key + k.signed(me.key_lane)
-            cta.mask.apply(k, S, first, t.score_rows, t.score_keys)
+        places = ScorePlaces(k, my_first_row, first_key, me.key_lane, t.score_rows, t.score_keys)
+        hides_keys = _score(k, S, given, cta, places)
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
         rescale = softmax.take(S)
@@ -68,13 +68,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
             _start(k, K_loader)
 
         k.note("O += P V")
-        if not config.causal:  # the only keys unseen are beyond the end, where V is zero
-            products.outputs(O, add_product)
-        else:
-            with k.when(hides_keys, uniform=True):
-                products.outputs(O, add_product_if_seen)
-            with k.otherwise():
-                products.outputs(O, add_product)
+        _add_outputs(k, products, O, cta, hides_keys)
 
     _store(k, t, given, cta, me, softmax, O)
     return k.build()
@@ -85,6 +79,40 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
     for loader in loaders:
         loader.start()
     commit_copies(k)
+
+
+def _score(
+    k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces
+) -> Value | None:
+    """Make scores of products, -inf for those of keys that are not seen. Returns whether a row of
+    the CTA may not see a key of the tile; None if that is so of all tiles.
+    """
+    if cta.scoring is None:
+        _multiply(k, S.all(), given.scale_log2)
+    else:
+        cta.scoring.apply(S, places)
+    if cta.mask.hides_anywhere:
+        cta.mask.apply(k, S, places)
+        return None
+    hides_keys = cta.hides_keys(places.first_key)
+    with k.when(hides_keys, uniform=True):
+        cta.mask.apply(k, S, places)
+    return hides_keys
+
+
+def _add_outputs(
+    k: KernelBuilder, products: Products, O: Fragment, cta: Cta, hides_keys: Value | None
+) -> None:
+    """O += P V, where NaN in keys that a row does not see must not reach it."""
+    if not cta.mask.hides_keys:  # the only keys unseen are beyond the end, where V is zero
+        products.outputs(O, add_product)
+    elif hides_keys is None:
+        products.outputs(O, add_product_if_seen)
+    else:
+        with k.when(hides_keys, uniform=True):
+            products.outputs(O, add_product_if_seen)
+        with k.otherwise():
+            products.outputs(O, add_product)
 
 
 def _multiply(k: KernelBuilder, variables: Iterable[Var], factor: Value) -> None:

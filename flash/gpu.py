@@ -10,7 +10,7 @@ from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.dlpack import LEGACY_DEFAULT_STREAM
 from flash.execute import Call, make_plan
-from flash.launch import Geometry, Limits, alignment, check, check_limits
+from flash.launch import Geometry, Limits, alignment, check, check_limits, max_seq
 from flash.staging import Staging
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
@@ -63,7 +63,11 @@ class GpuLauncher:
         device = self.backend.device_properties(ordinal)
         tiling = self.config.kernel(self.target(ordinal)).tiling
         limits = Limits(
-            tiling.block_q, tiling.shared_bytes, device.shared_per_block_optin, str(device)
+            tiling.block_q,
+            tiling.shared_bytes,
+            device.shared_per_block_optin,
+            str(device),
+            max_seq(self.config.features),
         )
         check_limits(geometry, limits)
 
@@ -89,12 +93,15 @@ class GpuLauncher:
         """Put the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
         geometry, ordinal = call.geometry, call.q.device[1]
         arrays = (call.q, call.k, call.v, call.out)
+        operands = tuple(call.operands.values())
         # An array without elements is not read, so any address that is not null will do.
         spare = call.q.pointer
         addresses = tuple([array.pointer or spare for array in arrays])
         aligned = alignment(self.config, geometry, *addresses)
         if call.lse is not None:
             addresses = (*addresses, call.lse.pointer)
+        if operands:
+            addresses += tuple([array.pointer or spare for array in operands])
         key = (geometry, aligned, call.lse is not None, call.scale, ordinal)
         ready = self._ready.get(key)
         if ready is None:
@@ -102,7 +109,7 @@ class GpuLauncher:
             if len(self._ready) >= _MOST_PLANS:
                 self._ready.clear()
             self._ready[key] = ready
-        for array in arrays:
+        for array in arrays + operands:
             if array.stream is not None:
                 self._wait_for_producer(array.stream, stream, ordinal)
         self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
@@ -115,8 +122,11 @@ class GpuLauncher:
             out = staging.room_for(call.out)
             lse = None if call.lse is None else staging.room_for(call.lse)
             # The copies are dense, which the caller's arrays may not be.
-            geometry = check(self.config, q, k, v, out, layout=call.layout)
-            staged = call._replace(geometry=geometry, q=q, k=k, v=v, out=out, lse=lse)
+            operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
+            geometry = check(self.config, q, k, v, out, layout=call.layout, operands=operands)
+            staged = call._replace(
+                geometry=geometry, q=q, k=k, v=v, out=out, lse=lse, operands=operands
+            )
             self.launch(staged, stream)
             fetched = [
                 (into, staging.fetch(there))
@@ -132,7 +142,7 @@ class GpuLauncher:
     ) -> Ready:
         self.check_limits(call.geometry, ordinal)
         made = self.build(ordinal, aligned, call.lse is not None)
-        plan = make_plan(made, call.geometry, call.scale, addresses)
+        plan = make_plan(made, call.geometry, call.scale, addresses, self.config.numbers)
         program = self.program(made)
         kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
         made.registers = kernel.registers

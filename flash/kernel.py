@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Final
 
 from flash import results
@@ -22,6 +23,7 @@ from flash.launch import (
     raise_problems,
 )
 from flash.launch import scale as scale_of
+from flash.operands import require_operands
 from flash.resources import KernelResources
 from ptxgen import ir
 from ptxgen.check.global_verdicts import GlobalProof
@@ -61,6 +63,7 @@ class AttentionKernel:
         self.config = config
         self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
         self._geometries: dict[tuple[object, ...], Geometry] = {}
+        self._operand_names = tuple([operand.name for operand in config.features.operands])
 
     def __repr__(self) -> str:
         return f"AttentionKernel({self.config!r})"
@@ -118,6 +121,10 @@ class AttentionKernel:
         return_lse: bool | None = None,
         layout: str = "bhsd",
         softmax_scale: float | None = None,
+        alibi_slopes: object = None,
+        bias: object = None,
+        mask: object = None,
+        sink: object = None,
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -130,6 +137,12 @@ class AttentionKernel:
         of q, or `out`: the same shape with head_dim_v, no memory shared with the inputs. lse is the
         natural logarithm of each row's sum, float32, [batch, heads, seq_q] in either layout. A row
         that sees no key gives 0 and -inf.
+
+        `alibi_slopes` and `sink` are float32 [batch, heads], `bias` of the config's type for it and
+        `mask` bool [batch, heads, seq_q, seq_k]; each may be of any shape that broadcasts to that,
+        with any strides, in either layout. They are given if, and only if, the config says so. A
+        key is hidden by a mask of False and by a bias of -inf. `sink` is one more score of every
+        row, with a value of 0.
 
         `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
         numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
@@ -145,10 +158,11 @@ class AttentionKernel:
         with_lse = self.config.return_lse if return_lse is None else return_lse
         scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
         explicit = None if stream is None else results.stream_handle(stream)
-        arrays = self._views(q, k, v, out, explicit)
+        given = {"alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink}
+        arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
-        geometry = self._geometry(arrays, layout)
-        check_addresses(geometry, arrays)
+        geometry = self._geometry(arrays, layout, operands)
+        check_addresses(geometry, arrays, operands)
         name = self._choose(backend, like)[0]
         _check_place(name, like, explicit)
         memory = self._gpu.backend
@@ -168,7 +182,7 @@ class AttentionKernel:
             call = Call(
                 self.config, geometry, layout, scale, arrays[0], arrays[1], arrays[2],
                 out=view(made, "out") if out is None else arrays[3],
-                lse=view(lse, "lse") if with_lse else None,
+                lse=view(lse, "lse") if with_lse else None, operands=operands,
             )  # fmt: skip
             self._run(call, name, explicit)
         if out is None:
@@ -184,31 +198,50 @@ class AttentionKernel:
         out: object = None,
         backend: str = AUTO,
         layout: str = "bhsd",
+        **operands: object,
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        arrays = self._views(q, k, v, out, None)
-        geometry = self._geometry(arrays, layout)
-        check_addresses(geometry, arrays)
+        arrays, there = self._views(q, k, v, out, operands, None)
+        geometry = self._geometry(arrays, layout, there)
+        check_addresses(geometry, arrays, there)
         name, why = self._choose(backend, arrays[0])
         _check_place(name, arrays[0], None)
         return explain(self.config, self._gpu, geometry, arrays, name, why)
 
     def _views(
-        self, q: object, k: object, v: object, out: object, stream: int | None
-    ) -> tuple[ArrayView, ...]:
-        """Views of q, k, v and, if it is given, out; `LaunchError` names all that are no arrays."""
+        self,
+        q: object,
+        k: object,
+        v: object,
+        out: object,
+        given: Mapping[str, object],
+        stream: int | None,
+    ) -> tuple[tuple[ArrayView, ...], dict[str, ArrayView]]:
+        """Views of q, k, v and, if it is given, out, and of the operands by name; `LaunchError`
+        names all that are no arrays, or not to be given.
+        """
+        names = self._operand_names
+        if names or any(array is not None for array in given.values()):
+            require_operands(self.config.features, given)
         try:
             views = [view(q, "q", stream), view(k, "k", stream), view(v, "v", stream)]
             if out is not None:
                 views.append(view(out, "out", stream))
+            operands = {name: view(given[name], name, stream) for name in names}
         except LaunchError:
             named = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
-            raise_problems(unreadable(named, stream))
+            raise_problems(unreadable(named | {name: given[name] for name in names}, stream))
             raise
-        return tuple([a if a.device[1] != UNKNOWN_DEVICE else self._located(a) for a in views])
+        return (
+            tuple([a if a.device[1] != UNKNOWN_DEVICE else self._located(a) for a in views]),
+            {
+                name: a if a.device[1] != UNKNOWN_DEVICE else self._located(a)
+                for name, a in operands.items()
+            },
+        )
 
     def _located(self, array: ArrayView) -> ArrayView:
         """The array with the device it is on, which its interface does not say."""
@@ -222,17 +255,21 @@ class AttentionKernel:
             )
         return array._replace(device=("cuda", ordinal))
 
-    def _geometry(self, arrays: tuple[ArrayView, ...], layout: str) -> Geometry:
+    def _geometry(
+        self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView]
+    ) -> Geometry:
         """The checked geometry of a call, kept for the next call like it."""
         # All that a check looks at: shape, strides, dtype, device, read_only.
-        key = (layout, *[array[1:6] for array in arrays])
+        key = (layout, *[array[1:6] for array in (*arrays, *operands.values())])
         try:
             found = self._geometries.get(key)
         except TypeError:  # no key, so no layout either: the check says so
             found = None
         if found is None:
             q, k, v, *given = arrays
-            found = check(self.config, q, k, v, given[0] if given else None, layout=layout)
+            found = check(
+                self.config, q, k, v, given[0] if given else None, layout=layout, operands=operands
+            )
             if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
                 self._gpu.check_limits(found, q.device[1])
             if len(self._geometries) >= _MOST_GEOMETRIES:
@@ -327,7 +364,7 @@ def _dtype_of(q: object) -> str:
         pass
     found = view(q, "q")
     dtype = OF_ARRAYS.get(found.dtype)
-    if dtype is None:
+    if dtype is None or dtype.name not in DTYPES:
         wanted = ", ".join(t.array_name for t in DTYPES.values())
         raise LaunchError(
             f"launch: q must be one of {wanted}, got {found.dtype}; convert q, k and v, such as "

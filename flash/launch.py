@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from flash import overlap
 from flash.arrays import UNKNOWN_DEVICE, ArrayView
 from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, is_scale
 from flash.dlpack import dense_strides
-from flash.dtypes import OF_ARRAYS, DType
+from flash.dtypes import DTYPES, OF_ARRAYS, DType
+from flash.features import MAX_WINDOWED_SEQ, Features
+from flash.operands import Operands, operand_problems, operand_strides
 from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
 from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
@@ -26,16 +29,21 @@ MAX_SEQ: Final = 2**31 - 2 * max(*BLOCKS_Q, *TILES)
 MAX_CTAS: Final = MAX_GRID[0]
 
 
+def max_seq(features: Features) -> int:
+    """The most queries, and keys, of a head."""
+    return MAX_WINDOWED_SEQ if features.windowed else MAX_SEQ
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key
 class Geometry:
     """The sizes and strides of a checked call, without addresses: what repeated calls share.
 
     `strides` are those of batch, head and row of Q, K, V and O, in elements, zero where a dimension
-    has one element or none. `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides
-    all of them. `reach` is, for each of the four, the byte offset of its first byte and of the
-    byte after its last one, from its pointer. Shapes are in the caller's layout. `nbytes` is the
-    size of an element of the four, `natural_alignment` the most bytes that their rows let a kernel
-    use at once.
+    has one element or none; `operand_strides` those of the axes of each operand.
+    `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
+    is, for each of the four, the byte offset of its first byte and of the byte after its last one,
+    from its pointer. Shapes are in the caller's layout. `nbytes` is the size of an element of the
+    four, `natural_alignment` the most bytes that their rows let a kernel use at once.
     """
 
     batch: int
@@ -50,6 +58,7 @@ class Geometry:
     lse_shape: tuple[int, ...]
     nbytes: int
     natural_alignment: int
+    operand_strides: tuple[tuple[int, ...], ...] = ()
 
     @property
     def group(self) -> int:
@@ -70,6 +79,7 @@ class Limits:
     shared_needed: int
     shared_available: int
     device: str
+    max_seq: int = MAX_SEQ
 
 
 def check(
@@ -80,9 +90,10 @@ def check(
     out: ArrayView | None,
     *,
     layout: str = "bhsd",
+    operands: Operands = MappingProxyType({}),
 ) -> Geometry:
     """The geometry of a call; without `out` that of a dense one. Shapes as in
-    `AttentionKernel.launch`.
+    `AttentionKernel.launch`. `operands` are those that the config's features have.
 
     Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
     """
@@ -94,33 +105,38 @@ def check(
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
     problems = list(_dtype_problems(config.element, arrays))
     problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
-    problems += _device_problems(arrays)
+    problems += _device_problems({**arrays, **operands})
     ranks = rank_problems(arrays, layout)
     if not ranks:
         ranks = shape_problems(config, q.shape, k.shape, v.shape, layout)
     if ranks:
         raise_problems(problems + ranks)
     geometry = _geometry(config, q, k, v, out, layout)
-    raise_problems(problems + _out_problems(out, geometry))
-    return geometry
+    problems += _out_problems(out, geometry)
+    if not operands:
+        raise_problems(problems)
+        return geometry
+    sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
+    problems += operand_problems(config.features, operands, sizes)
+    raise_problems(problems)
+    return replace(geometry, operand_strides=operand_strides(config.features, operands))
 
 
-def check_addresses(geometry: Geometry, arrays: tuple[ArrayView, ...]) -> None:
+def check_addresses(
+    geometry: Geometry,
+    arrays: tuple[ArrayView, ...],
+    operands: Operands = MappingProxyType({}),
+) -> None:
     """Refuse null and misaligned pointers, and an output that shares memory with an input.
 
     `arrays` are q, k, v and, if the caller gave it, out. Raises `LaunchError` with all problems.
     """
-    problems = []
+    problems: list[str] = []
     for name, array in zip(("q", "k", "v", "out"), arrays, strict=False):
-        if not array.pointer and array.size:
-            problems.append(
-                f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
-            )
-        if array.pointer % geometry.nbytes:
-            problems.append(
-                f"{name} must begin at a multiple of {geometry.nbytes} bytes, got address "
-                f"{array.pointer:#x}; {_copy(name, array)}"
-            )
+        if not array.pointer or array.pointer % geometry.nbytes:
+            problems += _address_problems(name, array, geometry.nbytes)
+    for name, array in operands.items():
+        problems += _address_problems(name, array, OF_ARRAYS[array.dtype].nbytes)
     if len(arrays) > 3 and not problems:
         out, (low, high) = arrays[3], geometry.reach[3]
         for name, array, (first, end) in zip(("q", "k", "v"), arrays, geometry.reach, strict=False):
@@ -133,7 +149,22 @@ def check_addresses(geometry: Geometry, arrays: tuple[ArrayView, ...]) -> None:
                     f"out must not share memory with {name}, because rows are written while "
                     "others are read; leave out=None, or pass an array of its own"
                 )
+        problems += [
+            f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+            for name, array in operands.items()
+            if overlap.may_share_elements(out, array)
+        ]
     raise_problems(problems)
+
+
+def _address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]:
+    if not array.pointer and array.size:
+        yield f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
+    if array.pointer % nbytes:
+        yield (
+            f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}; "
+            f"{_copy(name, array)}"
+        )
 
 
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
@@ -181,7 +212,8 @@ def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView]) -> Iterator[str
     found = {array.dtype for array in arrays.values()}
     other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
     # Where the arrays agree, the config may be what is wrong.
-    or_else = f", or use AttentionConfig(dtype={other.name!r}, ...)" if other else ""
+    fits = other is not None and other.name in DTYPES
+    or_else = f", or use AttentionConfig(dtype={other.name!r}, ...)" if other and fits else ""
     for name, array in arrays.items():
         if array.dtype != wanted.array_name:
             yield (
@@ -290,8 +322,10 @@ def check_limits(geometry: Geometry, limits: Limits) -> None:
 
 def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
     for name, length in (("seq_q", geometry.seq_q), ("seq_k", geometry.seq_k)):
-        if length > MAX_SEQ:
-            yield f"{name} must be at most {MAX_SEQ}, got {length}; split it and merge by LSE"
+        if length > limits.max_seq:
+            yield (
+                f"{name} must be at most {limits.max_seq}, got {length}; split it and merge by LSE"
+            )
     ctas = -(-geometry.seq_q // limits.block_q) * geometry.heads * geometry.batch
     if ctas > MAX_CTAS:
         yield (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flash.mask import NEG_INF
-from flash.softmax import LN2
+from flash.softmax import LN2, NO_SINK, Sink
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
 
@@ -21,20 +21,32 @@ class LazySoftmax:
     """The running shift and sum of `rows` rows, and the step that takes in new scores.
 
     `distances` are the lane distances over which the lanes that share a row, each with its own
-    keys, are joined. `scale` turns scores into units of log2 and is positive; `slack` is in such
-    units, the shifts in those of the scores.
+    keys, are joined. `scale` turns scores into units of log2 and is positive, None if that is what
+    they are in; `slack` is in such units, the shifts in those of the scores. `sink` is as
+    `sink_terms` makes it, for scores in units of log2.
     """
 
     def __init__(
-        self, k: KernelBuilder, rows: int, distances: list[int], scale: Value, slack: float
+        self,
+        k: KernelBuilder,
+        rows: int,
+        distances: list[int],
+        scale: Value | None,
+        slack: float,
+        sink: Sink = NO_SINK,
     ) -> None:
         self.k = k
         self.distances = distances
         self.scale = scale
         self.slack = slack
-        self.shift = [k.var(f32, NEG_INF) for _ in range(rows)]  # -inf until the row sees a key
+        shift, total = sink
+        self.shift = [k.var(f32, shift) for _ in range(rows)]  # -inf until the row sees a key
         # Of this lane's keys only, until `finish`.
-        self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]
+        self.row_sum = [k.var(f32, total) for _ in range(rows)]
+
+    def _scaled(self, difference: Value) -> Value:
+        """A difference of scores in units of log2."""
+        return difference if self.scale is None else difference * self.scale
 
     def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
         """Replace the scores by P = exp2(scale * (S - shift)).
@@ -45,7 +57,7 @@ class LazySoftmax:
         k = self.k
         largest = [self._largest(scores) for scores in S]
         outgrown = [
-            (top - shift) * self.scale > self.slack
+            self._scaled(top - shift) > self.slack
             for top, shift in zip(largest, self.shift, strict=True)
         ]
         some = outgrown[0]
@@ -59,7 +71,8 @@ class LazySoftmax:
             total: Value = self.row_sum[i]
             for score in scores:
                 k.sub(score, shift, into=score)
-                k.mul(score, self.scale, into=score)
+                if self.scale is not None:
+                    k.mul(score, self.scale, into=score)
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
             self.row_sum[i].set(total)
@@ -78,7 +91,7 @@ class LazySoftmax:
         """Move a row's shift to its maximum if that has outgrown it: the factor for old sums."""
         k, shift = self.k, self.shift[i]
         moved = k.selp(top, shift, outgrown)
-        factor = k.ex2((shift - self._finite(moved)) * self.scale, ftz=True)
+        factor = k.ex2(self._scaled(shift - self._finite(moved)), ftz=True)
         shift.set(moved)
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
         return factor
@@ -96,4 +109,5 @@ class LazySoftmax:
         for distance in self.distances:
             total = total + k.butterfly(total, distance)
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
-        return inverse, k.fma(self.shift[i], self.scale, k.lg2(total)) * LN2
+        shift, log = self.shift[i], k.lg2(total)
+        return inverse, (shift + log if self.scale is None else k.fma(shift, self.scale, log)) * LN2

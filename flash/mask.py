@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flash.score_plane import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import s32
 
@@ -13,50 +13,80 @@ NEG_INF = float("-inf")
 
 @dataclass(frozen=True)
 class Mask:
-    """Query `row` sees the keys 0 … row + diagonal, and none from `seq_k` on. Without causality
-    `diagonal` is None.
+    """Query `row` sees the keys from row + diagonal - left to row + diagonal + right that exist and
+    that no plane hides. None is no limit; causality is a right of 0. `diagonal` is None where
+    nothing depends on positions.
 
     All values are s32, so that rows before the first key (seq_q > seq_k, bottom-right) see nothing
     instead of wrapping round.
     """
 
     diagonal: Value | None
+    is_causal: bool
+    left: Value | None
+    right: Value | None
     seq_k: Value
+    shown: ScorePlane | None  # 0 hides a key
+    bias: ScorePlane | None  # -inf hides a key
 
-    @classmethod
-    def of(cls, k: KernelBuilder, causal: str, seq_q: Value, seq_k: Value) -> Mask:
-        """The mask of a config: bottom-right aligns the last query with the last key, top-left the
-        first with the first.
-        """
-        if not causal:
-            return cls(None, seq_k)
-        return cls(seq_k - seq_q if causal == "bottom_right" else k.mov(0, type=s32), seq_k)
+    @property
+    def hides_anywhere(self) -> bool:
+        """Whether any key may be hidden from any query."""
+        return self.shown is not None or self.bias is not None
+
+    @property
+    def hides_keys(self) -> bool:
+        """Whether a query may not see a key that exists."""
+        limited = self.is_causal or self.left is not None or self.right is not None
+        return limited or self.hides_anywhere
 
     def last_key(self, k: KernelBuilder, row: Value) -> Value:
-        """The last key that a row sees; -1 or less if it sees none."""
+        """The last key that a row may see; -1 or less if it sees none."""
         last = self.seq_k - 1
-        return last if self.diagonal is None else k.min(row + self.diagonal, last)
+        if self.diagonal is None or not (self.is_causal or self.right is not None):
+            return last
+        reach = row + self.diagonal
+        return k.min(reach if self.right is None else reach + self.right, last)
 
-    def tiles(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
-        """How many tiles of keys the rows up to `last_row` see at all; the rest are skipped."""
+    def first_key(self, k: KernelBuilder, row: Value) -> Value:
+        """The first key that a row may see; seq_k or more if it sees none."""
+        if self.diagonal is None or self.left is None:
+            return k.mov(0, type=s32)
+        return k.max(row + self.diagonal - self.left, 0)
+
+    def end_tile(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
+        """The tile behind the last one of which the rows up to `last_row` see a key."""
         visible = k.max(self.last_key(k, last_row) + 1, 0)
         return k.divide_up(visible, tile)
 
-    def apply(
-        self,
-        k: KernelBuilder,
-        S: Fragment,
-        first: tuple[Value, Value],
-        rows: Sequence[int],
-        keys: Sequence[int],
-    ) -> None:
-        """Set this thread's scores of unseen keys to -inf; `first` is row and key of its first
-        score, `rows` and `keys` are those of all, counted from there.
-        """
-        first_row, first_key = first
-        for row, scores in zip(rows, S, strict=True):
+    def apply(self, k: KernelBuilder, S: Fragment, places: ScorePlaces) -> None:
+        """Set this thread's scores of unseen keys to -inf."""
+        first_row, first_key, keys = places.first_row, places.my_first_key, places.keys
+        for row, scores in zip(places.rows, S, strict=True):
             # Keys at this distance or nearer are seen.
             reach = self.last_key(k, first_row + row) - first_key
             for key, score in zip(keys, scores, strict=True):
                 with k.only_if(reach < key):
                     score.set(NEG_INF)
+            if self.left is not None:
+                start = self.first_key(k, first_row + row) - first_key
+                for key, score in zip(keys, scores, strict=True):
+                    with k.only_if(start > key):
+                        score.set(NEG_INF)
+        if self.shown is not None:
+
+            def hide(i: int, j: int, shown: Value) -> None:
+                with k.only_if(shown == 0):
+                    S[i, j].set(NEG_INF)
+
+            self.shown.each(k, places, hide)
+
+    def hides(self, k: KernelBuilder, row: Value, key: Value) -> Value | None:
+        """Whether a plane hides a key that is neither before a row's first nor behind its last;
+        None if there is no plane.
+        """
+        hidden = None if self.shown is None else self.shown.element(k, row, key) == 0
+        if self.bias is None:
+            return hidden
+        by_bias = self.bias.element(k, row, key) == NEG_INF
+        return by_bias if hidden is None else hidden | by_bias

@@ -19,6 +19,8 @@ from flash.mma_tiling import MmaTiling
 from flash.nonfinite import NonFinite
 from flash.panel_loader import PanelLoader
 from flash.pipeline import KeyValuePipeline
+from flash.score_plane import ScorePlaces
+from flash.softmax import sink_terms
 from flash.swizzle import SwizzledTile
 from flash.tiles import await_copies
 from ptxgen import ir
@@ -44,13 +46,15 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
 
     tiles, pipeline = _start_copies(k, config, given, cta)
     products = MmaProducts(k, t, me, tiles, dtype)
-    scale = k.max(k.abs(given.scale_log2), _LEAST_SCALE)
-    softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK)
+    # What `scoring` makes is in units of log2 already.
+    scale = k.max(k.abs(given.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
+    sink = sink_terms(k, cta.sink, me.in_quad)
+    softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK, sink)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4)
-    # Without causality the only keys hidden are beyond the end, where the tile of V holds zeros.
-    odd = NonFinite(k, dtype) if config.causal else None
-    my_first = cta.first_row + k.signed(me.first_row(t)), k.signed(me.in_quad * 2)
+    # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
+    odd = NonFinite(k, dtype) if cta.mask.hides_keys else None
+    my_first_row = cta.first_row + k.signed(me.first_row(t))
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
 
     def attend(n: Value, *, masked: bool) -> None:
@@ -58,9 +62,13 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         pipeline.await_keys(n, ragged=masked)
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
-        if masked:
-            first = my_first[0], pipeline.first_key(n) + my_first[1]
-            cta.mask.apply(k, S, first, rows, keys)
+        if masked or cta.scoring is not None:
+            first_key = pipeline.first_key(n)
+            places = ScorePlaces(k, my_first_row, first_key, me.in_quad * 2, rows, keys)
+            if cta.scoring is not None:
+                cta.scoring.apply(S, places)
+            if masked:
+                cta.mask.apply(k, S, places)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
         P = products.weights(S)
@@ -69,19 +77,31 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         products.outputs(O, P, pipeline.value_stage)
         pipeline.advance()
 
-    whole = cta.whole_tiles(k, t.tile)
-    with k.loop(-cta.tiles, -whole) as n:
-        attend(n, masked=True)
-    with k.loop(-whole, 0) as n:
-        attend(n, masked=False)
+    for begin, end, masked in _runs(cta, k):
+        with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+            attend(n, masked=masked)
 
     # Found out again: kept in registers through the loops, this is what would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
     _finish(k, t, given, (cta, me), softmax, O)
     Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
     if odd is not None:
-        odd.restore(cta, t.block_q, cta.whole_tiles(k, t.tile) * t.tile)
+        runs = [(begin, end) for begin, end, masked in _runs(cta, k) if masked]
+        odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+def _runs(cta: Cta, k: KernelBuilder) -> list[tuple[Value, Value | int, bool]]:
+    """The tiles of keys from the last to the first, as (behind the last, the first, whether a row
+    may not see one of their keys).
+    """
+    first: Value | int = 0 if cta.first_tile is None else cta.first_tile
+    if cta.mask.hides_anywhere:
+        return [(cta.tiles, first, True)]
+    end, begin = cta.whole_tiles(k)
+    if begin is None:
+        return [(cta.tiles, end, True), (end, 0, False)]
+    return [(cta.tiles, end, True), (end, begin, False), (begin, first, True)]
 
 
 def _start_copies(
@@ -98,14 +118,15 @@ def _start_copies(
         PanelLoader(k, matrix, tile)
         for matrix, tile in ((cta.Q, Q_tile), (cta.K, K_tile), (cta.V, V_tile))
     )
-    pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles)
-    with k.when(cta.tiles > 0, uniform=True):
+    pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles, cta.first_tile)
+    with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)
         pipeline.fill()
-        with k.when(given.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
-            if Q_loader.is_asynchronous:
-                await_copies(k)
-            Q_loader.flip_signs()
+        if cta.scoring is None:
+            with k.when(given.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
+                if Q_loader.is_asynchronous:
+                    await_copies(k)
+                Q_loader.flip_signs()
     return (Q_tile, K_tile, V_tile), pipeline
 
 

@@ -90,9 +90,11 @@ class MmaTiling:
         in_flight = max(product - _SHORT_PRODUCT, 0) // 2
         return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
 
-    def fits(self, target: Target) -> bool:
-        """Whether a CTA of this shape can run on the target without spilling registers."""
-        return self.row_tiles > 0 and self.registers <= min(
+    def fits(self, target: Target, other_registers: int = 0) -> bool:
+        """Whether a CTA of this shape, whose threads need so many registers more, can run on the
+        target without spilling.
+        """
+        return self.row_tiles > 0 and self.registers + other_registers <= min(
             _MOST_REGISTERS, target.registers_per_block // self.threads
         )
 
@@ -106,9 +108,16 @@ def _width(columns: int) -> int:
 
 
 def mma_tilings(
-    head_dim: int, head_dim_v: int, tile: int, block_q: int, stages: int, target: Target
+    head_dim: int,
+    head_dim_v: int,
+    tile: int,
+    block_q: int,
+    stages: int,
+    target: Target,
+    other_registers: int = 0,
 ) -> list[MmaTiling]:
-    """The tilings of a CTA that fit the target, the best first.
+    """The tilings of a CTA that fit the target, the best first; `other_registers` are needed for
+    what the kernel does beside.
 
     More rows in a warp mean fewer reads of K and V from shared memory for each product, so four
     warps come before eight.
@@ -118,4 +127,4 @@ def mma_tilings(
         for warps in (4, 8, 2)
         if block_q % (warps * MMA_ROWS) == 0
     ]
-    return [t for t in found if t.fits(target)]
+    return [t for t in found if t.fits(target, other_registers)]

@@ -8,6 +8,7 @@ instructions in those tiles, the second only happens if there was one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from flash.cta import Cta
@@ -53,9 +54,9 @@ class NonFinite:
         brain = self.dtype is bf16
         return ((pair & _EXPONENTS[brain]) + _LAST_BITS[brain]) & _SIGNS
 
-    def restore(self, cta: Cta, block_q: int, first_key: Value) -> None:
-        """Add what was cleared, in the tiles from `first_key` on, to the elements of O that see it,
-        for the whole CTA. This thread's part of O has been written.
+    def restore(self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]]) -> None:
+        """Add what was cleared, of the keys in these half-open ranges, to the elements of O that
+        see it, for the whole CTA. This thread's part of O has been written.
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
@@ -68,18 +69,29 @@ class NonFinite:
                 k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row,
                 k.loop(lane, cta.O.columns, step=WARP_SIZE) as column,
             ):
-                self._restore_element(cta, row, column, first_key)
+                self._restore_element(cta, row, column, cleared)
 
-    def _restore_element(self, cta: Cta, row: Value, column: Value, first_key: Value) -> None:
-        k = self.k
+    def _restore_element(
+        self,
+        cta: Cta,
+        row: Value,
+        column: Value,
+        cleared: Sequence[tuple[Value | int, Value]],
+    ) -> None:
+        k, mask = self.k, cta.mask
         there = k.load(self._element(cta.O, row, column)).as_(self.dtype)
         total, some = k.var(f32, k.cvt(there, dtype=f32)), k.var(u32, 0)
-        with k.loop(first_key, cta.mask.last_key(k, row) + 1) as key:
-            bits = k.load(self._element(cta.V, key, column))
-            signs = self._signs(k.cvt(bits.as_(u16), dtype=u32))
-            with k.when(signs != 0):
-                k.add(total, k.cvt(bits.as_(self.dtype), dtype=f32), into=total)
-                some.set(1)
+        end_seen = mask.last_key(k, row) + 1
+        for begin, end in cleared:
+            first = begin if mask.left is None else k.max(mask.first_key(k, row), begin)
+            last = end_seen if len(cleared) == 1 else k.min(end_seen, end)
+            with k.loop(first, last) as key:
+                bits = k.load(self._element(cta.V, key, column))
+                signs = self._signs(k.cvt(bits.as_(u16), dtype=u32))
+                odd, hidden = signs != 0, mask.hides(k, row, key)
+                with k.when(odd if hidden is None else odd & ~hidden):
+                    k.add(total, k.cvt(bits.as_(self.dtype), dtype=f32), into=total)
+                    some.set(1)
         with k.when(some != 0):
             rounded = k.cvt(total, dtype=self.dtype, rnd="rn")
             k.store(self._element(cta.O, row, column), rounded.as_(b16))

@@ -34,18 +34,25 @@ class _Ring:
 
 
 class KeyValuePipeline:
-    """Feeds a CTA the tiles of K and V, the last first.
+    """Feeds a CTA the tiles of K and V before number `tiles`, the last first, down to `first`; None
+    is tile 0.
 
-    The kernel's loops count in `n`, minus the number of tiles that are left.
+    The kernel's loops count in `n`, minus the number of the tile behind the next.
     """
 
     def __init__(
-        self, k: KernelBuilder, keys: PanelLoader, values: PanelLoader, tiles: Value
+        self,
+        k: KernelBuilder,
+        keys: PanelLoader,
+        values: PanelLoader,
+        tiles: Value,
+        first: Value | None = None,
     ) -> None:
         self.k = k
         self.keys = keys
         self.values = values
         self.tiles = tiles
+        self.first = first
         self.stages = keys.tile.stages
         self._is_asynchronous = keys.is_asynchronous or values.is_asynchronous
         self._in_flight = 2 * (self.stages - 1)
@@ -54,6 +61,15 @@ class KeyValuePipeline:
         # The stages that are filled next, once `fill` has filled the first.
         self._key_fill = _Ring(k, self.stages, sizes[0])
         self._value_fill = _Ring(k, self.stages, sizes[1], first=self.stages - 1)
+
+    @property
+    def has_tiles(self) -> Value:
+        """Whether there is any tile."""
+        return self._has(0)
+
+    def _has(self, ahead: int) -> Value:
+        """Whether there are more than so many tiles."""
+        return self.tiles > (ahead if self.first is None else self.first + ahead)
 
     def first_key(self, n: Value, ahead: int = 0) -> Value:
         """The first key of the tile that comes next, or so many later."""
@@ -69,7 +85,7 @@ class KeyValuePipeline:
     def _start(self, loader: PanelLoader, ahead: int) -> None:
         k = self.k
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
-        with k.when(self.tiles > ahead, uniform=True) if ahead else nullcontext():
+        with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
             loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=not ahead)
         self._commit()
 
@@ -124,7 +140,8 @@ class KeyValuePipeline:
     ) -> None:
         k = self.k
         if ahead:
-            with k.when(n < -ahead, uniform=True):
+            left = n if self.first is None else n + self.first  # minus the tiles that are left
+            with k.when(left < -ahead, uniform=True):
                 loader.start(self.first_key(n, ahead), stage=fill.at, ragged=False)
         else:
             loader.start(self.first_key(n), stage=fill.at, ragged=ragged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from ptxgen.errors import ConfigError
 
 Causal = bool | Literal["bottom_right", "top_left"]
+Window = tuple[int | None, int | None] | None
 
 
 def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
@@ -31,6 +33,46 @@ def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
     )
 
 
+def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
+    """Query i is at the position of key i + this: the last query at that of the last key, or with
+    "top_left" the first at that of the first. Raises ConfigError for an unknown word.
+    """
+    causal_offset(causal, seq_q, seq_k)
+    return 0 if causal == "top_left" else seq_k - seq_q
+
+
+def key_limits(causal: Causal, window: Window) -> tuple[int | None, int | None]:
+    """How many keys before its own position, and behind it, a query sees; None for all."""
+    before, behind = window or (None, None)
+    return before, behind if causal is False else 0
+
+
+def visible_keys(
+    shape: Sequence[int],
+    causal: Causal = False,
+    window: Window = None,
+    mask: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+) -> NDArray[np.bool_]:
+    """Which keys each query sees, for scores of `shape` [batch, heads, seq_q, seq_k]; the other
+    arguments are those of `attention_reference`.
+    """
+    seq_q, seq_k = shape[2:]
+    position = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k)
+    distance = position - np.arange(seq_k)
+    before, behind = key_limits(causal, window)
+    visible = np.ones((seq_q, seq_k), bool)
+    if before is not None:
+        visible &= distance <= before
+    if behind is not None:
+        visible &= -distance <= behind
+    if mask is not None:
+        visible = visible & mask
+    if bias is not None:
+        visible = visible & ~np.isneginf(bias)
+    return np.broadcast_to(visible, tuple(shape))
+
+
 def attention_reference(
     q: NDArray[Any],
     k: NDArray[Any],
@@ -38,9 +80,15 @@ def attention_reference(
     *,
     softmax_scale: float | None = None,
     causal: Causal = False,
+    window: Window = None,
+    softcap: float | None = None,
+    alibi_slopes: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+    mask: NDArray[Any] | None = None,
+    sink: NDArray[Any] | None = None,
     dtype: DTypeLike = np.float64,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`softmax(scale * q @ k^T) @ v` and the natural log of each row's sum, computed in `dtype`.
+    """`softmax(score(scale * q @ k^T)) @ v` and the natural log of each row's sum, in `dtype`.
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], with heads a multiple of kv_heads. Returns out [batch, heads, seq_q, d_v] and lse [batch,
@@ -49,29 +97,52 @@ def attention_reference(
     does not see is left out of its sums, not multiplied by 0, so that NaN there cannot matter.
     Memory is O(seq_q * seq_k).
 
+    Scores are, in this order, scaled; capped to softcap * tanh(score / softcap); lessened by
+    alibi_slopes [batch, heads] times the distance of query and key; added to bias [batch, heads,
+    seq_q, seq_k], of which -inf hides the key. A query sees the keys that causality, the window
+    (left, right) and mask [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more
+    score of each row, whose value is 0. These arrays may be of any shape that broadcasts so.
+
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
     group = _heads_for_each_kv_head(q.shape, k.shape, v.shape)
     scale = np.asarray(1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale)
     q, k, v, scale = (x.astype(dtype) for x in (q, k, v, scale))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    seq_q, seq_k = q.shape[2], k.shape[2]
-    out, lse = np.empty((*q.shape[:3], v.shape[3]), dtype), np.empty(q.shape[:3], dtype)
+    shape = (*q.shape[:3], k.shape[2])
+    visible = visible_keys(shape, causal, window, mask, bias)
 
-    last = np.arange(seq_q) + causal_offset(causal, seq_q, seq_k)
-    seen = np.clip(last + 1, 0, seq_k)  # query i sees the keys 0 .. seen[i] - 1
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
         scores = scale * (q @ k.swapaxes(2, 3))
-        for n in np.unique(seen):
-            rows = seen == n
-            score = scores[:, :, rows, :n]
-            top = score.max(axis=3, keepdims=True, initial=-np.inf)
-            top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
-            weight = np.exp(score - top)
-            total = weight.sum(axis=3, keepdims=True)
-            out[:, :, rows] = weight @ v[:, :, :n] / np.where(total == 0, 1, total)
-            lse[:, :, rows] = (top + np.log(total))[..., 0]
-    return out, lse
+        if softcap is not None:
+            cap = np.asarray(softcap, dtype)
+            scores = cap * np.tanh(scores / cap)
+        if alibi_slopes is not None:
+            position = np.arange(shape[2])[:, None] + position_offset(causal, *shape[2:])
+            distance = np.abs(position - np.arange(shape[3])).astype(dtype)
+            scores = scores - alibi_slopes.astype(dtype)[..., None, None] * distance
+        if bias is not None:
+            scores = scores + bias.astype(dtype)
+        scores = np.where(visible, scores, -np.inf)
+        top = scores.max(axis=3, keepdims=True, initial=-np.inf)
+        sinks = np.asarray(-np.inf if sink is None else sink).astype(dtype)
+        sinks = np.broadcast_to(sinks, shape[:2])[..., None, None]
+        top = np.maximum(top, sinks)
+        top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
+        weight = np.exp(scores - top)
+        total = weight.sum(axis=3, keepdims=True) + np.exp(sinks - top)
+        out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
+        return out, (top + np.log(total))[..., 0]
+
+
+def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[Any]:
+    """`weight @ v` in which what a row does not see adds nothing: 0 * NaN would be NaN."""
+    wild = ~np.isfinite(v)
+    out = weight @ np.where(wild, 0, v)
+    for key in np.flatnonzero(wild.any(axis=(0, 1, 3))):
+        seen = visible[:, :, :, key, None] & wild[:, :, None, key]
+        out += np.where(seen, weight[:, :, :, key, None] * v[:, :, None, key], 0)
+    return out
 
 
 def _heads_for_each_kv_head(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from flash.mask import NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
@@ -11,20 +12,35 @@ from ptxgen.types import f32
 LOG2E = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
 LN2 = math.log(2.0)
 
+Sink = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key
+NO_SINK: Final[Sink] = (NEG_INF, 0.0)
+
+
+def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> Sink:
+    """What a softmax begins with: a score, in units of log2, that every row has beside those of its
+    keys. `lane` is this lane's number among those that share a row.
+    """
+    if sink is None:
+        return NO_SINK
+    return sink, k.selp(1.0, 0.0, (lane == 0) & (sink != NEG_INF), type=f32)
+
 
 class OnlineSoftmax:
     """The running maximum and sum of `rows` rows, and the step that takes in new scores.
 
     `distances` are the lane distances over which the lanes that share a row, each with its own
-    keys, are joined. Scores are in units of log2.
+    keys, are joined. Scores are in units of log2. `sink` is as `sink_terms` makes it.
     """
 
-    def __init__(self, k: KernelBuilder, rows: int, distances: list[int]) -> None:
+    def __init__(
+        self, k: KernelBuilder, rows: int, distances: list[int], sink: Sink = NO_SINK
+    ) -> None:
         self.k = k
         self.distances = distances
-        self.row_max = [k.var(f32, NEG_INF) for _ in range(rows)]  # over all lanes
+        largest, total = sink
+        self.row_max = [k.var(f32, largest) for _ in range(rows)]  # over all lanes
         # Of this lane's keys only, until `finish`.
-        self.row_sum = [k.var(f32, 0.0) for _ in range(rows)]
+        self.row_sum = [k.var(f32, total) for _ in range(rows)]
 
     def take(self, S: Fragment) -> list[Value]:
         """Replace the scores by P = exp2(S - max) and return the factors that what was summed so

@@ -75,6 +75,7 @@ class TileRequest:
     tile: int | str = "auto"
     block_q: int | str = "auto"
     stages: int = 1
+    other_registers: int = 0  # of a thread, for what the kernel does beside
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
@@ -133,7 +134,7 @@ def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> An
     if request.dtype is F32:
         found = micro_tiles(*dims, tile, block_q, target)
     else:
-        found = mma_tilings(*dims, tile, block_q, request.stages, target)
+        found = mma_tilings(*dims, tile, block_q, request.stages, target, request.other_registers)
     return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
 
 

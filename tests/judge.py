@@ -25,14 +25,16 @@ def assert_attention_is_accurate(
     softmax_scale: float | None = None,
     causal: Causal = False,
     peer: Peer | None = None,
+    **features: Any,
 ) -> None:
-    """`out` and `lse` err at most twice as much as numpy of the same precision does.
+    """`out` and `lse` err at most twice as much as numpy of the same precision does. `features` are
+    the other arguments of the reference.
 
     That is dense numpy, unless `peer` is another honest computation. It computes in f32 and rounds
     to the type of `out`, which is f32 or narrower. NaN, and an infinity that the float64 reference
     does not have, always fail.
     """
-    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
+    how: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, **features}
     wanted_out, wanted_lse = attention_reference(q, k, v, **how)
     peer_out, peer_lse = (peer or dense_f32)(q, k, v, **how)
     assert_close("out", out, wanted_out, peer_out.astype(out.dtype))
@@ -43,6 +45,19 @@ def assert_attention_is_accurate(
 def dense_f32(q: Array, k: Array, v: Array, **how: Any) -> tuple[Array, Array]:
     """Attention in f32 by matrix products of the BLAS library, which adds up in its own order."""
     return attention_reference(q, k, v, dtype=np.float32, **how)
+
+
+def rounding_the_weights(q: Array, k: Array, v: Array, **how: Any) -> tuple[Array, Array]:
+    """Attention in f32 with P, whose largest number in a row is 1, rounded to the type of V, as
+    tensor-core kernels do. P itself is what attention makes of the unit matrix.
+    """
+    unit = np.broadcast_to(np.eye(k.shape[2], dtype=np.float32), (*k.shape[:3], k.shape[2]))
+    weights, lse = attention_reference(q, k, unit, dtype=np.float32, **how)
+    largest = weights.max(axis=3, keepdims=True, initial=0)
+    largest = np.where(largest == 0, np.float32(1), largest)
+    rounded = (weights / largest).astype(v.dtype).astype(np.float32)
+    values = np.repeat(v, q.shape[1] // k.shape[1], axis=1).astype(np.float32)
+    return (rounded @ values) * largest, lse
 
 
 def in_order_f32(

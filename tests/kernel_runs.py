@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,10 +43,11 @@ def run_forward(
     arrays: tuple[np.ndarray[Any, Any], ...],
     module: ir.Module | None = None,
     kernel: KernelConfig | None = None,
+    operands: Mapping[str, np.ndarray[Any, Any]] = MappingProxyType({}),
     **how: Any,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
     """(out, lse, what the run did); lse stays NaN without `return_lse`, and another `module` may
-    take the kernel's place.
+    take the kernel's place. `operands` are those of its features, by name.
     """
     q, k, v = arrays
     kernel = kernel or config.kernel()
@@ -55,6 +58,18 @@ def run_forward(
     strides = [s // a.itemsize for a in (q, k, v, out) for s in a.strides[:3]]
     sizes = [seq_q, k.shape[2], heads, heads // k.shape[1]]
     tiling = kernel.tiling
+    extra: list[np.ndarray[Any, Any]] = []
+    extra_strides: list[int] = []
+    for operand in kernel.features.operands:
+        array = operands[operand.name]
+        sizes_of = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": k.shape[2]}
+        wide = np.broadcast_to(array, [sizes_of[axis] for axis in operand.axes])
+        extra.append(array)
+        extra_strides += [s // array.itemsize for s in wide.strides]
+    numbers = [
+        np.float32(config.numbers[n.name]) if n.type.is_float else config.numbers[n.name]
+        for n in kernel.features.numbers
+    ]
     result = run(
         module,
         kernel.name,
@@ -66,9 +81,12 @@ def run_forward(
             v,
             out,
             *([lse] if kernel.return_lse else []),
+            *extra,
             *strides,
             *sizes,
             np.float32(config.scale),
+            *numbers,
+            *extra_strides,
         ],
         dynamic_smem=module.kernels[0].dynamic_shared_bytes,
         **how,

@@ -1,0 +1,154 @@
+"""What a kernel does to scores beyond scaling them, and what a launch gives it for that.
+
+Each operand and number is declared here once; parameters, their meaning, the proof's contract, the
+checks of a launch and its argument block follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flash.dtypes import BOOL, F32, DType
+from ptxgen.types import ScalarType, f32, s32
+
+# Of either sequence in kernels with a window, whose sums of a row, a length and a window must not
+# leave s32; also the widest window.
+MAX_WINDOWED_SEQ: Final = 2**30 - 256
+
+_PER_HEAD: Final = ("batch", "heads")
+_PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides."""
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    meaning: str
+
+    def stride(self, axis: str) -> str:
+        """The name of the parameter with the stride of an axis, in elements."""
+        return f"{self.name}_{axis}_stride"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that a launch passes; `bounds` are those of an integer."""
+
+    name: str
+    type: ScalarType
+    meaning: str
+    bounds: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the text of a kernel depends on beside types, tiles and causality."""
+
+    window_left: bool = False
+    window_right: bool = False
+    softcap: bool = False
+    alibi: bool = False
+    bias: DType | None = None
+    mask: bool = False
+    sink: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """The features that are there, as in the kernel's name."""
+        flags = {
+            "left": self.window_left,
+            "right": self.window_right,
+            "softcap": self.softcap,
+            "alibi": self.alibi,
+            "mask": self.mask,
+            "sink": self.sink,
+        }
+        words = [word for word, there in flags.items() if there]
+        return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a query sees only keys near its own position, on either side."""
+        return self.window_left or self.window_right
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether scores are more than products times a scale, or compared with what is not."""
+        return self.softcap or self.alibi or self.bias is not None or self.sink
+
+    @property
+    def hides_anywhere(self) -> bool:
+        """Whether any key may be hidden from any query."""
+        return self.mask or self.bias is not None
+
+    @property
+    def registers(self) -> int:
+        """Registers that a kernel may need for them, by what the assembler was seen to take."""
+        planes = self.mask + (self.bias is not None)
+        return 32 * planes + 8 * self.softcap + 4 * (self.alibi + self.sink)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The arrays, in the order of the kernel's parameters."""
+        found = []
+        if self.alibi:
+            found.append(
+                Operand(
+                    "alibi_slopes", F32, _PER_HEAD,
+                    "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
+                    "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
+                )
+            )  # fmt: skip
+        if self.bias is not None:
+            found.append(
+                Operand(
+                    "bias", self.bias, _PER_SCORE,
+                    "added to the scaled scores; -inf hides the key",
+                )
+            )  # fmt: skip
+        if self.mask:
+            found.append(
+                Operand("mask", BOOL, _PER_SCORE, "0 hides the key, any other byte lets it be seen")
+            )
+        if self.sink:
+            found.append(
+                Operand(
+                    "sink", F32, _PER_HEAD,
+                    "a score that every row has beside those of its keys, with a value of 0",
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers, in the order of the kernel's parameters."""
+        found = []
+        for side, there, sign in (
+            ("left", self.window_left, "-"),
+            ("right", self.window_right, "+"),
+        ):
+            if there:
+                found.append(
+                    Number(
+                        f"window_{side}", s32,
+                        f"query i sees no key {'below' if sign == '-' else 'above'} i + offset "
+                        f"{sign} window_{side}; offset is seq_k - seq_q, or 0 with top_left "
+                        "causality",
+                        (0, MAX_WINDOWED_SEQ),
+                    )
+                )  # fmt: skip
+        if self.softcap:
+            found.append(
+                Number(
+                    "softcap", f32,
+                    "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi",
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+
+NO_FEATURES: Final = Features()

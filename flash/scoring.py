@@ -1,0 +1,90 @@
+"""From products of queries and keys to scores in units of log2: scale, softcap, ALiBi and bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flash.score_plane import ScorePlaces, ScorePlane
+from flash.softmax import LOG2E
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.types import f32
+
+# tanh(y) = y + y³ P(y²) where |y| is at most this, by least squares of the relative error; beyond,
+# 1 - 2 / (exp(2y) + 1) has lost at most a bit. Either way within 3 units in the last place.
+_SMALL: Final = 0.6
+_P: Final = (-0.33333298563957214, 0.13331915438175201, -0.053783293813467026,
+             0.020794617012143135, -0.005893945228308439)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What scores are made of. `scale` is in natural units; None is a part that is not there.
+
+    `exact` asks for a tanh that is right to the last places near 0, too: what f32 needs, but not
+    weights that are rounded to 16 bits.
+    """
+
+    k: KernelBuilder
+    scale: Value
+    diagonal: Value | None  # a query's position is its row and this; None if nobody asks
+    softcap: Value | None
+    slope: Value | None
+    bias: ScorePlane | None
+    exact: bool
+
+    def apply(self, S: Fragment, places: ScorePlaces) -> None:
+        """Replace this thread's products by scores."""
+        k = self.k
+        if self.softcap is None:
+            factor = self.scale * LOG2E
+            for score in S.all():
+                k.mul(score, factor, into=score)
+        elif self.exact:
+            self._cap_exactly(S, self.softcap)
+        else:
+            self._cap(S, self.softcap)
+        if self.slope is not None and self.diagonal is not None:
+            self._subtract_distances(S, self.slope, self.diagonal, places)
+        if self.bias is not None:
+
+            def add(i: int, j: int, bias: Value) -> None:
+                k.fma(bias, LOG2E, S[i, j], into=S[i, j])
+
+            self.bias.each(k, places, add)
+
+    def _cap(self, S: Fragment, cap: Value) -> None:
+        """cap * tanh(s / cap) = cap - 2 * cap / (exp(2s / cap) + 1)."""
+        k = self.k
+        factor, top = self.scale * k.rcp_rn(cap) * (2 * LOG2E), cap * LOG2E
+        twice = top * -2.0
+        for score in S.all():
+            power = k.ex2(score * factor, ftz=True)
+            k.fma(k.rcp(power + 1.0, ftz=True), twice, top, into=score)
+
+    def _cap_exactly(self, S: Fragment, cap: Value) -> None:
+        k = self.k
+        factor, top = self.scale * k.rcp_rn(cap), cap * LOG2E
+        for score in S.all():
+            k.mul(_tanh(k, score * factor), top, into=score)
+
+    def _subtract_distances(
+        self, S: Fragment, slope: Value, diagonal: Value, places: ScorePlaces
+    ) -> None:
+        """Scores -= slope * |position - key|; distances are exact below 2**24."""
+        k, minus = self.k, slope * -LOG2E
+        nearest = places.first_row + diagonal - places.my_first_key
+        for row, scores in zip(places.rows, S, strict=True):
+            distance = k.cvt(nearest + row, rnd="rn", dtype=f32)
+            for key, score in zip(places.keys, scores, strict=True):
+                k.fma(k.abs(distance - float(key)), minus, score, into=score)
+
+
+def _tanh(k: KernelBuilder, y: Value) -> Value:
+    square = y * y
+    series: Value | float = _P[-1]
+    for coefficient in reversed(_P[:-1]):
+        series = k.fma(square, series, coefficient)
+    near = k.fma(y * square, series, y)
+    far = k.fma(k.rcp_rn(k.ex2(y * (2 * LOG2E), ftz=True) + 1.0), -2.0, 1.0)
+    return k.selp(near, far, k.abs(y) < _SMALL)
