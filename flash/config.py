@@ -13,6 +13,7 @@ from typing import Any, Final
 from flash.dtypes import DTYPES, F32, DType
 from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, Features
 from flash.mma_tiling import MmaTiling
+from flash.philox import threshold
 from flash.tile_choice import (
     AnyTiling,
     TileRequest,
@@ -97,6 +98,8 @@ class AttentionConfig:
         without it; with causality nothing behind is seen anyway.
     softcap: scaled scores become softcap * tanh(score / softcap); None for no cap.
     alibi, mask, sink: whether launches give `alibi_slopes`, `mask` and `sink`.
+    dropout: the probability, from 0 to less than 1 and in steps of 1/65536, to make a weight 0; the
+        others are divided by the probability to be kept. Launches give `dropout_seed`.
     bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
     a GPU.
@@ -121,6 +124,7 @@ class AttentionConfig:
     bias: str | None = None
     mask: bool = False
     sink: bool = False
+    dropout: float = 0.0
     target: str | None = None
     alignment: int | str = "auto"
 
@@ -134,13 +138,7 @@ class AttentionConfig:
             object.__setattr__(self, "causal", "bottom_right")
         if self.target is not None:
             object.__setattr__(self, "target", find_target(self.target).name)
-        _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
-        blocks_q = self.tile_request.blocks_q
-        _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
-        alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
-        stages = (1,) if self.element is F32 else STAGES
-        _require_one_of("stages", self.stages, (*stages, "auto"))
-        _require_one_of("alignment", self.alignment, (*alignments, "auto"))
+        _require_dropout(self.dropout)
         for flag in ("return_lse", "alibi", "mask", "sink"):
             if not isinstance(getattr(self, flag), bool):
                 raise ConfigError(
@@ -149,6 +147,13 @@ class AttentionConfig:
         _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
         object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
         _require_softcap(self.softcap)
+        _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
+        blocks_q = self.tile_request.blocks_q
+        _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
+        alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
+        stages = (1,) if self.element is F32 else STAGES
+        _require_one_of("stages", self.stages, (*stages, "auto"))
+        _require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
         choose_tiling(
             self.tile_request, find_target(self.target) if self.target else most_generous()
@@ -198,13 +203,19 @@ class AttentionConfig:
             bias=None if self.bias is None else DTYPES[self.bias],
             mask=self.mask,
             sink=self.sink,
+            dropout=self.dropout > 0,
         )
 
     @property
     def numbers(self) -> dict[str, int | float]:
-        """The values of `features.numbers`, by name."""
+        """The values of those of `features.numbers` that the config knows, by name."""
         left, right = self.window or (None, None)
-        values = {"window_left": left, "window_right": right, "softcap": self.softcap}
+        values = {
+            "window_left": left,
+            "window_right": right,
+            "softcap": self.softcap,
+            "dropout_keep": threshold(self.dropout) if self.dropout else None,
+        }
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -309,4 +320,11 @@ def _require_softcap(value: Any) -> None:
         raise ConfigError(
             f"AttentionConfig: softcap must be a number from {_LEAST_SOFTCAP:g} to "
             f"{_MOST_SOFTCAP:g}, or None for no cap, got {value!r}"
+        )
+
+
+def _require_dropout(value: Any) -> None:
+    if not is_scale(value) or not 0 <= value < 1:
+        raise ConfigError(
+            f"AttentionConfig: dropout must be a probability from 0 to less than 1, got {value!r}"
         )

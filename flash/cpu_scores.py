@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.philox import STEPS, kept, threshold
 from flash.reference import Causal, Window, key_limits, position_offset
 
 Array = NDArray[Any]
@@ -20,12 +21,14 @@ class ScoreRules:
     or [batch, heads, seq_q, seq_k]; None is a part that is not there.
     """
 
+    heads: int
     seq_k: int
     offset: int  # a query's position is its row and this
     before: int | None  # keys before its position that a query sees; None for all
     behind: int | None
     dtype: np.dtype[Any]
     softcap: float | None
+    dropout: tuple[float, int]  # probability and seed
     alibi_slopes: Array | None
     bias: Array | None
     mask: Array | None
@@ -39,6 +42,7 @@ class ScoreRules:
         window: Window,
         dtype: np.dtype[Any],
         softcap: float | None,
+        dropout: tuple[float, int],
         **arrays: Array | None,
     ) -> ScoreRules:
         """The rules for scores of `shape`, [batch, heads, seq_q, seq_k]."""
@@ -50,7 +54,7 @@ class ScoreRules:
             for name, array in arrays.items()
         }
         offset = position_offset(causal, seq_q, seq_k)
-        return cls(seq_k, offset, before, behind, dtype, softcap, **wide)
+        return cls(shape[1], seq_k, offset, before, behind, dtype, softcap, dropout, **wide)
 
     def seen_by_any(self, queries: slice) -> range:
         """The keys that some of these queries may see."""
@@ -94,6 +98,15 @@ class ScoreRules:
         for part in parts[1:]:
             found = found | part
         return found
+
+    def drop(self, weight: Array, b: int, heads: slice, queries: slice, keys: slice) -> None:
+        """Make the weights of a block that are not kept 0, and scale the others."""
+        probability, seed = self.dropout
+        if probability:
+            numbers = b * self.heads + np.arange(heads.start, heads.stop)
+            places = (np.arange(part.start, part.stop) for part in (queries, keys))
+            keep = kept(probability, seed, numbers, *places)
+            weight *= np.where(keep, self.dtype.type(STEPS / threshold(probability)), 0)
 
     def sinks(self, b: int, heads: slice, rows: int) -> Array | None:
         """The sink of each of `rows` rows of these heads, head by head."""

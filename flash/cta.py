@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash.config import KernelConfig
+from flash.dropout import Dropout
 from flash.dtypes import F32, DType
 from flash.features import Operand
 from flash.mask import Mask
@@ -133,6 +134,7 @@ class Cta:
     mask: Mask
     scoring: Scoring | None  # None where scores are products times a scale
     sink: Value | None  # in units of log2
+    dropout: Dropout | None
     all_see: Value  # the last key that all rows of the CTA see
     all_see_from: Value | None  # the first; None if it is key 0
     tiles: Value  # tiles from key 0 to the last that any of the rows sees
@@ -171,6 +173,7 @@ class Cta:
             mask,
             scores.scoring(mask),
             scores.sink(),
+            scores.dropout(head_of_batch),
             all_see,
             None if mask.left is None else mask.first_key(k, last_row),
             tiles,
@@ -238,6 +241,13 @@ class _Scores:
         softcap, slope = self.given.numbers.get("softcap"), self._of_head("alibi_slopes")
         exact = self.config.dtype is F32
         return Scoring(self.k, self.given.scale, mask.diagonal, softcap, slope, mask.bias, exact)
+
+    def dropout(self, head_of_batch: Value) -> Dropout | None:
+        """Which weights are kept."""
+        numbers = self.given.numbers
+        if not self.config.features.dropout:
+            return None
+        return Dropout(self.k, numbers["dropout_keep"], numbers["dropout_seed"], head_of_batch)
 
     def sink(self) -> Value | None:
         """The score that every row has beside those of its keys, in units of log2."""

@@ -32,6 +32,7 @@ class Call(NamedTuple):  # and not a dataclass, which takes four times as long t
     out: ArrayView
     lse: ArrayView | None
     operands: Operands = MappingProxyType({})
+    numbers: Mapping[str, int | float] = MappingProxyType({})  # those of the kernel's features
 
 
 def make_plan(
@@ -42,7 +43,7 @@ def make_plan(
     numbers: Mapping[str, int | float] = MappingProxyType({}),
 ) -> LaunchPlan:
     """The launch of a kernel; `addresses` are those of Q, K, V, O, LSE if the kernel writes it, and
-    its operands. `numbers` are those of the config.
+    its operands. `numbers` are those of its features.
     """
     t, operands = build.config.tiling, build.config.features.operands
     names = ["Q", "K", "V", "O"] + (["LSE"] if build.config.return_lse else [])
@@ -88,6 +89,8 @@ def run_on_cpu(call: Call) -> None:
         causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
         window=config.window,
         softcap=config.softcap,
+        dropout=config.dropout,
+        dropout_seed=int(call.numbers.get("dropout_seed", 0)),
         **operands,
     )  # fmt: skip
 
@@ -97,7 +100,7 @@ def run_on_interpreter(call: Call, build: Build) -> None:
     arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
     arrays += call.operands.values()
     addresses = tuple(array.pointer for array in arrays)
-    plan = make_plan(build, call.geometry, call.scale, addresses, call.config.numbers)
+    plan = make_plan(build, call.geometry, call.scale, addresses, call.numbers)
     memory = [host_array(array) for array in arrays]
     interpreter.run(
         build.module,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.dtypes import BOOL, F32, DType
-from ptxgen.types import ScalarType, f32, s32
+from ptxgen.types import ScalarType, f32, s32, u32, u64
 
 # Of either sequence in kernels with a window, whose sums of a row, a length and a window must not
 # leave s32; also the widest window.
@@ -55,6 +55,7 @@ class Features:
     bias: DType | None = None
     mask: bool = False
     sink: bool = False
+    dropout: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -66,6 +67,7 @@ class Features:
             "alibi": self.alibi,
             "mask": self.mask,
             "sink": self.sink,
+            "dropout": self.dropout,
         }
         words = [word for word, there in flags.items() if there]
         return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
@@ -87,9 +89,11 @@ class Features:
 
     @property
     def registers(self) -> int:
-        """Registers that a kernel may need for them, by what the assembler was seen to take."""
-        planes = self.mask + (self.bias is not None)
-        return 32 * planes + 8 * self.softcap + 4 * (self.alibi + self.sink)
+        """Registers that a kernel may need for them, by what the assembler was seen to take: they
+        come one after another.
+        """
+        needs = {32: self.hides_anywhere, 24: self.dropout, 8: self.softcap, 4: self.alibi}
+        return max((n for n, there in needs.items() if there), default=0) + 4 * self.sink
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -148,6 +152,15 @@ class Features:
                     "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi",
                 )
             )  # fmt: skip
+        if self.dropout:
+            found += [
+                Number(
+                    "dropout_keep", u32,
+                    "of 65536, how many of the random numbers keep a weight, 1 to 65535; what is "
+                    "kept is multiplied by 65536 / dropout_keep",
+                ),
+                Number("dropout_seed", u64, "key of the random numbers (Philox4x32-7)"),
+            ]  # fmt: skip
         return tuple(found)
 
 

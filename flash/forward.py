@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from flash.config import KernelConfig
 from flash.cta import Arguments, Cta, Thread
+from flash.dropout import OCTET
+from flash.philox import KEYS_PER_BLOCK
 from flash.products import Products, add_product, add_product_if_seen
 from flash.score_plane import ScorePlaces
 from flash.softmax import OnlineSoftmax, sink_terms
@@ -52,11 +54,16 @@ def attention_forward(config: KernelConfig) -> ir.Module:
 
         k.note("S = scale * Q K^T")
         products.scores(S)
-        places = ScorePlaces(k, my_first_row, first_key, me.key_lane, t.score_rows, t.score_keys)
+        lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
+        places = ScorePlaces(
+            k, my_first_row, first_key, lane, t.score_rows, t.score_keys, begins_block
+        )
         hides_keys = _score(k, S, given, cta, places)
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
         rescale = softmax.take(S)
+        if cta.dropout is not None:
+            cta.dropout.apply(S, places)
         products.share_weights(S)
         _rescale(k, O, rescale)
 
@@ -142,6 +149,8 @@ def _store(
     for i in range(t.rows):
         row = my_first_row + t.groups * i
         inverse, lse = softmax.finish(i)
+        if cta.dropout is not None:
+            inverse = inverse * cta.dropout.scale
         with k.when(row < given.seq_q):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
             if given.LSE is not None:

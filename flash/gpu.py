@@ -39,7 +39,7 @@ class GpuLauncher:
         self.config = config
         self.backend = backend
         self._cache = cache
-        self._ready: dict[tuple[Geometry, int, bool, float, int], Ready] = {}
+        self._ready: dict[tuple[Geometry, int, bool, float, int, float], Ready] = {}
 
     def target(self, ordinal: int) -> Target:
         """The config's target, or the device's own. Raises `LaunchError` if the device does not run
@@ -102,7 +102,8 @@ class GpuLauncher:
             addresses = (*addresses, call.lse.pointer)
         if operands:
             addresses += tuple([array.pointer or spare for array in operands])
-        key = (geometry, aligned, call.lse is not None, call.scale, ordinal)
+        seed = call.numbers.get("dropout_seed", 0)  # the only number that is not the config's
+        key = (geometry, aligned, call.lse is not None, call.scale, ordinal, seed)
         ready = self._ready.get(key)
         if ready is None:
             ready = self._make_ready(call, aligned, ordinal, addresses)
@@ -142,7 +143,7 @@ class GpuLauncher:
     ) -> Ready:
         self.check_limits(call.geometry, ordinal)
         made = self.build(ordinal, aligned, call.lse is not None)
-        plan = make_plan(made, call.geometry, call.scale, addresses, self.config.numbers)
+        plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers)
         program = self.program(made)
         kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
         made.registers = kernel.registers

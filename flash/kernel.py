@@ -23,6 +23,7 @@ from flash.launch import (
     raise_problems,
 )
 from flash.launch import scale as scale_of
+from flash.launch import seed as seed_of
 from flash.operands import require_operands
 from flash.resources import KernelResources
 from ptxgen import ir
@@ -63,6 +64,7 @@ class AttentionKernel:
         self.config = config
         self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
         self._geometries: dict[tuple[object, ...], Geometry] = {}
+        self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
 
     def __repr__(self) -> str:
@@ -125,6 +127,7 @@ class AttentionKernel:
         bias: object = None,
         mask: object = None,
         sink: object = None,
+        dropout_seed: int | None = None,
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -142,7 +145,8 @@ class AttentionKernel:
         `mask` bool [batch, heads, seq_q, seq_k]; each may be of any shape that broadcasts to that,
         with any strides, in either layout. They are given if, and only if, the config says so. A
         key is hidden by a mask of False and by a bias of -inf. `sink` is one more score of every
-        row, with a value of 0.
+        row, with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config
+        with dropout makes 0: the same on every backend and for all tiles (`flash/philox.py`).
 
         `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
         numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
@@ -157,6 +161,9 @@ class AttentionKernel:
         """
         with_lse = self.config.return_lse if return_lse is None else return_lse
         scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
+        numbers = self._numbers
+        if dropout_seed is not None or self.config.dropout:
+            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed)}
         explicit = None if stream is None else results.stream_handle(stream)
         given = {"alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink}
         arrays, operands = self._views(q, k, v, out, given, explicit)
@@ -183,6 +190,7 @@ class AttentionKernel:
                 self.config, geometry, layout, scale, arrays[0], arrays[1], arrays[2],
                 out=view(made, "out") if out is None else arrays[3],
                 lse=view(lse, "lse") if with_lse else None, operands=operands,
+                numbers=numbers,
             )  # fmt: skip
             self._run(call, name, explicit)
         if out is None:

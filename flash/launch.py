@@ -6,7 +6,9 @@ Nothing here asks a device for anything. All problems of a call are reported at 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -196,6 +198,24 @@ def scale(config: AttentionConfig, softmax_scale: object) -> float:
             f"for the config's {config.scale:g}, got {softmax_scale!r}"
         )
     return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has said that it is a number
+
+
+def seed(config: AttentionConfig, dropout_seed: object) -> int:
+    """The seed of a call. Raises `LaunchError` for no seed, or one without dropout."""
+    if not config.dropout:
+        raise LaunchError(
+            "launch: dropout_seed is given, but the config has no dropout; use "
+            "AttentionConfig(dropout=0.1, ...)"
+        )
+    with suppress(TypeError):
+        if not isinstance(dropout_seed, bool):
+            found = operator.index(dropout_seed)  # type: ignore[arg-type]  # or TypeError
+            if 0 <= found < 1 << 64:
+                return found
+    raise LaunchError(
+        f"launch: dropout_seed must be an integer from 0 to 2**64 - 1, because the config has "
+        f"dropout={config.dropout:g}, got {dropout_seed!r}"
+    )
 
 
 def raise_problems(problems: list[str]) -> None:

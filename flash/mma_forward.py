@@ -18,6 +18,7 @@ from flash.mma_products import QUAD, MmaProducts, WarpPlace, fragment_columns, f
 from flash.mma_tiling import MmaTiling
 from flash.nonfinite import NonFinite
 from flash.panel_loader import PanelLoader
+from flash.philox import KEYS_PER_BLOCK
 from flash.pipeline import KeyValuePipeline
 from flash.score_plane import ScorePlaces
 from flash.softmax import sink_terms
@@ -62,15 +63,19 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         pipeline.await_keys(n, ragged=masked)
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
-        if masked or cta.scoring is not None:
-            first_key = pipeline.first_key(n)
-            places = ScorePlaces(k, my_first_row, first_key, me.in_quad * 2, rows, keys)
+        places = None
+        if masked or cta.scoring is not None or cta.dropout is not None:
+            first_key, lane = pipeline.first_key(n), me.in_quad * 2
+            begins_block = t.tile >= KEYS_PER_BLOCK
+            places = ScorePlaces(k, my_first_row, first_key, lane, rows, keys, begins_block)
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if masked:
                 cta.mask.apply(k, S, places)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
+        if cta.dropout is not None and places is not None:
+            cta.dropout.apply(S, places)
         P = products.weights(S)
         pipeline.await_values(n, on_arrival=odd.clear if odd is not None and masked else None)
         k.note("O += P V")
@@ -151,6 +156,8 @@ def _finish(
     first_row = cta.first_row + k.signed(me.first_row(t))
     for i, down in enumerate(fragment_rows(t)):
         inverse, lse = softmax.finish(i)
+        if cta.dropout is not None:
+            inverse = inverse * cta.dropout.scale
         for output in O.row(i):
             k.mul(output, inverse, into=output)
         if given.LSE is not None:

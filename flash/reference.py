@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from flash.philox import STEPS, kept, threshold
 from ptxgen.errors import ConfigError
 
 Causal = bool | Literal["bottom_right", "top_left"]
@@ -86,6 +87,8 @@ def attention_reference(
     bias: NDArray[Any] | None = None,
     mask: NDArray[Any] | None = None,
     sink: NDArray[Any] | None = None,
+    dropout: float = 0.0,
+    dropout_seed: int = 0,
     dtype: DTypeLike = np.float64,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """`softmax(score(scale * q @ k^T)) @ v` and the natural log of each row's sum, in `dtype`.
@@ -101,7 +104,9 @@ def attention_reference(
     alibi_slopes [batch, heads] times the distance of query and key; added to bias [batch, heads,
     seq_q, seq_k], of which -inf hides the key. A query sees the keys that causality, the window
     (left, right) and mask [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more
-    score of each row, whose value is 0. These arrays may be of any shape that broadcasts so.
+    score of each row, whose value is 0. These arrays may be of any shape that broadcasts so. With
+    `dropout`, weights are made 0 with that probability (`flash/philox.py`) and the others divided
+    by that to be kept; LSE is that of all.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
@@ -131,6 +136,12 @@ def attention_reference(
         top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
         weight = np.exp(scores - top)
         total = weight.sum(axis=3, keepdims=True) + np.exp(sinks - top)
+        if dropout:
+            heads = np.arange(shape[0] * shape[1]).reshape(shape[:2])
+            keep = np.stack(
+                [kept(dropout, dropout_seed, n, *map(np.arange, shape[2:])) for n in heads]
+            )
+            weight = np.where(keep, weight * (STEPS / threshold(dropout)), 0).astype(dtype)
         out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
         return out, (top + np.log(total))[..., 0]
 

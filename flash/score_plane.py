@@ -22,6 +22,7 @@ class ScorePlaces:
     lane: Value
     rows: Sequence[int]
     keys: Sequence[int]
+    begins_block: bool = False  # whether first_key is a multiple of 32, and lane less than 8
 
     @cached_property
     def my_first_key(self) -> Value:

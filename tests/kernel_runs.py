@@ -44,6 +44,7 @@ def run_forward(
     module: ir.Module | None = None,
     kernel: KernelConfig | None = None,
     operands: Mapping[str, np.ndarray[Any, Any]] = MappingProxyType({}),
+    dropout_seed: int = 0,
     **how: Any,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
     """(out, lse, what the run did); lse stays NaN without `return_lse`, and another `module` may
@@ -66,8 +67,9 @@ def run_forward(
         wide = np.broadcast_to(array, [sizes_of[axis] for axis in operand.axes])
         extra.append(array)
         extra_strides += [s // array.itemsize for s in wide.strides]
+    values = {**config.numbers, "dropout_seed": dropout_seed}
     numbers = [
-        np.float32(config.numbers[n.name]) if n.type.is_float else config.numbers[n.name]
+        np.float32(values[n.name]) if n.type.is_float else values[n.name]
         for n in kernel.features.numbers
     ]
     result = run(
