@@ -38,12 +38,14 @@ from tools.bench_report import (
     write_atomically,
 )
 from tools.bench_sanitizers import sanitizer_jobs
+from tools.bench_static import STATIC_REMARKS, static_jobs
 
 OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
 
 ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
+    "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
     "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
@@ -53,12 +55,18 @@ ABOUT: Final = {
 _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
     "assemble": assemble_jobs,
+    "static": static_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
-_REMARKS: Final = {"cpu": CPU_REMARKS, "launch": LAUNCH_REMARKS, "gpu": GPU_REMARKS}
+_REMARKS: Final = {
+    "static": STATIC_REMARKS,
+    "cpu": CPU_REMARKS,
+    "launch": LAUNCH_REMARKS,
+    "gpu": GPU_REMARKS,
+}
 
 _EPILOG = """\
 examples:
