@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +36,7 @@ from tools.bench_report import (
 )
 from tools.bench_sanitizers import sanitizer_jobs
 from tools.bench_static import STATIC_REMARKS, static_jobs
+from tools.progress import progress
 
 OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
 
@@ -83,8 +81,6 @@ exit codes:
   2  wrong usage, or the result cannot be written
   4  --only asks for gpu and there is none; nothing was measured
 """
-
-Progress = Callable[[str], None]  # told what begins
 
 
 @dataclass(frozen=True)
@@ -229,33 +225,6 @@ def _do(job: Job, section: Section) -> None:
             section.measurements.append(item)
         elif item not in section.remarks:
             section.remarks.append(item)
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Progress]:
-    """A bar on standard error if that is a terminal and rich is there, else a line for each job."""
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        done = 0
-
-        def line(label: str) -> None:
-            nonlocal done
-            done += 1
-            print(f"[{done}/{total}] {label}", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    rich: Any = importlib.import_module("rich.progress")
-    console = importlib.import_module("rich.console").Console(stderr=True)
-    with rich.Progress(console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        started = 0
-
-        def step(label: str) -> None:
-            nonlocal started
-            bar.update(task, completed=started, description=label)
-            started += 1
-
-        yield step
 
 
 def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path, as_json: bool) -> int:
