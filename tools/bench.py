@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,12 +35,15 @@ from tools.bench_report import (
     write_atomically,
 )
 from tools.bench_sanitizers import sanitizer_jobs
+from tools.bench_static import STATIC_REMARKS, static_jobs
+from tools.progress import progress
 
 OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
 
 ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
+    "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
     "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
@@ -53,12 +53,18 @@ ABOUT: Final = {
 _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
     "assemble": assemble_jobs,
+    "static": static_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
     "sanitizers": sanitizer_jobs,
     "launch": launch_jobs,
 }
-_REMARKS: Final = {"cpu": CPU_REMARKS, "launch": LAUNCH_REMARKS, "gpu": GPU_REMARKS}
+_REMARKS: Final = {
+    "static": STATIC_REMARKS,
+    "cpu": CPU_REMARKS,
+    "launch": LAUNCH_REMARKS,
+    "gpu": GPU_REMARKS,
+}
 
 _EPILOG = """\
 examples:
@@ -75,8 +81,6 @@ exit codes:
   2  wrong usage, or the result cannot be written
   4  --only asks for gpu and there is none; nothing was measured
 """
-
-Progress = Callable[[str], None]  # told what begins
 
 
 @dataclass(frozen=True)
@@ -221,33 +225,6 @@ def _do(job: Job, section: Section) -> None:
             section.measurements.append(item)
         elif item not in section.remarks:
             section.remarks.append(item)
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Progress]:
-    """A bar on standard error if that is a terminal and rich is there, else a line for each job."""
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        done = 0
-
-        def line(label: str) -> None:
-            nonlocal done
-            done += 1
-            print(f"[{done}/{total}] {label}", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    rich: Any = importlib.import_module("rich.progress")
-    console = importlib.import_module("rich.console").Console(stderr=True)
-    with rich.Progress(console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        started = 0
-
-        def step(label: str) -> None:
-            nonlocal started
-            bar.update(task, completed=started, description=label)
-            started += 1
-
-        yield step
 
 
 def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path, as_json: bool) -> int:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from flash.arrays import ArrayView, view
@@ -67,23 +67,35 @@ GPU_REMARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One attention problem of the benchmark."""
+    """One attention problem of the benchmark; `head_dim_v` is head_dim unless it is given."""
 
     head_dim: int
     seq: int
     causal: bool
     tokens: int = TOKENS
     width: int = WIDTH
+    dtype: str = "f32"
+    head_dim_v: int | None = None
+
+    @property
+    def config(self) -> AttentionConfig:
+        """The problem with the default tiles."""
+        return AttentionConfig(self.head_dim, self.head_dim_v, self.dtype, self.causal)
 
     @property
     def size(self) -> tuple[int, int, int, int]:
-        """[batch, heads, seq, head_dim] of Q, K, V and O."""
+        """[batch, heads, seq, head_dim] of Q and K."""
         return (
             max(self.tokens // self.seq, 1),
             max(self.width // self.head_dim, 1),
             self.seq,
             self.head_dim,
         )
+
+    @property
+    def value_size(self) -> tuple[int, int, int, int]:
+        """[batch, heads, seq, head_dim_v] of V and O."""
+        return *self.size[:3], self.config.value_dim
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -176,12 +188,10 @@ class OnDevice:
     staging: Staging
 
     def contestant(
-        self, gpu: Gpu, tile: int | str = "auto", block_q: int | str = "auto"
+        self, gpu: Gpu, config: AttentionConfig | None = None
     ) -> tuple[Work, Build, Geometry]:
-        """Our kernel with some tile on these arrays."""
-        config = AttentionConfig(
-            self.shape.head_dim, causal=self.shape.causal, tile=tile, block_q=block_q
-        )
+        """Our kernel, that of the default tiles unless another is given, on these arrays."""
+        config = config or self.shape.config
         geometry = check(config, *self.views)
         made = build(config.kernel(gpu.target))
         plan = make_plan(made, geometry, config.scale, tuple(array.pointer for array in self.views))
@@ -197,11 +207,15 @@ class OnDevice:
 @contextmanager
 def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
     """Normal Q, K and V of a shape, and room for O, on the device."""
-    q, k, v = normal(*[shape.size] * 3)
+    numpy_type = shape.config.element.numpy
+    q, k, v, out = (
+        x.astype(numpy_type, copy=False)
+        for x in normal(shape.size, shape.size, shape.value_size, shape.value_size)
+    )
     with Staging(gpu.backend, 0, gpu.ordinal) as staging:
         there = (
             *(staging.copy_of(view(array, "array")) for array in (q, k, v)),
-            staging.room_for(view(q, "out")),
+            staging.room_for(view(out, "out")),
         )
         staging.wait()
         yield OnDevice(shape, (q, k, v), there, staging)  # type: ignore[arg-type]  # four of them
@@ -226,7 +240,7 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
                 name: judge.ratio(attend().cpu().numpy()[rows]) for name, attend in others.items()
             }
             contestants |= others
-        samples = _race(gpu, contestants, rounds, batch)
+        samples = race(gpu, contestants, rounds, batch)
     found: Found = [*remarks, *_rates(gpu, shape, samples["ours"], made, geometry, tile)]
     useful = made.resources.useful_flops(*_counts(geometry)) / 1e12
     for name, turns in list(samples.items())[1:]:
@@ -261,9 +275,10 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
     offered = list(dict.fromkeys([chosen, *offered]))
     with on_device(gpu, shape) as arrays:
         entries = {
-            pair: arrays.contestant(gpu, *pair) for pair in (offered[:2] if quick else offered)
+            (n, m): arrays.contestant(gpu, replace(shape.config, tile=n, block_q=m))
+            for n, m in (offered[:2] if quick else offered)
         }
-        samples = _race(
+        samples = race(
             gpu, {f"{n} {m}": entry[0] for (n, m), entry in entries.items()}, rounds, batch
         )
     found: Found = []
@@ -280,7 +295,7 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
     ]
 
 
-def _race(
+def race(
     gpu: Gpu, contestants: Mapping[str, Callable[[], Any]], rounds: int, batch: int
 ) -> dict[str, list[list[float]]]:
     """Seconds of one call, from samples of so many calls that each lasts."""

@@ -210,6 +210,15 @@ def test_flash_attention_with_ragged_ends(program: Program, rng: Any) -> None:
     close(out, attention(q, k, v, 0.125, program.facts["constants"]["CAUSAL"]), atol=bound_of(v))
 
 
+@on(*(f"attention_forward_d{d}{suffix}" for d in (64, 128) for suffix in ("", "_causal")))
+def test_flash_attention_with_whole_tiles_apart(program: Program, rng: Any) -> None:
+    head_dim, length = program.facts["constants"]["D"], 136  # two whole tiles, and eight keys
+    q, k, v = (random(rng, 1, length, head_dim, dtype=np.float16) for _ in range(3))
+    out = np.zeros_like(q)
+    program(q, k, v, out, length, length, 0.125, grid=(2, 1))
+    close(out, attention(q, k, v, 0.125, program.facts["constants"]["CAUSAL"]), atol=bound_of(v))
+
+
 @on("attention_descriptor", "attention_descriptor_causal")
 def test_flash_attention_by_tensor_maps(program: Program, rng: Any) -> None:
     q, k, v = (random(rng, n, 64, dtype=np.float16) for n in (128, 192, 192))

@@ -44,6 +44,7 @@ from tools import (
     bench_torch,
 )
 from tools.bench_record import Found, Goal, Job, Measurement, measured
+from tools.progress import progress
 
 SCRIPT = Path(bench.__file__).resolve()
 SM_80 = target("sm_80")
@@ -240,13 +241,24 @@ def test_a_failed_write_leaves_the_old_result(
 # ---------------------------------------------------------------------------- emit, assemble
 
 
-def test_warm_emission_is_measured_in_whole_and_by_line() -> None:
-    found = by_name(bench_build._warm(bench_build.EMITTED[0], 1))
+@pytest.mark.parametrize(
+    ("config", "goal"), [(bench_build.F32_128, 20), (bench_build.F16_128, 40)], ids=["f32", "f16"]
+)
+def test_warm_emission_is_measured_in_whole_and_by_line(config: AttentionConfig, goal: int) -> None:
+    found = by_name(bench_build._warm(config, 1))
     whole, line = found["emit, warm"], found["per line"]
-    assert whole.goal == Goal("<=", 20)
-    lines = render(bench_build.build(bench_build.EMITTED[0].kernel()).module).count("\n")
+    assert whole.goal == Goal("<=", goal)
+    assert whole.config.get("dtype", "f32") == config.dtype
+    lines = render(bench_build.build(config.kernel()).module).count("\n")
     assert line.config["lines"] == lines
     assert line.median == pytest.approx(whole.median * 1000 / lines)
+
+
+@pytest.mark.ptxas
+def test_the_way_to_a_cubin_is_measured() -> None:
+    config = AttentionConfig(16, dtype="f16", tile=16, block_q=32)
+    found = by_name(bench_build._to_cubin(config, 2))["config to cubin"]
+    assert (found.unit, found.repeats, found.goal) == ("s", 2, Goal("<=", 1))
 
 
 def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,9 +342,8 @@ def test_assembly_without_an_assembler_is_a_remark(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(bench_build, "find_assembler", none)
     config = AttentionConfig(16, tile=16, block_q=16)
-    assert bench_build._assemble(config, 1) == [
-        f"{config.kernel().name} was not assembled: no PTX assembler found:"
-    ]
+    remark = f"{config.kernel().name} was not assembled: no PTX assembler found:"
+    assert bench_build._assemble(config, 1) == bench_build._to_cubin(config, 1) == [remark]
 
 
 # ---------------------------------------------------------------------------- cpu, interpreter
@@ -957,15 +968,14 @@ def test_list_names_the_sections_and_measures_nothing(
     assert not (tmp_path / "results").exists()
 
 
+SECTIONS = "emit, assemble, static, cpu, interpreter, sanitizers, launch, gpu"
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            "emit,cpus",
-            "unknown section 'cpus'; did you mean 'cpu'? "
-            "The sections are emit, assemble, cpu, interpreter, sanitizers, launch, gpu",
-        ),
-        (",", "name at least one of emit, assemble, cpu, interpreter, sanitizers, launch, gpu"),
+        ("emit,cpus", f"unknown section 'cpus'; did you mean 'cpu'? The sections are {SECTIONS}"),
+        (",", f"name at least one of {SECTIONS}"),
     ],
 )
 def test_wrong_sections_are_refused(value: str, message: str) -> None:
@@ -986,7 +996,7 @@ def test_a_terminal_gets_a_bar(
 ) -> None:
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with bench.progress(2) as begin:
+    with progress(2) as begin:
         begin("one")
         begin("two")
     said = capsys.readouterr()

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ptxgen.errors import BackendError
+from ptxgen.runtime.assembler import Assembler
+from tools import sass
+from tools.sass import Disassembler, SassInstr, find_disassembler, loops, main_loop, mix, parse_sass
+
+# As nvdisasm -c prints: two loops, of which the first does more for each turn (a mask), and in each
+# a step that is rare and copies that are not started in the last turn.
+LISTING = """\
+\t.target\tsm_80
+//--------------------- .text.k --------------------------
+k:
+.text.k:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   LDSM.16.M88.4 R4, [R2] ;
+        /*0020*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0030*/                   LDGSTS.E.BYPASS.128 [R3], [R10.64] ;
+        /*0034*/                   FSEL R8, R8, -INF , P0 ;
+        /*0035*/                   FSEL R9, R9, -INF , P0 ;
+        /*0036*/                   FSEL R10, R10, -INF , P0 ;
+        /*0037*/                   FSEL R11, R11, -INF , P0 ;
+        /*0040*/               @P1 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0050*/                   LDSM.16.M88.4 R4, [R2] ;
+        /*0060*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0070*/              @!P0 BRA `(.L_x_3) ;
+        /*0080*/                   FMUL R8, R8, R0 ;
+        /*0090*/                   FMUL R9, R9, R0 ;
+.L_x_3:
+        /*00a0*/               @P2 BRA `(.L_x_4) ;
+        /*00b0*/                   LDGSTS.E.BYPASS.128 [R3], [R10.64] ;
+.L_x_4:
+        /*00c0*/                   BRA.DIV ~URZ, `(.L_x_6) ;
+.L_x_5:
+        /*00d0*/               @P1 BRA `(.L_x_2) ;
+        /*00e0*/                   EXIT ;
+.L_x_6:
+        /*00f0*/                   IMAD.MOV.U32 R2, RZ, RZ, 0x1 ;
+        /*0100*/                   BRA `(.L_x_5) ;
+.L_x_7:
+        /*0110*/                   BRA `(.L_x_7) ;
+        /*0120*/                   NOP ;
+"""
+
+
+def test_instructions_and_jumps_are_read() -> None:
+    found = parse_sass(LISTING)
+    assert len(found) == 23
+    assert found[0] == SassInstr("MOV")
+    assert found[8] == SassInstr("BRA", 1, True)
+    assert found[16] == SassInstr("BRA.DIV", 19, True)
+    assert found[18] == SassInstr("EXIT", None, False)
+    assert found[20] == SassInstr("BRA", 17, False)
+
+
+def test_the_main_loop_has_no_mask_and_takes_copies_but_not_the_rare_step() -> None:
+    loop = main_loop(parse_sass(LISTING))
+    assert loop is not None
+    assert [instr.name for instr in loop.path] == [
+        "LDSM", "HMMA", "BRA", "BRA", "LDGSTS", "BRA", "BRA",
+    ]  # fmt: skip
+    assert loop.size == 11  # with the step, and what lies behind the exit
+    assert (loop.products, loop.macs) == (1, 16 * 8 * 16)
+
+
+def test_every_loop_is_found() -> None:
+    assert [len(loop.path) for loop in loops(parse_sass(LISTING))] == [8, 7, 1]
+
+
+def test_a_loop_without_products_is_not_the_main_loop() -> None:
+    assert main_loop(parse_sass(".L_x_7:\n        /*0110*/   BRA `(.L_x_7) ;\n")) is None
+    assert main_loop([]) is None
+
+
+@pytest.mark.parametrize(
+    ("opcode", "macs"),
+    [("HMMA.16816.F32.BF16", 2048), ("HMMA.1688.F32.TF32", 1024), ("HMMA.1684", 512), ("FFMA", 0)],
+)
+def test_products_of_a_matrix_instruction(opcode: str, macs: int) -> None:
+    assert SassInstr(opcode).macs == macs
+
+
+def test_the_mix_names_what_there_is() -> None:
+    assert mix(parse_sass(LISTING)[:9]) == {
+        "products": 1, "shared": 1, "copies": 1, "f32": 4, "control": 1, "integers, moves": 1,
+    }  # fmt: skip
+
+
+def test_without_nvdisasm_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(sass, "_packaged", lambda: None)
+    with pytest.raises(BackendError) as caught:
+        find_disassembler.__wrapped__()
+    assert str(caught.value) == (
+        "there is no nvdisasm; to get one: pip install nvidia-cuda-nvdisasm, or put a CUDA "
+        "toolkit's nvdisasm on PATH"
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (
+            subprocess.CalledProcessError(1, "nvdisasm", stderr="fatal: bad file\nmore\n"),
+            "/x/nvdisasm cannot read the cubin: fatal: bad file; use one of the assembler's "
+            "version or later: pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdisasm "
+            "on PATH",
+        ),
+        (
+            OSError("not executable"),
+            "/x/nvdisasm cannot be run: not executable; pip install nvidia-cuda-nvdisasm, or put a "
+            "CUDA toolkit's nvdisasm on PATH",
+        ),
+    ],
+)
+def test_a_failing_nvdisasm_is_told(
+    problem: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(BackendError) as caught:
+        Disassembler(Path("/x/nvdisasm")).instructions(b"cubin")
+    assert str(caught.value) == message
+
+
+@pytest.mark.ptxas
+def test_a_real_listing_is_read(assembler: Assembler) -> None:
+    try:
+        disassembler = find_disassembler()
+    except BackendError as error:
+        pytest.skip(str(error))
+    text = (
+        ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u32 n)\n{\n"
+        ".reg .b32 %r<4>;\n.reg .pred %p;\nld.param.u32 %r1, [n];\nloop:\n"
+        "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%r2, %r3}, {%r2, %r3}, {%r2}, {%r2, "
+        "%r3};\nsub.u32 %r1, %r1, 1;\nsetp.ne.u32 %p, %r1, 0;\n@%p bra loop;\n"
+        "st.local.v2.u32 [0], {%r2, %r3};\nret;\n}\n"
+    )
+    loop = main_loop(disassembler.instructions(assembler.assemble(text, "sm_80").cubin))
+    assert loop is not None
+    assert loop.macs == 16 * 8 * 8 * loop.products

@@ -1,0 +1,257 @@
+"""Machine code of a kernel, if a disassembler is there: its instructions and its main loop.
+
+nvdisasm is NVIDIA's and optional (`pip install nvidia-cuda-nvdisasm`). Only what it prints is read:
+an address, a predicate, an opcode and operands a line, and labels.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ptxgen.errors import BackendError
+
+INSTALL: Final = "pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdisasm on PATH"
+
+# What the machine code of an attention kernel consists of; the first that has the opcode counts.
+CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "products": ("HMMA",),
+    "shared": ("LDSM", "LDS", "STS"),
+    "copies": ("LDGSTS", "LDGDEPBAR", "DEPBAR", "LDG", "STG"),
+    "f32": ("FADD", "FMUL", "FFMA", "FMNMX", "FSEL", "FSETP", "FADD2", "FMUL2", "FFMA2", "FMNMX3"),
+    "exp2": ("MUFU",),
+    "to 16 bits": ("F2FP",),
+    "lanes": ("SHFL", "VOTE", "VOTEU", "REDUX"),
+    "control": ("BRA", "BAR", "BSSY", "BSYNC", "EXIT", "CALL", "RET", "WARPSYNC", "NOP", "BREAK"),
+}
+OTHER: Final = "integers, moves"  # and whatever else
+
+# A way round a loop is the one that does most of these.
+_WORK: Final = ("HMMA", "LDSM", "LDGSTS", "FFMA")
+# Multiplications and additions of a warp's instruction, by the shape in its name (PTX ISA,
+# "Matrix Fragments for mma": 16816 is m16n8k16).
+_PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
+_TIMEOUT_S: Final = 60.0
+_LABEL: Final = re.compile(r"^(\.L\w+):")
+_LINE: Final = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)(?P<rest>.*?);"
+)
+_TARGET: Final = re.compile(r"`\((\.L\w+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class SassInstr:
+    """One instruction: `jumps_to` is the place in the list that it may go on at instead of the
+    next, `falls_through` whether it may go on at the next.
+    """
+
+    opcode: str
+    jumps_to: int | None = None
+    falls_through: bool = True
+
+    @property
+    def name(self) -> str:
+        """The opcode without its modifiers."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def macs(self) -> int:
+        """Multiplications of a warp with an addition each, on tensor cores."""
+        if self.name != "HMMA":
+            return 0
+        return next((n for shape, n in _PRODUCTS.items() if f".{shape}." in f"{self.opcode}."), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One way round a loop: what a warp executes in one turn, and all the loop's instructions."""
+
+    path: tuple[SassInstr, ...]
+    size: int
+
+    @property
+    def products(self) -> int:
+        """Tensor-core instructions of a turn."""
+        return sum(instr.name == "HMMA" for instr in self.path)
+
+    @property
+    def macs(self) -> int:
+        """Multiplications of a warp with an addition each, on tensor cores, in a turn."""
+        return sum(instr.macs for instr in self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Disassembler:
+    """The nvdisasm at `path`."""
+
+    path: Path
+
+    def instructions(self, cubin: bytes) -> list[SassInstr]:
+        """The code of a cubin with one kernel; raises BackendError if it cannot be had."""
+        with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
+            file = Path(folder, "kernel.cubin")
+            file.write_bytes(cubin)
+            try:
+                said = subprocess.run(
+                    [str(self.path), "-c", str(file)], capture_output=True, text=True, check=True,
+                    timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except subprocess.CalledProcessError as error:
+                reason = error.stderr.strip().split("\n", 1)[0]
+                raise BackendError(
+                    f"{self.path} cannot read the cubin: {reason}; use one of the assembler's "
+                    f"version or later: {INSTALL}"
+                ) from error
+            except (OSError, subprocess.SubprocessError) as error:
+                raise BackendError(f"{self.path} cannot be run: {error}; {INSTALL}") from error
+        return parse_sass(said.stdout)
+
+
+@functools.cache
+def find_disassembler() -> Disassembler:
+    """nvdisasm on PATH, of the pip package, or of the toolkit; raises BackendError without one."""
+    found = shutil.which("nvdisasm") or _packaged()
+    if not found:
+        raise BackendError(f"there is no nvdisasm; to get one: {INSTALL}")
+    return Disassembler(Path(found).absolute())
+
+
+def _packaged() -> str | None:
+    try:
+        pathfinder: Any = importlib.import_module("cuda.pathfinder")
+        found: str | None = pathfinder.find_nvidia_binary_utility("nvdisasm")
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+    return found
+
+
+def parse_sass(text: str) -> list[SassInstr]:
+    """The instructions that `nvdisasm -c` printed."""
+    labels: dict[str, int] = {}
+    lines: list[re.Match[str]] = []
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(lines)
+        elif said := _LINE.match(line):
+            lines.append(said)
+    return [_instruction(said, labels) for said in lines]
+
+
+def _instruction(said: re.Match[str], labels: Mapping[str, int]) -> SassInstr:
+    opcode, rest = said["opcode"], said["rest"]
+    name = opcode.partition(".")[0]
+    if name in ("EXIT", "RET"):
+        return SassInstr(opcode, None, said["guard"] is not None)
+    target = _TARGET.search(rest)
+    if name != "BRA" or target is None:
+        return SassInstr(opcode)
+    # `BRA P1, …` and `BRA.DIV UR4, …` have their condition among the operands.
+    conditional = said["guard"] is not None or bool(rest[: target.start()].strip(" ,"))
+    return SassInstr(opcode, labels.get(target[1]), conditional)
+
+
+# -------------------------------------------------------------------------------- loops
+
+
+def main_loop(instrs: Sequence[SassInstr]) -> Loop | None:
+    """The loop with the most tensor-core instructions in a turn and, of those that have as many,
+    the fewest others: what an attention kernel does with tiles that no mask cuts. None without a
+    loop with such instructions.
+    """
+    found = [loop for loop in loops(instrs) if loop.products]
+    return max(found, key=lambda loop: (loop.products, -len(loop.path)), default=None)
+
+
+def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
+    """Every loop: of the ways round it the one with most products, reads of matrices and copies,
+    and of those the shortest. So a branch that is taken rarely, to do something more, is left out.
+    """
+    blocks = _blocks(instrs)
+    for last, after in blocks.items():
+        for head in after.ways:
+            if head <= last:
+                body = _body(blocks, head, last)
+                path = _best_path(instrs, {b: blocks[b] for b in body}, head, last)
+                if path:
+                    yield Loop(
+                        tuple(instrs[i] for block in path for i in range(block, blocks[block].end)),
+                        sum(blocks[block].end - block for block in body),
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Instructions up to `end`, and the blocks that may come next, by their first instruction."""
+
+    end: int
+    ways: tuple[int, ...]
+
+
+def _blocks(instrs: Sequence[SassInstr]) -> dict[int, _Block]:
+    starts = {0} | {i.jumps_to for i in instrs if i.jumps_to is not None}
+    starts |= {at + 1 for at, i in enumerate(instrs) if i.jumps_to is not None}
+    starts |= {at + 1 for at, i in enumerate(instrs) if not i.falls_through}
+    places = sorted(at for at in starts if at < len(instrs))
+    found = {}
+    for begin, end in zip(places, [*places, len(instrs)][1:], strict=True):
+        last = instrs[end - 1]
+        ways = [] if last.jumps_to is None else [last.jumps_to]
+        ways += [end] if last.falls_through and end < len(instrs) else []
+        found[begin] = _Block(end, tuple(way for way in ways if way in places))
+    return found
+
+
+def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
+    """The blocks of the natural loop of the edge from `last` to `head`, in order of address."""
+    before: dict[int, list[int]] = {}
+    for block, after in blocks.items():
+        for way in after.ways:
+            before.setdefault(way, []).append(block)
+    body, todo = {head, last}, [last]
+    while todo:
+        block = todo.pop()
+        fresh = set(before.get(block, ())) - body if block != head else set()
+        body |= fresh
+        todo += fresh
+    return sorted(body)
+
+
+def _best_path(
+    instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int
+) -> list[int]:
+    """Blocks from `head` to `last`, going forward only; empty if there is no such way."""
+
+    def worth(block: int) -> tuple[int, int]:
+        end = body[block].end
+        return sum(i.name in _WORK for i in instrs[block:end]), block - end
+
+    best = {head: (worth(head), [head])}
+    for block in body:
+        if block not in best:
+            continue
+        (work, short), path = best[block]
+        for way in body[block].ways:
+            if way in body and way > block:
+                more, length = worth(way)
+                candidate = (work + more, short + length), [*path, way]
+                best[way] = max(best.get(way, candidate), candidate)
+    return best[last][1] if last in best else []
+
+
+def mix(instrs: Sequence[SassInstr]) -> dict[str, int]:
+    """How many instructions there are of each of `CLASSES`, and others."""
+    counted = Counter(_class(instr.name) for instr in instrs)
+    return {name: counted[name] for name in (*CLASSES, OTHER) if counted[name]}
+
+
+def _class(name: str) -> str:
+    return next((known for known, names in CLASSES.items() if name in names), OTHER)
