@@ -1,8 +1,8 @@
 """The run-time sanitizers of a batch: what memory, barriers and asynchronous copies tell them.
 
-`bounds` finds accesses that reach from one variable of shared memory into another; `init` reads of
-registers, shared and local memory and memory from `malloc` before they were written; `race`
-accesses of two threads that nothing orders, in shared and global memory; `sync` barriers,
+`bounds` finds accesses outside of the variable of shared memory that their address is computed
+from; `init` reads of registers, shared and local memory and memory from `malloc` before they were
+written; `race` accesses of two threads that nothing orders, in shared and global memory; `sync` barriers,
 asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes that
 asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops a
 kernel in any case.
@@ -17,6 +17,7 @@ import numpy as np
 
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.interpreter.async_rules import broken_rules
+from ptxgen.interpreter.bounds_checks import BoundsChecks, Spans
 from ptxgen.interpreter.clocks import SHOWN, Clocks
 from ptxgen.interpreter.global_race import GlobalRaces
 from ptxgen.interpreter.lanes import WARP
@@ -71,12 +72,13 @@ def sanitizers(asked: bool | str | Iterable[str]) -> frozenset[str]:
 
 class Watch:
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
-    their units in shared and global memory.
+    their units in shared and global memory; `spans`, if bounds are watched, what addresses are
+    meant for.
     """
 
     def __init__(
         self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Faults,
-        grain: int, global_grain: int, heap: set[int],
+        grain: int, global_grain: int, heap: set[int], spans: Spans | None,
     ) -> None:  # fmt: skip
         self._names = names
         self._batch = batch
@@ -103,9 +105,8 @@ class Watch:
         self.cluster: ClusterWatch | None = None
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, batch, faults, wanted="sync" in names)
-        self.sync = SyncChecks(
-            self.clocks, instrs, faults, batch.shared_stride, wanted="sync" in names
-        )
+        self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
+        self.bounds = BoundsChecks(spans, faults, batch.shared_stride)
 
     # ------------------------------------------------------------------------------------- reports
 
@@ -148,7 +149,7 @@ class Watch:
         order = self.order(machine.at)
         if plan.watched:
             access = self._access(machine, plan, offset, total)
-            self._straddles(machine.at, access)
+            self._bounds(machine.at, plan, offset, total, access)
             self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
             if self._near_mbarrier(plan, offset, total):
                 self.mbarriers.read(machine.at, access.ids, _places(plan, offset), total)
@@ -170,7 +171,7 @@ class Watch:
         order, at, total = self.order(machine.at), machine.at, type.nbytes * len(values)
         if plan.watched:
             access = self._access(machine, plan, offset, total)
-            self._straddles(at, access)
+            self._bounds(at, plan, offset, total, access)
             given = _Given(machine.shared.window.data, 0, self.grain, access, plan, values)
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
@@ -198,6 +199,7 @@ class Watch:
         order, at = self.order(machine.at), machine.at
         if plan.watched:
             access = self._access(machine, plan, offset, total)
+            self._bounds(at, plan, offset, total, access)
             if order.mbarrier:
                 found, places = self.race.visit(access, at), _places(plan, offset)
                 if not (found and self.cluster is not None and self.cluster.public(places)):
@@ -206,7 +208,6 @@ class Watch:
                 if order.mbarrier == "mbarrier_inval":
                     self.mbarriers.ended(at, places)
             else:
-                self._straddles(at, access)
                 if self._near_mbarrier(plan, offset, total):
                     self.mbarriers.written(at, access.ids, _places(plan, offset), total)
                 self.judge(at, self.race.write(access, at, atomic=True), access)
@@ -299,11 +300,9 @@ class Watch:
         first = (plan.low + offset) // grain - plan.buffer.base // grain
         return Access(plan.ids, plan.units + first, total // grain, 0, 0)
 
-    def _straddles(self, at: int, access: Access) -> None:
-        """Report an access that begins in one variable of shared memory and ends in another."""
-        if access.width == 1 or "bounds" not in self._names:
-            return
-        self.sync.straddles(at, access, self.grain)
+    def _bounds(self, at: int, plan: Plan, offset: int, total: int, access: Access) -> None:
+        low, high = plan.low + offset, plan.high + offset + total
+        self.bounds.check(at, low, high, access, self.grain)
 
     # ------------------------------------------------------------------------------------ barriers
 
@@ -402,6 +401,7 @@ class Watch:
     def copy_async(self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int) -> None:
         """`cp.async` starts; its destination is pending until its thread has waited."""
         access = self._access(machine, plan, offset, nbytes)
+        self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
             self.mbarriers.written(machine.at, access.ids, _places(plan, offset), nbytes)

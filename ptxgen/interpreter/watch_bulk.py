@@ -52,6 +52,7 @@ class BulkWatch:
             watch.cluster.counts(at, lane, place)
             watch.cluster.copied(at, lane, int(first[0]), stamp)
         access = self._range(lane, first, nbytes)
+        self._bounds(at, access, "dst")
         watch.judge(at, watch.race.start_copy(access, at, stamp), access)
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
         return stamp
@@ -68,6 +69,7 @@ class BulkWatch:
         """A copy starts to read `nbytes` at each of these positions; its stamp."""
         stamp, watch = self.start(lane), self._watch
         access = self._range(lane, first, nbytes)
+        self._bounds(at, access, "src")
         stamps = np.full(len(access.ids), stamp)
         watch.judge(at, watch.race.start_read(access, at, stamps), access)
         return stamp
@@ -120,6 +122,11 @@ class BulkWatch:
         low = int(starts.min()) % self._stride // grain
         high = (int(starts.max()) % self._stride + _UNIT) // grain
         return Access(np.full(len(starts), lane), starts // grain, _UNIT // grain, low, high)
+
+    def _bounds(self, at: int, access: Access, operand: str) -> None:
+        watch = self._watch
+        low, high = access.low * watch.grain, access.high * watch.grain
+        watch.bounds.check(at, low, high, access, watch.grain, operand)
 
     def _rows(self, lane: int, buffer: Buffer, first: Lanes, nbytes: int) -> Access | None:
         """Bytes from each of these addresses on, in the units that lie wholly inside."""
