@@ -2,10 +2,10 @@
 
 `bounds` finds accesses outside of the variable of shared memory that their address is computed
 from; `init` reads of registers, shared and local memory and memory from `malloc` before they were
-written; `race` accesses of two threads that nothing orders, in shared and global memory; `sync` barriers,
-asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes that
-asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops a
-kernel in any case.
+written; `race` accesses of two threads that nothing orders, in shared and global memory; `sync`
+barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes
+that asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops
+a kernel in any case.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Watch:
     ) -> None:  # fmt: skip
         self._names = names
         self._batch = batch
-        self._faults = faults
-        self._instrs = instrs
+        self.faults = faults
+        self.instrs = instrs
         self._orders: list[Order | None] = [None] * len(instrs)
         self._optimistic = optimistic(instrs)
         self.grain = grain
@@ -119,7 +119,7 @@ class Watch:
         found = self._orders[at]
         if found is None:
             guesses = at in self._optimistic
-            found = Order(True) if guesses else order_of(self._instrs[at])
+            found = Order(True) if guesses else order_of(self.instrs[at])
             self._orders[at] = found
         return found
 
@@ -129,7 +129,9 @@ class Watch:
             if self.wants(c.kind):
                 place = c.unit * self.grain
                 cta, address = divmod(place, self._batch.shared_stride)
-                self._faults.memory(at, c, "shared", address, int(access.ids[c.position]), cta)
+                lane = int(access.ids[c.position])
+                lacking = self.bulk.lacking(c, lane)
+                self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
 
     def judge_global(
         self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
@@ -140,7 +142,8 @@ class Watch:
             if self.wants(c.kind):
                 address = max((c.unit + first) * self.global_grain, buffer.base)
                 lane = int(access.ids[c.position])
-                self._faults.memory(at, c, "global", address, lane, -1, buffer)
+                lacking = self.bulk.lacking(c, lane)
+                self.faults.memory(at, c, "global", address, lane, -1, buffer, lacking=lacking)
 
     # -------------------------------------------------------------------------------------- memory
 
@@ -330,7 +333,7 @@ class Watch:
 
     def warp_sync(self, at: int, ids: Lanes) -> None:
         """Lanes of warps execute an instruction together; `bar.warp.sync` orders memory."""
-        name = op_of(self._instrs[at]).row.name
+        name = op_of(self.instrs[at]).row.name
         if name == "bar_warp_sync":
             self.objects.finish(self.clocks.warps(ids))
             self.clocks.sync_warps(ids)
@@ -342,12 +345,12 @@ class Watch:
     def follow(self, linked: Linked) -> None:
         """Follow what threads write of the local memory of a program."""
         if "init" in self._names and linked.local_bytes:
-            self.local = LocalInit(linked, self._batch.lanes, self._faults)
+            self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
         """Follow what `wgmma` does to registers."""
         if "sync" in self._names and registers is not None:
-            self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self._faults)
+            self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self.faults)
 
     def check_text(self, linked: Linked) -> None:
         """Report the instructions that break a rule whichever way threads go."""
@@ -356,12 +359,12 @@ class Watch:
         before = 0
         for routine in linked.routines:
             for at, why in broken_rules(routine.source):
-                self._faults.sync(before + at, 0, "sync", why)
+                self.faults.sync(before + at, 0, "sync", why)
             before += sum(isinstance(s, Instr) for s in routine.source.body or ())
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
-        if op_of(self._instrs[at]).modifiers.get("sem") != "relaxed":
+        if op_of(self.instrs[at]).modifiers.get("sem") != "relaxed":
             self.clocks.arrive_cluster(ids)
         if self.cluster is not None:
             self.cluster.arrive(at, ids)
@@ -413,7 +416,7 @@ class Watch:
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
         """Warps, by a lane each, start to multiply what lies at these positions, `[warps, n]`."""
-        if not op_of(self._instrs[at]).row.name.startswith("wgmma_"):
+        if not op_of(self.instrs[at]).row.name.startswith("wgmma_"):
             return
         stamps = self.sync.started(ids)
         width = nbytes // self.grain
