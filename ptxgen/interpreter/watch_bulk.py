@@ -66,6 +66,8 @@ class BulkWatch:
             stamps, places = self._counted.get(other // WARP, ([], []))
             # What a copy reads of global memory has a stamp before that of what it writes.
             n = bisect_left(stamps, conflict.twin)
+            if n == len(places):  # it is to nobody: its mask of CTAs is empty
+                return ""
             which = watch.faults.mbarrier(places[n], lane)
             return f"this thread has not waited for {which}, which counts the copy"
         clocks = watch.clocks
