@@ -9,6 +9,7 @@ from flash.contract import CAUSAL
 from flash.execute import grid_ctas
 from flash.gpu import GpuLauncher
 from flash.launch import Geometry, alignment
+from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
 
 _SHOWN_DIGITS = 12  # of a cache key
@@ -60,7 +61,7 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
     config, t = made.config, made.config.tiling
     lines = {
         "kernel": f"{config.name} for {config.target}, verified",
-        "proved": _proved(made.proof),
+        "proved": f"{_proved(made.proof)}; {_proved_global(made.global_proof)}",
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
         "tiles": f"{t.block_q} queries by {t.tile} keys, {t.threads} threads",
         "grid": f"{grid_ctas(made, geometry)} CTAs"
@@ -81,8 +82,19 @@ def _proved(proof: Proof) -> str:
     accesses, barriers = len(proof.accesses), len(proof.barriers)
     if proof.complete:
         return f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform"
-    why = "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
-    return f"all but {len(proof.unknown)} of {accesses + barriers} accesses and barriers ({why})"
+    total = accesses + barriers
+    return f"all but {len(proof.unknown)} of {total} accesses and barriers ({_why(proof)})"
+
+
+def _proved_global(proof: GlobalProof) -> str:
+    """The same of global memory."""
+    if proof.complete:
+        return f"all {len(proof.accesses)} global accesses in bounds"
+    return f"all but {len(proof.unknown)} of {len(proof.accesses)} global accesses ({_why(proof)})"
+
+
+def _why(proof: Proof | GlobalProof) -> str:
+    return "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
 
 
 def _work(made: Build, g: Geometry) -> str:

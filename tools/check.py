@@ -14,10 +14,12 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ptxgen.check.proof import Bound
 from ptxgen.errors import BackendError, LaunchError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembly
+from ptxgen.tensormap import TensorMap
 from tools.check_findings import (
     ERROR,
     LINT,
@@ -30,7 +32,16 @@ from tools.check_findings import (
     check_entry,
     module_findings,
 )
-from tools.run_arguments import FileError, check_type, count, extents, given, ptx_text
+from tools.run_arguments import (
+    FileError,
+    Given,
+    bound,
+    check_type,
+    count,
+    extents,
+    given,
+    ptx_text,
+)
 
 OK, FAILED, USAGE = range(3)
 
@@ -44,7 +55,7 @@ what is looked at:
   resources   shared memory, live registers, barriers
   assembler   if one is at hand: registers and spills, its refusal, its warnings and advisories
   proof       each access to shared memory is in bounds, inside its own allocation and aligned, in
-              every thread and turn; barriers are not divergent
+              every thread and turn; barriers are not divergent; --param says more of parameters
   run         with --grid and one --arg for each parameter, as in tools/run.py: all sanitizers, bank
               conflicts, uncoalesced accesses; arrays of inout: and out: are not written
   lints       what nobody needs; the instructions that cost the most conflicts and sectors
@@ -54,11 +65,19 @@ severities:
   unproved    the proof says neither yes nor no; it does not count as safe
   lint        right, but worth a look
 
+parameters, for the proof (those of a run are known from its --arg):
+  n=1000  n=1..4096           a number, or the lowest and the highest
+  q=map:64x8:128B:zeros:f16:512x64
+                              a tensor map, as in tools/run.py: the box in elements, innermost
+                              first, the swizzle, and the array
+
 examples:
   python tools/check.py file.ptx --block 128
   python tools/check.py file.ptx --entry saxpy --block 256 --assemble --strict
   python tools/check.py file.ptx --entry saxpy --block 256 --grid 4 \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
+  python tools/check.py file.ptx --entry attention --block 128 --dynamic-align 1024 \\
+      --param q=map:64x64:128B:zeros:f16:4096x64 --param n=64..4096
   python tools/check.py - --json < file.ptx
 
 exit codes:
@@ -115,6 +134,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--dynamic-smem", type=count, metavar="BYTES", help="of shared memory (default: as needed)")
     add(
+        "--dynamic-align",
+        type=count,
+        default=1,
+        metavar="BYTES",
+        help="what the launch aligns dynamic shared memory to, if to more than the text says; "
+        "kernels of Triton for sm_90a rely on 1024",
+    )
+    add("--param", type=bound, action="append", default=[], metavar="NAME=BOUND", help="see below")
+    add(
         "--assemble",
         action=argparse.BooleanOptionalAction,
         help="ask an assembler, and fail without one; or never ask (default: if one is at hand)",
@@ -128,6 +156,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--arg needs --grid")
     if arguments.grid is not None and arguments.entry is None:
         parser.error("--grid needs --entry")
+    if arguments.param and arguments.entry is None:
+        parser.error("--param needs --entry")
     return arguments
 
 
@@ -141,18 +171,39 @@ def _checked(
     findings += said
     if any(f.severity == ERROR for f in findings):
         return findings, []
-    entries = [
-        check_entry(
+    entries = []
+    for kernel in kernels:
+        launch = _launch(kernel, arguments)
+        entry = check_entry(
             module,
             kernel,
             block_of(kernel, arguments.block),
             dynamic_smem=arguments.dynamic_smem,
+            dynamic_align=arguments.dynamic_align,
+            params=_bounds(kernel, arguments.param, launch),
             usage=None if assembly is None else assembly.kernel(kernel.name),
-            launch=_launch(kernel, arguments),
+            launch=launch,
         )
-        for kernel in kernels
-    ]
+        entries.append(entry)
     return findings, entries
+
+
+def _bounds(
+    kernel: Kernel,
+    asked: Sequence[tuple[str, int | tuple[int, int] | Given]],
+    launch: Launch | None,
+) -> dict[str, Bound]:
+    """What is known of the parameters: the tensor maps of a run, and what is asked for."""
+    names = [param.name for param in kernel.params]
+    found: dict[str, Bound] = {}
+    if launch is not None:
+        maps = zip(names, launch.args, strict=False)
+        found |= {name: of for name, of in maps if isinstance(of, TensorMap)}
+    for name, value in asked:
+        made = value.make(0) if isinstance(value, Given) else value
+        assert isinstance(made, (int, tuple, TensorMap))  # nothing else can be written there
+        found[name] = made
+    return found
 
 
 def _assembled(

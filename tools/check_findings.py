@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from ptxgen import interpreter, ir
 from ptxgen.check.problems import Problem
-from ptxgen.check.proof import Proof, prove_shared
+from ptxgen.check.proof import Bound, Proof, prove_shared
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, LaunchError, TrapError
@@ -127,15 +127,21 @@ def check_entry(
     block: tuple[int, ...],
     *,
     dynamic_smem: int | None = None,
+    dynamic_align: int = 1,
+    params: Mapping[str, Bound] | None = None,
     usage: KernelUsage | None = None,
     launch: Launch | None = None,
 ) -> Entry:
     """Everything about one kernel of a module that `module_findings` has nothing against.
 
     `block` has one to three extents, `dynamic_smem` is in bytes (default: what the kernel's regions
-    need). Raises `LaunchError` for arguments that do not fit the kernel.
+    need), `dynamic_align` what the launch aligns that to; `params` are bounds for the proof, as
+    `prove_shared` takes them. Raises `LaunchError` for arguments that do not fit the kernel.
     """
-    proof = prove_shared(module, kernel.name, block=block, dynamic_smem=dynamic_smem)
+    proof = prove_shared(
+        module, kernel.name, block=block, dynamic_smem=dynamic_smem, dynamic_align=dynamic_align,
+        params=params,
+    )  # fmt: skip
     findings = [*_proof_findings(proof), *_reading_findings(kernel)]
     if usage is not None:
         findings += _usage_findings(usage)

@@ -34,6 +34,7 @@ from tools.run_arguments import (
     Array,
     FileError,
     Given,
+    array_of,
     check_type,
     check_writable,
     count,
@@ -71,6 +72,8 @@ arguments, one --arg for each parameter, in their order:
   zeros:f32:1024              an array of zeros for the kernel's own use
   random:f32:1024x64          random numbers (normal; integers: any); one more field is the seed,
                               by default the argument's place, from 0
+  map:64x8:128B:ARRAY         a tensor map of an array in one of the forms above: the box in
+                              elements, innermost first, and the swizzle (none, 32B, 64B, 128B)
 
 examples:
   python tools/run.py file.ptx                       list the entries and their parameters
@@ -232,7 +235,7 @@ def _run(module: Module, arguments: argparse.Namespace) -> int:
             raise_on_report=False,
             progress=progress,
         )
-    arrays = {path: values[n] for n, path in files.items() if not result.reports}
+    arrays = {path: array_of(values[n]) for n, path in files.items() if not result.reports}
     write_arrays({path: array for path, array in arrays.items() if isinstance(array, np.ndarray)})
     if arguments.json:
         print(json.dumps(_found(kernel, arguments, result, files), indent=2))
@@ -278,6 +281,8 @@ def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
 def _made(number: int, what: Given) -> Argument:
     try:
         return what.make(number)
+    except LaunchError:
+        raise
     except (MemoryError, ValueError) as error:  # numpy has both for an array that is too large
         raise LaunchError(f"there is no memory for {what.text}") from error
 

@@ -17,9 +17,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.ir import Param
+from ptxgen.tensormap import SWIZZLES, TensorMap
 from ptxgen.types import TYPES
 
 Array = NDArray[Any]
@@ -42,7 +43,8 @@ _ELEMENTS: Final[dict[str, np.dtype[Any]]] = {
     "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 _NOT_OF_NUMPY: Final = 2  # `isbuiltin` of a dtype that another package defines
-_FORMS: Final = (*NUMBERS, "hex", "inout", "out", "zeros", "random")
+_ARRAYS: Final = ("inout", "out", "zeros", "random")
+_FORMS: Final = (*NUMBERS, "hex", *_ARRAYS, "map")
 
 
 class FileError(Exception):
@@ -66,7 +68,7 @@ def given(text: str) -> Given:
     if colon and form in NUMBERS:
         number = _number(text, NUMBERS[form], rest)
         return Given(text, lambda _: number)
-    if colon and form in ("hex", "inout", "out", "zeros", "random"):
+    if colon and form in _OTHERS:
         return _OTHERS[form](text, rest)
     if text.endswith(".npy"):
         return Given(text, lambda _: _read_only(Path(text)))
@@ -74,6 +76,27 @@ def given(text: str) -> Given:
     raise argparse.ArgumentTypeError(
         f"must be FORM:VALUE with a form of {', '.join(_FORMS)}, or a .npy file, got {text!r}{hint}"
     )
+
+
+def bound(text: str) -> tuple[str, int | tuple[int, int] | Given]:
+    """What is known of a parameter: its name, and a number, the lowest and the highest, or a tensor
+    map. Raises `argparse.ArgumentTypeError`.
+    """
+    name, equals, words = text.partition("=")
+    if name and equals and words.startswith("map:"):
+        return name, given(words)
+    ends = words.split("..")
+    if not name or len(ends) > 2 or not all(re.fullmatch(r"-?\d+", end) for end in ends):
+        raise argparse.ArgumentTypeError(
+            f"must be NAME=NUMBER, NAME=LOWEST..HIGHEST or NAME=map:…, got {text!r}"
+        )
+    low, high = int(ends[0]), int(ends[-1])
+    return name, low if len(ends) == 1 else (low, high)
+
+
+def array_of(value: Argument) -> Argument:
+    """The array of a tensor map; other arguments as they are."""
+    return value.base if isinstance(value, TensorMap) else value
 
 
 def extents(text: str) -> tuple[int, ...]:
@@ -166,8 +189,34 @@ def _random(text: str, rest: str) -> Given:
     return Given(text, lambda n: _numbers(element, extents, n if seed is None else int(seed)))
 
 
+def _map(text: str, rest: str) -> Given:
+    """A tensor map of an array, which is written as arrays are."""
+    words = rest.split(":", 2)
+    array = words[-1]
+    form = array.partition(":")[0]
+    is_array = form in _ARRAYS or (form not in _FORMS and array.endswith(".npy"))
+    if len(words) < 3 or not is_array:
+        raise argparse.ArgumentTypeError(
+            f"must be map:BOX:SWIZZLE:ARRAY, such as map:64x8:128B:zeros:f16:512x64, got {text!r}"
+        )
+    box, swizzle = _shape(text, words[0]), words[1]
+    if swizzle not in SWIZZLES:
+        raise argparse.ArgumentTypeError(
+            f"must have a swizzle of {', '.join(SWIZZLES)}, got {swizzle!r} in {text!r}"
+        )
+    tensor = given(array)
+
+    def make(number: int) -> TensorMap:
+        try:
+            return TensorMap(np.asarray(tensor.make(number)), box, swizzle=swizzle)
+        except ConfigError as error:
+            raise LaunchError(f"{text}: {error}") from error
+
+    return Given(text, make, tensor.output)
+
+
 _OTHERS: Final[dict[str, Callable[[str, str], Given]]] = {
-    "hex": _hex, "inout": _inout, "out": _out, "zeros": _zeros, "random": _random,
+    "hex": _hex, "inout": _inout, "out": _out, "zeros": _zeros, "random": _random, "map": _map,
 }  # fmt: skip
 
 

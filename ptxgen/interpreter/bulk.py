@@ -58,6 +58,19 @@ class BulkMachine(MemoryAccess):
         self.polled[self.at] = self.active_ids(self.mask), positions
         self.agents.ask(np.unique(positions).tolist())
 
+    def mbarrier(self, position: int) -> str:
+        """The mbarrier at a position in shared memory, in words, and what its phase waits for."""
+        word = int(self.shared.window.data[position : position + 8].view(_WORD)[0])
+        try:
+            arrivals, nbytes = mbarrier_word.awaited(word)
+        except ValueError:
+            return f"{self.faults.mbarrier(position)}, which is none"
+        wanted = [f"{arrivals} arrival{'s' * (arrivals > 1)}"] if arrivals else []
+        wanted += [f"{nbytes} bytes"] if nbytes > 0 else []
+        left = f"waits for {' and '.join(wanted)} more" if wanted else "waits for nothing more"
+        over = f" and has got {-nbytes} bytes more than it expects" if nbytes < 0 else ""
+        return f"{self.faults.mbarrier(position)}, whose phase {left}{over},"
+
     def copy_async_arrive(self, address: Lanes | Address) -> None:
         """Have each thread arrive at an mbarrier once its copies by `copy_async` are complete."""
         positions = self.positions(address, 8)

@@ -44,7 +44,7 @@ class Start:
         watch = self.machine.watch
         if watch is None:
             return nothing
-        stamp = watch.bulk.start_read(self.at, self.lane, first, nbytes)
+        stamp = watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
         if counter is None:
             self.machine.groups.stamp(self.lane, stamp)
         return functools.partial(watch.bulk.was_read, self.at, self.lane, counter, stamp)

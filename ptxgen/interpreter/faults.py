@@ -46,6 +46,17 @@ class Faults:
         found = (n for n, start, size in self.regions if start <= address < start + size)
         return next(found, "")
 
+    def mbarrier(self, place: int, lane: int = -1) -> str:
+        """The mbarrier at a position of the batch's shared memory, as a lane would name it: with
+        the CTA, if it is of another one.
+        """
+        cta, address = divmod(place, self.batch.shared_stride)
+        region = self.region(address)
+        inside = f" ({region})" if region else ""
+        far = lane >= 0 and cta != lane // self.batch.width
+        where = f" of CTA {self.batch.cta(cta * self.batch.width)}" if far else ""
+        return f"the mbarrier at {address:#x}{inside}{where}"
+
     def register(self, at: int, register: str, lane: int) -> None:
         """Report a register read before it was written."""
         why = f"undefined: reads {register}, which it has not written"
@@ -53,10 +64,11 @@ class Faults:
 
     def memory(
         self, at: int, conflict: Conflict, space: str, address: int, lane: int, cta: int,
-        buffer: Buffer | None = None, region: str | None = None,
+        buffer: Buffer | None = None, region: str | None = None, lacking: str = "",
     ) -> None:  # fmt: skip
         """Report what a race detector found at an address: of shared memory of the CTA `cta` of the
-        batch, or of an array in global memory. `region` is the variable there, if it is neither.
+        batch, or of an array in global memory. `region` is the variable there, if it is neither;
+        `lacking` says what would order the two, if it is no barrier.
         """
         key = conflict.kind, at, conflict.other
         if key in self.reports:
@@ -69,9 +81,12 @@ class Faults:
         where = ""
         if buffer is None and cta >= 0 and cta != lane // self.batch.width:
             where = f" of CTA {self.batch.cta(cta * self.batch.width)}"
+        what = conflict.what
+        if lacking and what == "was read by":
+            what = "may still be read by"
         why = (
             f"{conflict.kind}: {space} address {address:#x}{inside}{where} "
-            f"{conflict.what}{self._whom(conflict, other, lane)}"
+            f"{what}{self._whom(conflict, other, lane, lacking)}"
         )
         met = conflict.other_thread if conflict.kind in ("race", "proxy") else -1
         self._add(
@@ -116,21 +131,24 @@ class Faults:
             f"{self.where(found.at, found.lane)}: {found.why}", other_cta, note,
         )  # fmt: skip
 
-    def _whom(self, conflict: Conflict, other: str, lane: int) -> str:
+    def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:
         if conflict.kind == "uninitialised":
             return ""
         if conflict.kind == "pending":
-            return f" {other}; its thread has not waited for its group"
+            return f" {other}; {lacking or 'its thread has not waited for its group'}"
         several = conflict.other_thread < 0
         thread = (
             "several threads" if several else f"thread {self.batch.thread(conflict.other_thread)}"
         )
         if not several and conflict.other_thread // self.batch.width != lane // self.batch.width:
             thread += f" of CTA {self.batch.cta(conflict.other_thread)}"
-        lacking = {
-            "race": "no barrier orders the two",
-            "proxy": "no fence.proxy.async lets asynchronous operations see it",
-        }[conflict.kind]
+        lacking = (
+            lacking
+            or {
+                "race": "no barrier orders the two",
+                "proxy": "no fence.proxy.async lets asynchronous operations see it",
+            }[conflict.kind]
+        )
         return f" {thread} in {other}; {lacking}"
 
 

@@ -260,4 +260,5 @@ def _first(
     stamp = int(stamps[row, column])
     unit = int(access.first[row]) + column
     at = (stamp >> _INSTR) & _INSTR_MASK
-    return [Conflict(kind, row, unit, at, stamp & _LANE_MASK, what)]
+    twin = (stamp >> _CLOCK) & _CLOCK_MASK if stamp & _ASYNC else 0
+    return [Conflict(kind, row, unit, at, stamp & _LANE_MASK, what, twin)]

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from ptxgen.interpreter.arena import DeviceArena, Window
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
 from ptxgen.interpreter.barriers import Barriers
 from ptxgen.interpreter.blocks import Program, compile_program
+from ptxgen.interpreter.bounds_checks import spans
 from ptxgen.interpreter.copies import AsyncCopies
 from ptxgen.interpreter.faults import Faults, Reports
 from ptxgen.interpreter.lanes import WARP, Batch
@@ -98,7 +99,7 @@ def run(
     arena = DeviceArena() if arena is None else arena
     memory = module_memory(module, arena, text)
     cut_each = order is not None
-    checks = frozenset({"init", "sync"} & asked)
+    checks = frozenset({"init", "sync", "bounds"} & asked)
     program = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, symbols or {})
     params = params_memory(program.linked, args, arena)
@@ -198,7 +199,9 @@ class _Launch:
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
-            watch = Watch(asked, batch, program.instrs, faults, *grains, self.arena.heap)
+            watch = Watch(
+                asked, batch, program.instrs, faults, *grains, self.arena.heap, program.spans
+            )
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
             if first == 0:
@@ -278,6 +281,8 @@ def _program(
             linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise,
             cut_each=cut_each,
         )  # fmt: skip
+        if "bounds" in checks:
+            made = replace(made, spans=spans(module, linked, dynamic_smem))
         found = _programs[key] = module, made
         while len(_programs) > _PROGRAMS:
             _programs.popitem(last=False)

@@ -324,10 +324,10 @@ class LaneMachine(BulkMachine):
         self.agents.ask(np.unique(self.positions(address, type.nbytes)).tolist())
         cells = plan.index(type.nbytes) + (plan.low + address.offset) // type.nbytes
         view = self.shared.window.elements(type.dtype, 1, 0)
-        where = f"{what} of the mbarrier at {plan.low + address.offset:#x}"
         woken = None if self.watch is None else functools.partial(self.watch.waited, self.at)
         self.waits.add(
-            self.at, self.selection.ids, cells, view, ready, self.active(), where, woken
+            self.at, self.selection.ids, cells, view, ready, self.active(),
+            lambda place: f"{what} of {self.mbarrier(place)}", woken,
         )  # fmt: skip
 
     def defer(self, action: Callable[[], None], address: Lanes | Address) -> None:

@@ -71,7 +71,7 @@ class Conflict:
     lane of the batch and instruction.
 
     `other_thread` is -1 where several may be meant, `other` is -1 where there is no other
-    instruction.
+    instruction; `twin` is the stamp of an asynchronous operation of its warp, if it is one.
     """
 
     kind: str
@@ -80,6 +80,7 @@ class Conflict:
     other: int
     other_thread: int
     what: str
+    twin: int = 0
 
 
 @dataclass(slots=True)
@@ -377,7 +378,8 @@ class RaceDetector:
         other = -1 if lane == _SEVERAL else warp * WARP + lane
         unit = int(access.first[row]) + column
         at = (stamp >> _READ_INSTR) & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)
-        return [Conflict("race", row, unit, at, other, "was read by")]
+        twin = stamp >> _READ_CLOCK if reader >= clocks.group else 0
+        return [Conflict("race", row, unit, at, other, "was read by", twin)]
 
 
 def differing(access: Access, twice: Lanes, values: Values | None) -> Lanes:
@@ -404,4 +406,6 @@ def _first(kind: str, wrong: Lanes, access: Access, stamps: Lanes | None, what: 
     if stamps is None:
         return Conflict(kind, row, unit, -1, -1, what)
     stamp = int(stamps[row, column])
-    return Conflict(kind, row, unit, (stamp >> _INSTR) & _INSTR_MASK, stamp & _LANE_MASK, what)
+    at = (stamp >> _INSTR) & _INSTR_MASK
+    twin = (stamp >> _CLOCK) & _CLOCK_MASK if stamp & _ASYNC else 0
+    return Conflict(kind, row, unit, at, stamp & _LANE_MASK, what, twin)

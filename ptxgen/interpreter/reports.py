@@ -23,7 +23,8 @@ class Report:
     local memory or memory from `malloc` read before it was written), `undefined` (a register read
     before it was written), `sync` (a barrier, an asynchronous operation or `setmaxnreg` used
     against its rules), `proxy` (an asynchronous operation on what an ordinary one wrote, without
-    `fence.proxy.async`) or `bounds` (an access from one variable of shared memory into another).
+    `fence.proxy.async`) or `bounds` (an access outside of the variable of shared memory that its
+    address is computed from).
 
     `address` is in bytes, in shared memory from the start of the CTA's; `region` is the variable or
     the array there, or the register. `threads` are numbers within the CTA, x fastest: the one that

@@ -330,10 +330,7 @@ class Scheduler:
         for at, (ids, positions) in reversed(machine.polled.items()):
             for position in np.unique(positions[mask[ids]]).tolist():
                 lanes = ids[mask[ids] & (positions == position)]
-                address = position % machine.batch.shared_stride
-                region = machine.faults.region(address)
-                what = f"the mbarrier at {address:#x}{f' ({region})' * bool(region)}"
-                found.append((at, what, lanes.tolist()))
+                found.append((at, machine.mbarrier(position), lanes.tolist()))
             mask = mask.copy()
             mask[ids] = False
         return found

@@ -12,7 +12,6 @@ from ptxgen.ir import IntImm
 if TYPE_CHECKING:
     from ptxgen.interpreter.clocks import Clocks
     from ptxgen.interpreter.faults import Faults
-    from ptxgen.interpreter.race import Access
     from ptxgen.ir import Instr
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -24,13 +23,11 @@ class SyncChecks:
     """
 
     def __init__(
-        self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Faults, stride: int, *,
-        wanted: bool,
-    ) -> None:  # fmt: skip
+        self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Faults, *, wanted: bool
+    ) -> None:
         self._clocks = clocks
         self._instrs = instrs
         self._faults = faults
-        self._stride = stride
         self._wanted = wanted
         self._open: dict[int, int] = {}  # the newest multiplication of each warp in no group yet
         self._groups: dict[int, list[int]] = {}
@@ -122,22 +119,6 @@ class SyncChecks:
             self._report(at, lane, "the copy is still under way when its threads have ended")
 
     # -------------------------------------------------------------------------------------- reports
-
-    def straddles(self, at: int, access: Access, grain: int) -> None:
-        """Report an access that begins in one variable of shared memory and ends in another."""
-        first = access.first * grain % self._stride
-        last = first + access.width * grain - 1
-        for name, start, size in self._faults.regions:
-            across = (first < start + size) & (last >= start + size) & (first >= start)
-            if across.any():
-                n = int(across.argmax())
-                other = self._faults.region(int(last[n]))
-                if other and other != name:
-                    self._faults.sync(
-                        at, int(access.ids[n]), "bounds",
-                        f"begins in {name} and ends in {other}", -1, int(first[n]),
-                    )  # fmt: skip
-                    return
 
     def _report(self, at: int, lane: int, why: str) -> None:
         self._faults.sync(at, lane, "sync", why)

@@ -32,7 +32,7 @@ class _Wait:
     view: Lanes
     ready: Callable[[Lanes], Lanes]
     left: Lanes
-    what: str
+    what: Callable[[int], str]  # in words, of a byte of shared memory
     woken: Woken | None
 
     def wake(self, now: Lanes) -> None:
@@ -53,10 +53,12 @@ class MemoryWaits:
 
     def add(
         self, at: int, ids: Lanes, cells: Lanes, view: Lanes,
-        ready: Callable[[Lanes], Lanes], active: Lanes, what: str, woken: Woken | None = None,
+        ready: Callable[[Lanes], Lanes], active: Lanes, what: Callable[[int], str],
+        woken: Woken | None = None,
     ) -> None:  # fmt: skip
-        """Make the active lanes wait whose cell is not ready. `woken` is called with lanes whose
-        wait is over, and the bytes of shared memory that they waited for.
+        """Make the active lanes wait whose cell is not ready. `what` says in words what one waits
+        for that waits for a byte of shared memory. `woken` is called with lanes whose wait is over,
+        and the bytes that they waited for.
         """
         left = active & ~np.broadcast_to(ready(view[cells]), active.shape)
         wait = _Wait(ids, cells, view, ready, left, what, woken)
@@ -100,7 +102,7 @@ class MemoryWaits:
         for wait in self._waits:
             found = np.flatnonzero((wait.ids == lane) & wait.left)
             if len(found):
-                return wait.what
+                return wait.what(int(wait.cells[found[0]]) * wait.view.itemsize)
         return "nothing"
 
 

@@ -1,11 +1,11 @@
 """The run-time sanitizers of a batch: what memory, barriers and asynchronous copies tell them.
 
-`bounds` finds accesses that reach from one variable of shared memory into another; `init` reads of
-registers, shared and local memory and memory from `malloc` before they were written; `race`
-accesses of two threads that nothing orders, in shared and global memory; `sync` barriers,
-asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes that
-asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops a
-kernel in any case.
+`bounds` finds accesses outside of the variable of shared memory that their address is computed
+from; `init` reads of registers, shared and local memory and memory from `malloc` before they were
+written; `race` accesses of two threads that nothing orders, in shared and global memory; `sync`
+barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes
+that asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops
+a kernel in any case.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ptxgen.errors import LaunchError, did_you_mean
 from ptxgen.interpreter.async_rules import broken_rules
+from ptxgen.interpreter.bounds_checks import BoundsChecks, Spans
 from ptxgen.interpreter.clocks import SHOWN, Clocks
 from ptxgen.interpreter.global_race import GlobalRaces
 from ptxgen.interpreter.lanes import WARP
@@ -71,17 +72,18 @@ def sanitizers(asked: bool | str | Iterable[str]) -> frozenset[str]:
 
 class Watch:
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
-    their units in shared and global memory.
+    their units in shared and global memory; `spans`, if bounds are watched, what addresses are
+    meant for.
     """
 
     def __init__(
         self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Faults,
-        grain: int, global_grain: int, heap: set[int],
+        grain: int, global_grain: int, heap: set[int], spans: Spans | None,
     ) -> None:  # fmt: skip
         self._names = names
         self._batch = batch
-        self._faults = faults
-        self._instrs = instrs
+        self.faults = faults
+        self.instrs = instrs
         self._orders: list[Order | None] = [None] * len(instrs)
         self._optimistic = optimistic(instrs)
         self.grain = grain
@@ -103,9 +105,8 @@ class Watch:
         self.cluster: ClusterWatch | None = None
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, batch, faults, wanted="sync" in names)
-        self.sync = SyncChecks(
-            self.clocks, instrs, faults, batch.shared_stride, wanted="sync" in names
-        )
+        self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
+        self.bounds = BoundsChecks(spans, faults, batch.shared_stride)
 
     # ------------------------------------------------------------------------------------- reports
 
@@ -118,7 +119,7 @@ class Watch:
         found = self._orders[at]
         if found is None:
             guesses = at in self._optimistic
-            found = Order(True) if guesses else order_of(self._instrs[at])
+            found = Order(True) if guesses else order_of(self.instrs[at])
             self._orders[at] = found
         return found
 
@@ -128,7 +129,9 @@ class Watch:
             if self.wants(c.kind):
                 place = c.unit * self.grain
                 cta, address = divmod(place, self._batch.shared_stride)
-                self._faults.memory(at, c, "shared", address, int(access.ids[c.position]), cta)
+                lane = int(access.ids[c.position])
+                lacking = self.bulk.lacking(c, lane)
+                self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
 
     def judge_global(
         self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
@@ -139,7 +142,8 @@ class Watch:
             if self.wants(c.kind):
                 address = max((c.unit + first) * self.global_grain, buffer.base)
                 lane = int(access.ids[c.position])
-                self._faults.memory(at, c, "global", address, lane, -1, buffer)
+                lacking = self.bulk.lacking(c, lane)
+                self.faults.memory(at, c, "global", address, lane, -1, buffer, lacking=lacking)
 
     # -------------------------------------------------------------------------------------- memory
 
@@ -148,7 +152,7 @@ class Watch:
         order = self.order(machine.at)
         if plan.watched:
             access = self._access(machine, plan, offset, total)
-            self._straddles(machine.at, access)
+            self._bounds(machine.at, plan, offset, total, access)
             self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
             if self._near_mbarrier(plan, offset, total):
                 self.mbarriers.read(machine.at, access.ids, _places(plan, offset), total)
@@ -170,7 +174,7 @@ class Watch:
         order, at, total = self.order(machine.at), machine.at, type.nbytes * len(values)
         if plan.watched:
             access = self._access(machine, plan, offset, total)
-            self._straddles(at, access)
+            self._bounds(at, plan, offset, total, access)
             given = _Given(machine.shared.window.data, 0, self.grain, access, plan, values)
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
@@ -198,6 +202,7 @@ class Watch:
         order, at = self.order(machine.at), machine.at
         if plan.watched:
             access = self._access(machine, plan, offset, total)
+            self._bounds(at, plan, offset, total, access)
             if order.mbarrier:
                 found, places = self.race.visit(access, at), _places(plan, offset)
                 if not (found and self.cluster is not None and self.cluster.public(places)):
@@ -206,7 +211,6 @@ class Watch:
                 if order.mbarrier == "mbarrier_inval":
                     self.mbarriers.ended(at, places)
             else:
-                self._straddles(at, access)
                 if self._near_mbarrier(plan, offset, total):
                     self.mbarriers.written(at, access.ids, _places(plan, offset), total)
                 self.judge(at, self.race.write(access, at, atomic=True), access)
@@ -299,11 +303,9 @@ class Watch:
         first = (plan.low + offset) // grain - plan.buffer.base // grain
         return Access(plan.ids, plan.units + first, total // grain, 0, 0)
 
-    def _straddles(self, at: int, access: Access) -> None:
-        """Report an access that begins in one variable of shared memory and ends in another."""
-        if access.width == 1 or "bounds" not in self._names:
-            return
-        self.sync.straddles(at, access, self.grain)
+    def _bounds(self, at: int, plan: Plan, offset: int, total: int, access: Access) -> None:
+        low, high = plan.low + offset, plan.high + offset + total
+        self.bounds.check(at, low, high, access, self.grain)
 
     # ------------------------------------------------------------------------------------ barriers
 
@@ -331,7 +333,7 @@ class Watch:
 
     def warp_sync(self, at: int, ids: Lanes) -> None:
         """Lanes of warps execute an instruction together; `bar.warp.sync` orders memory."""
-        name = op_of(self._instrs[at]).row.name
+        name = op_of(self.instrs[at]).row.name
         if name == "bar_warp_sync":
             self.objects.finish(self.clocks.warps(ids))
             self.clocks.sync_warps(ids)
@@ -343,12 +345,12 @@ class Watch:
     def follow(self, linked: Linked) -> None:
         """Follow what threads write of the local memory of a program."""
         if "init" in self._names and linked.local_bytes:
-            self.local = LocalInit(linked, self._batch.lanes, self._faults)
+            self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
     def follow_registers(self, registers: WgmmaRegisters | None) -> None:
         """Follow what `wgmma` does to registers."""
         if "sync" in self._names and registers is not None:
-            self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self._faults)
+            self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self.faults)
 
     def check_text(self, linked: Linked) -> None:
         """Report the instructions that break a rule whichever way threads go."""
@@ -357,12 +359,12 @@ class Watch:
         before = 0
         for routine in linked.routines:
             for at, why in broken_rules(routine.source):
-                self._faults.sync(before + at, 0, "sync", why)
+                self.faults.sync(before + at, 0, "sync", why)
             before += sum(isinstance(s, Instr) for s in routine.source.body or ())
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
-        if op_of(self._instrs[at]).modifiers.get("sem") != "relaxed":
+        if op_of(self.instrs[at]).modifiers.get("sem") != "relaxed":
             self.clocks.arrive_cluster(ids)
         if self.cluster is not None:
             self.cluster.arrive(at, ids)
@@ -402,6 +404,7 @@ class Watch:
     def copy_async(self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int) -> None:
         """`cp.async` starts; its destination is pending until its thread has waited."""
         access = self._access(machine, plan, offset, nbytes)
+        self._bounds(machine.at, plan, offset, nbytes, access)
         self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
         if self._near_mbarrier(plan, offset, nbytes):
             self.mbarriers.written(machine.at, access.ids, _places(plan, offset), nbytes)
@@ -413,7 +416,7 @@ class Watch:
 
     def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
         """Warps, by a lane each, start to multiply what lies at these positions, `[warps, n]`."""
-        if not op_of(self._instrs[at]).row.name.startswith("wgmma_"):
+        if not op_of(self.instrs[at]).row.name.startswith("wgmma_"):
             return
         stamps = self.sync.started(ids)
         width = nbytes // self.grain

@@ -47,6 +47,12 @@ def pending(word: int) -> int:
     return word & MOST_ARRIVALS
 
 
+def awaited(word: int) -> tuple[int, int]:
+    """The arrivals and the bytes that the current phase still waits for."""
+    _, left, _, nbytes = _fields(word)
+    return left, nbytes
+
+
 def checked(word: int) -> int:
     """The word itself, if it is a valid object."""
     _fields(word)

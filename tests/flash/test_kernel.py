@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
 from flash.results import DeviceArray
 from flash.staging import Staging
+from ptxgen.check.proof_verdicts import UNKNOWN
 from ptxgen.errors import (
     BackendError,
     ConfigError,
@@ -313,6 +315,29 @@ def test_auto_is_what_the_user_set(
     assert f"kernel:   {CONFIG.kernel().name} for sm_80, verified" in said
     assert "tiles:    16 queries by 16 keys, 32 threads" in said
     assert "grid:     2 CTAs" in said
+
+
+def test_an_explanation_says_what_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = AttentionKernel(CONFIG)
+    shared, everywhere = len(kernel.proof.accesses), len(kernel.global_proof.accesses)
+    barriers = len(kernel.proof.barriers)
+
+    def proved() -> str:
+        lines = kernel.explain(*problem(), backend="interpreter").splitlines()
+        return next(line for line in lines if line.startswith("proved:"))
+
+    assert proved() == (
+        f"proved:   all {shared} shared-memory accesses in bounds, all {barriers} barriers uniform;"
+        f" all {everywhere} global accesses in bounds"
+    )
+    # A table of offsets in memory would be unknown.
+    first = kernel.global_proof.accesses[0]
+    unknown = replace(first, verdict=UNKNOWN, reason="an index comes from memory")
+    partly = replace(kernel.global_proof, accesses=(unknown, *kernel.global_proof.accesses[1:]))
+    monkeypatch.setitem(vars(kernel.build), "global_proof", partly)
+    assert proved().endswith(
+        f"; all but 1 of {everywhere} global accesses (an index comes from memory)"
+    )
 
 
 def test_auto_is_the_gpu_if_one_opens(

@@ -741,9 +741,45 @@ GENERIC = """
 """
 
 
-def test_waiting_for_bytes_that_never_come_is_a_deadlock_that_is_named() -> None:
-    message = failure(kernel("u64 x", INIT + GENERIC + WAIT), [0])
-    assert "the end of a phase of parity 0 of the mbarrier at 0x0" in message
+@pytest.mark.parametrize(
+    ("use", "left"),
+    [
+        (GENERIC, "waits for 16 bytes more"),
+        ("", "waits for 1 arrival more"),
+        ("    @!%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 272;\n"
+         "    @!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+256], "
+         "[%rd0], 256, [%r1];\n", "waits for 1 arrival and 16 bytes more"),
+        ("    @!%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 240;\n"
+         "    @!%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+256], "
+         "[%rd0], 256, [%r1];\n",
+         "waits for nothing more and has got 16 bytes more than it expects"),
+    ],
+)  # fmt: skip
+def test_a_deadlock_says_what_an_mbarrier_still_waits_for(use: str, left: str) -> None:
+    text = kernel("u64 x", INIT + "    ld.param.u64 %rd0, [x];\n" + use + WAIT)
+    line = next(n for n, t in enumerate(text.splitlines(), 1) if "try_wait" in t)
+    assert failure(text, [np.zeros(64, np.uint32)]) == (
+        "kernel k: deadlock in CTA (0, 0, 0): 32 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), "
+        "(3, 0, 0) and 28 more) wait at the end of a phase of parity 0 of the mbarrier at 0x0, "
+        f"whose phase {left}, in mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0; "
+        f"(line {line}); 0 of 32 threads have exited"
+    )
+
+
+def test_threads_that_wait_for_different_mbarriers_are_told_apart() -> None:
+    body = """
+    setp.lt.u32 %p3, %r0, 16;
+    @!%p0 mbarrier.init.shared::cta.b64 [%r1+8], 3;
+    bar.sync 0;
+    shr.u32 %r2, %r0, 4;
+    shl.b32 %r2, %r2, 3;
+    add.u32 %r1, %r1, %r2;
+"""
+    message = failure(kernel("u64 x", INIT + body + WAIT), [0])
+    assert "(3, 0, 0) and 12 more) wait at the end of a phase of parity 0 of the mbarrier at 0x0, "\
+        "whose phase waits for 1 arrival more, in" in message  # fmt: skip
+    assert "(19, 0, 0) and 12 more) wait at the end of a phase of parity 0 of the mbarrier at 0x8,"\
+        " whose phase waits for 3 arrivals more, in" in message  # fmt: skip
 
 
 def test_too_many_arrivals_stop_the_kernel() -> None:

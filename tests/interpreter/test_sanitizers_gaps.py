@@ -597,7 +597,8 @@ def polls(text: str, first: int, last: int, address: str, *, threads: str) -> st
     instr = text.splitlines()[line - 1].strip()
     return (
         f"{threads} threads ({', '.join(f'({n}, 0, 0)' for n in range(first, first + 4))} and "
-        f"{last - first - 4} more) poll the mbarrier at {address} (bars) in {instr} (line {line})"
+        f"{last - first - 4} more) poll the mbarrier at {address} (bars), "
+        f"whose phase waits for 1 arrival more, in {instr} (line {line})"
     )
 
 
@@ -712,7 +713,8 @@ def test_a_poll_that_changes_and_never_ends_is_named_at_the_cap() -> None:
     assert trap(text, [], block=64, max_instructions=2500) == (
         f"kernel k: still running after 2500 instructions in a row, at {instr} (line {line}): "
         "thread (32, 0, 0) of CTA (0, 0, 0) and 31 others; if it is not an endless loop, raise "
-        f"max_instructions; (32, 0, 0) polls the mbarrier at 0x8 (bars) in {instr} (line {line})"
+        f"max_instructions; (32, 0, 0) polls the mbarrier at 0x8 (bars), whose phase waits for 1 "
+        f"arrival more, in {instr} (line {line})"
     )
 
 

@@ -234,7 +234,8 @@ def test_a_tile_is_left_alone_until_the_wait(early: str, line: str) -> None:
     assert report == Report(
         "race", "shared", report.address, "", (0, 0, 0), (0, 0), place, other,
         f"kernel k: {place}: thread (0, 0, 0) of CTA (0, 0, 0): race: shared address "
-        f"{report.address:#x} was read by thread (0, 0, 0) in {other}; no barrier orders the two",
+        f"{report.address:#x} may still be read by thread (0, 0, 0) in {other}; its warp has not "
+        "waited for it with wgmma.wait_group",
     )  # fmt: skip
     assert report.address == (0x800 if "+2048" in line else 0)
 
@@ -377,10 +378,10 @@ def test_bulk_copies_in_order_have_no_report_in_global_memory(
         # The source of a load is left alone until the wait.
         (("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK, "bar.sync 0;", "setp.lt.u32 %p2, %r0, 32;",
           "@%p2 bra $full;", "st.global.u32 [%rd1], %r0;", *WAIT_FULL), 1, "race", "st.global.u32",
-         f"was read by thread (0, 0, 0) in @!%p0 {LOAD_BULK}"),
+         f"may still be read by thread (0, 0, 0) in @!%p0 {LOAD_BULK}"),
         ((*SPLIT, EXPECT, LOAD_BULK, RELEASE, *OTHER_CTA, *ACQUIRE, "st.global.u32 [%rd0], 5;"),
          2, "race", "st.global.u32 [%rd0]",
-         f"was read by thread (0, 0, 0) of CTA (0, 0, 0) in {LOAD_BULK}"),
+         f"may still be read by thread (0, 0, 0) of CTA (0, 0, 0) in {LOAD_BULK}"),
         (("@%p0 bra $end;",
           "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1], 256;",
           "st.global.u32 [%rd0], 1;", COMMIT_BULK, WAIT_BULK), 1, "pending", "st.global.u32 [%rd0]",
@@ -411,6 +412,77 @@ def test_the_whole_report_of_a_copy_in_global_memory() -> None:
             "for its group",
         ),
     )  # fmt: skip
+
+
+TILE_LOAD = ("@!%p0 " + EXPECT, "@!%p0 " + LOAD_BULK)
+READ_TILE = "ld.shared.u32 %r9, [%r4+256];"
+
+
+@pytest.mark.parametrize(
+    ("body", "thread", "why"),
+    [
+        ((READ_TILE, *WAIT_FULL), 0,
+         "pending: shared address 0x100 may still be written by the copy {}"),
+        # The copy is done, as the first warp has waited; nothing says so to the second.
+        (("setp.lt.u32 %p2, %r0, 32;", "@!%p2 bra $second;", *WAIT_FULL,
+          "st.volatile.global.u32 [%rd2], 1;", "bra $end;", "$second:", "$spin:",
+          "ld.volatile.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;", "@%p4 bra $spin;",
+          READ_TILE), 32,
+         "race: shared address 0x180 was written by thread (0, 0, 0) in {}"),
+    ],
+)  # fmt: skip
+def test_a_report_of_a_tile_read_too_early_names_the_mbarrier(
+    body: tuple[str, ...], thread: int, why: str
+) -> None:
+    text = bulk(*TILE_LOAD, *body)
+    place, other = at(text, READ_TILE), at(text, LOAD_BULK)
+    (message,) = {r.message for r in global_reports(text, sanitize="race") if r.space == "shared"}
+    assert message == (
+        f"kernel k: {place}: thread ({thread}, 0, 0) of CTA (0, 0, 0): {why.format(other)}; this "
+        "thread has not waited for the mbarrier at 0x200, which counts the copy"
+    )
+
+
+def test_a_report_of_a_copy_from_another_cta_names_the_mbarrier_there() -> None:
+    text = bulk(
+        "barrier.cluster.arrive;", "barrier.cluster.wait;",
+        "mov.u32 %r5, %cluster_ctarank;", "setp.ne.or.u32 %p2, %r5, 0, %p0;",
+        "mov.u32 %r6, 1;", "mapa.shared::cluster.u32 %r7, %r3, %r6;",
+        "mapa.shared::cluster.u32 %r6, %r2, %r6;",
+        "@!%p2 mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r7], 256;",
+        "@!%p2 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r6], "
+        "[%r1], 256, [%r7];",
+        "@!%p2 st.shared::cluster.u32 [%r6], 1;",
+        "barrier.cluster.arrive;", "barrier.cluster.wait;",
+    )  # fmt: skip
+    (message,) = {r.message for r in global_reports(text, sanitize="race", grid=2, cluster=2)}
+    assert message.endswith(
+        f"pending: shared address 0x100 of CTA (1, 0, 0) may still be written by the copy "
+        f"{at(text, 'cp.async.bulk')}; this thread has not waited for the mbarrier at 0x200 of CTA "
+        "(1, 0, 0), which counts the copy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wait", "why"),
+    [
+        ((), "may still be read by thread (0, 0, 0) in {}; its thread has not waited for it with "
+         "cp.async.bulk.wait_group.read"),
+        # It has been waited for, but the warps do not meet.
+        (("@!%p0 " + WAIT_READ,), "was read by thread (0, 0, 0) in {}; no barrier orders the two"),
+    ],
+)  # fmt: skip
+def test_a_report_of_a_tile_overwritten_too_early_says_which_wait_is_missing(
+    wait: tuple[str, ...], why: str
+) -> None:
+    store = "setp.ge.u32 %p2, %r0, 32;", "@%p2 st.shared.u32 [%r1], 7;"
+    text = bulk("@!%p0 " + STORE_BULK, "@!%p0 " + COMMIT_BULK, *wait, *store, "@!%p0 " + WAIT_BULK)
+    place, other = at(text, store[1]), at(text, STORE_BULK)
+    (report,) = (r for r in global_reports(text, sanitize="race") if r.other == other)
+    assert report.message == (
+        f"kernel k: {place}: thread (32, 0, 0) of CTA (0, 0, 0): race: shared address 0x0 "
+        f"{why.format(other)}"
+    )
 
 
 @pytest.mark.parametrize(("shift", "want"), [(0, []), (4, ["pending"])])

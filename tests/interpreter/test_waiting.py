@@ -411,7 +411,8 @@ $wait:
     )
     assert stuck(text) == (
         f"kernel k: deadlock in CTA (0, 0, 0): {names(0, 32)} wait at the end of a phase of parity "
-        "0 of the mbarrier at 0x8 in mbarrier.try_wait.shared.b64 %p2, [%r5+8], %rd3; "
+        "0 of the mbarrier at 0x8 (buf), whose phase waits for 1 arrival more, in "
+        "mbarrier.try_wait.shared.b64 %p2, [%r5+8], %rd3; "
         f"(line {line_of(text, 'try_wait')}); 0 of 32 threads have exited"
     )
 

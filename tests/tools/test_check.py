@@ -64,6 +64,13 @@ UNUSED = GOOD.replace(".param .u64 out\n", ".param .u64 out,\n\t.param .u32 n\n"
 UNKNOWN = GOOD.replace("mov.u32 %r0, %tid.x;", "ld.global.u32 %r0, [%rd0];")
 ANY_BLOCK = GOOD.replace(".maxntid 32, 1, 1\n", "")
 
+# Each thread stores to word n + thread of 64.
+BOUNDED = GOOD.replace(".param .u64 out\n", ".param .u64 out,\n\t.param .u32 n\n")
+BOUNDED = BOUNDED.replace("words[128]", "words[256]").replace(
+    "mad.lo.u32 %r2, %r0, 4, %r1;",
+    "ld.param.u32 %r5, [n];\n\tadd.u32 %r2, %r0, %r5;\n\tmad.lo.u32 %r2, %r2, 4, %r1;",
+)
+
 RUN = ["--entry", "good", "--grid", "1", "--arg", "zeros:u32:32"]
 
 
@@ -335,10 +342,71 @@ def test_the_real_assembler_agrees(capsys: pytest.CaptureFixture[str]) -> None:
 # ------------------------------------------------------------------------------------------- errors
 
 
+TMA = Path(__file__).parents[1] / "ptx" / "nvcc" / "tma.sm_90a.ptx"
+IMAGE = [str(TMA), "--entry", "tma_image", "--block", "64", "--no-assemble"]
+MAP = "map:64x{rows}:128B:random:f16:16x128"
+
+
+def test_the_box_of_a_tensor_map_is_in_the_proof(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = findings(document(IMAGE, 0, capsys))
+    assert (found["severity"], found["message"]) == (
+        "unproved",
+        "the size of the box is in the tensor map, tma_image_param_0, which is not given",
+    )
+    known = [*IMAGE, "--param", f"tma_image_param_0={MAP}"]
+    assert findings(document([word.format(rows=8) for word in known], 0, capsys)) == []
+    (found,) = findings(document([word.format(rows=9) for word in known], 1, capsys))
+    assert (found["severity"], found["kind"]) == ("error", "proof")
+    assert found["message"].startswith(
+        "bytes 0 to 1151 are outside _ZZ9tma_imageE4tile, which has 1024 bytes"
+    )
+
+
+def test_a_tensor_map_of_a_run_is_in_the_proof_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [MAP.format(rows=8), "zeros:u16:512", "u32:64", "u32:4"]
+    run = [*IMAGE, "--grid", "1", *(part for word in words for part in ("--arg", word))]
+    assert findings(document(run, 0, capsys)) == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        ("n=32", ""),
+        ("n=1..32", ""),
+        ("n=-1..32", "bytes -4 to -1 are outside words, which has 256 bytes"),
+        ("n=33", "bytes 256 to 259 are outside words, which has 256 bytes"),
+    ],
+)
+def test_bounds_of_parameters_are_in_the_proof(
+    bound: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["bounded.ptx", "--entry", "good", "--no-assemble", "--param", bound]
+    found = findings(document(argv, 1 if message else 0, capsys))
+    assert [f["message"].partition(":")[0] for f in found] == [message] * bool(message)
+
+
+def test_dynamic_memory_may_be_known_to_be_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Triton's kernels need it: the proof of its matrices hangs on that alone."""
+    path = TMA.parents[1] / "triton" / "attention.sm_90a.ptx"
+    argv = [str(path), "--dynamic-smem", "65536", "--no-assemble"]
+    before = document(argv, 0, capsys)["counts"]["unproved"]
+    after = document([*argv, "--dynamic-align", "1024"], 0, capsys)["counts"]["unproved"]
+    assert after < before
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["good.ptx", "--arg", "u32:1"], "--arg needs --grid"),
+        (["good.ptx", "--param", "n=1"], "--param needs --entry"),
+        *(
+            (
+                ["good.ptx", "--entry", "good", "--param", wrong],
+                "argument --param: must be NAME=NUMBER, NAME=LOWEST..HIGHEST or NAME=map:…, got "
+                f"{wrong!r}",
+            )
+            for wrong in ("n", "n=x", "n=1..", "=1", "n=1..2..3", "n=zeros:f32:4")
+        ),
         (["good.ptx", "--grid", "1"], "--grid needs --entry"),
         (
             ["good.ptx", "--block", "0"],
@@ -363,6 +431,9 @@ def test_wrong_usage_is_2(
 def test_arguments_that_do_not_fit_are_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(["good.ptx", "--entry", "god"], 2, capsys) == (
         "the file has no entry 'god'; did you mean 'good'? (it has good)"
+    )
+    assert refused(["good.ptx", "--entry", "good", "--param", "in=1"], 2, capsys) == (
+        "prove_shared: good has no parameter 'in'"
     )
     argv = ["good.ptx", "--entry", "good", "--grid", "1"]
     assert refused(argv, 2, capsys) == "good takes 1 arguments (out: u64), got 0"

@@ -745,12 +745,40 @@ def test_arguments_that_do_not_fit_are_2(
     assert refused(argv, 2, capsys) == message
 
 
-FORMS = "i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64, bf16, hex, inout, out, zeros, random"
+FORMS = (
+    "i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64, bf16, hex, inout, out, zeros, random, map"
+)
 TYPES = (
     "i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64, bf16, int8, int16, int32, int64, uint8, "
     "uint16, uint32, uint64, float16, float32, float64, bfloat16, bool, e4m3, e5m2, "
     "float8_e4m3fn, float8_e5m2"
 )
+
+
+TMA = Path(__file__).parents[1] / "ptx" / "nvcc" / "tma.sm_90a.ptx"
+COPY_BOX = [
+    str(TMA), "--entry", "tma_copy", "--grid", "1", "--block", "64", "--arg",
+    "map:32x8:none:x.npy", "--arg", "{}", "--arg", "u32:4", "--arg", "u32:2", "--arg", "u32:8",
+    "--arg", "u32:1",
+]  # fmt: skip
+
+
+def test_a_tensor_map_is_of_an_array_which_may_be_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x = np.random.default_rng(0).random((20, 40), np.float32)
+    np.save("x.npy", x)
+    argv = [word.format("map:32x8:none:out:z.npy:f32:12x48") for word in COPY_BOX]
+    assert tool.main(argv) == 0
+    assert capsys.readouterr() == ("", "")
+    want = np.zeros((12, 48), np.float32)
+    want[1:9, 8:40] = 2 * x[2:10, 4:36]
+    assert (np.load("z.npy") == want).all()
+    argv = [word.format("map:32x8:64B:zeros:f32:12x48") for word in COPY_BOX]
+    assert refused(argv, 2, capsys) == (
+        "map:32x8:64B:zeros:f32:12x48: a row of a box with the 64B swizzle has at most 64 bytes, "
+        "got 128; move the rest with another copy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -784,6 +812,22 @@ TYPES = (
             "must be random:TYPE:SHAPE or random:TYPE:SHAPE:SEED, got 'random:f32'",
         ),
         ("random:f32:4:x", "must end in a seed from 0, got 'random:f32:4:x'"),
+        *(
+            (
+                wrong,
+                "must be map:BOX:SWIZZLE:ARRAY, such as map:64x8:128B:zeros:f16:512x64, got "
+                f"{wrong!r}",
+            )
+            for wrong in ("map:64x8", "map:64x8:128B:i32:4", "map:64x8:128B:map:4:none:x.npy")
+        ),
+        (
+            "map:8x:none:x.npy",
+            "must have a shape such as 1024 or 1024x64, got '8x' in 'map:8x:none:x.npy'",
+        ),
+        (
+            "map:8:16B:x.npy",
+            "must have a swizzle of none, 32B, 64B, 128B, got '16B' in 'map:8:16B:x.npy'",
+        ),
     ],
 )
 def test_a_wrong_argument_is_2(
