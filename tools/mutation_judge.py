@@ -9,6 +9,7 @@ from typing import Final
 from ptxgen.check.proof import prove_shared
 from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
+from ptxgen.interpreter.policies import LOCKSTEP
 from ptxgen.ir import Module
 from tools.mutation_kernels import Problem, Ran, Subject, subjects
 from tools.mutation_reasons import reason
@@ -105,12 +106,13 @@ def _found(subject: Subject, mutant: Mutant) -> _Finding:
 
 
 def _run(
-    subject: Subject, module: Module, problem: Problem, number: int, **how: str
+    subject: Subject, module: Module, problem: Problem, number: int, schedule: str = LOCKSTEP
 ) -> tuple[_Finding | None, Ran | None]:
     """What somebody notices in a run, and the run if it came to an end."""
-    limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem).dispatched)
+    limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem, schedule).dispatched)
+    how = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
     try:
-        ran = subject.run(module, problem, sanitize=True, max_instructions=limit, **how)
+        ran = subject.run(module, problem, **how)
     except TrapError as error:
         return _Finding("trap", str(error), (), number), None
     except PtxGenError as error:  # what the verifier lets pass and the interpreter does not
@@ -125,7 +127,7 @@ def _run(
 def _scheduled(subject: Subject, module: Module) -> _Finding | None:
     for number, problem in enumerate(subject.problems[:_SCHEDULED]):
         for schedule in _SCHEDULES:
-            found, _ = _run(subject, module, problem, number, schedule=schedule)
+            found, _ = _run(subject, module, problem, number, schedule)
             if found is not None:
                 what = f"{schedule}: {found.what}"
                 return _Finding("schedule", what, (found.caught_by, *found.also), number)
@@ -147,12 +149,12 @@ def _noticed(ran: Ran) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def right(kernel: str, problem: Problem) -> Ran:
+def right(kernel: str, problem: Problem, schedule: str = LOCKSTEP) -> Ran:
     """What the unchanged kernel does. Raises `PtxGenError` if anything is wrong with it already:
     then no mutant tells anything.
     """
     subject = subjects()[kernel]
-    ran = subject.run(subject.module, problem, sanitize=True)
+    ran = subject.run(subject.module, problem, sanitize=True, schedule=schedule)
     for what in _noticed(ran).values():
         raise PtxGenError(f"{kernel}: the kernel itself is found wrong on {problem}: {what}")
     return ran

@@ -29,9 +29,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Sizes of one attention problem. V of the keys from `nan_from` on is NaN, if it is not None.
-    With `no_score`, all scores are -inf; with `negative`, the scale is that of the config negated;
-    with `growing`, scores grow towards the first key, in every other eight rows much more.
+    """Sizes of one attention problem. V of the keys from `nan_from` on is NaN, if it is not None;
+    with `negative`, the scale is that of the config negated; `scores` is a name in `_SCORES`.
+    With `reverse`, the last row is the first in memory: nothing lies behind the first row.
     """
 
     seq_q: int
@@ -40,9 +40,9 @@ class Problem:
     heads: int = 2
     kv_heads: int = 1
     nan_from: int | None = None
-    no_score: bool = False
     negative: bool = False
-    growing: bool = False
+    scores: str = "random"
+    reverse: bool = False
 
     def scale(self, config: AttentionConfig) -> float:
         """The softmax scale of this problem."""
@@ -81,19 +81,58 @@ class Subject:
 _MARGIN_ROWS: Final = 2
 _MARGIN_BYTES: Final = 16  # so that all rows stay aligned
 _SEED: Final = 20240
+_EIGHT: Final = MMA_ROWS // 2  # a lane of a tensor-core product has rows so far apart
 _GROWTH: Final = 12.0  # of scores, and again of those in every other eight rows
+_STEEP: Final = 48.0  # by which scores differ from key to key, without their scale
+
+# Of eight rows each: neighbours are the rows of a warp, and of its lanes.
+_UP, _DEAD, _DOWN = range(3)
+_COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
+
+
+def _no_scores(q: Array, k: Array) -> None:
+    """All are -inf."""
+    q[...], k[...] = np.abs(q), -np.inf
+
+
+def _growing(q: Array, k: Array) -> None:
+    """They grow towards the first key, in every other eight rows much more."""
+    k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
+    q[:, :, np.arange(q.shape[2]) // _EIGHT % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
+
+
+def _parting(q: Array, k: Array) -> None:
+    """In one warp there are rows whose scores grow towards the first key so steeply that exp2
+    overflows within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
+    """
+    course = np.take(_COURSES, np.arange(q.shape[2]) // _EIGHT % len(_COURSES))
+    k[..., 0], k[..., 1] = -1, np.arange(k.shape[2])[::-1]
+    q[..., 0] = np.where(course == _DEAD, np.inf, 0)
+    q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
+
+
+# How the scores are changed that normally distributed queries and keys give.
+_SCORES: Final[dict[str, Callable[[Array, Array], None]]] = {
+    "random": lambda _q, _k: None,
+    "none": _no_scores,
+    "growing": _growing,
+    "parting": _parting,
+}
 
 
 def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
     """Ragged ends of every kind: each guard of an unrolled loop has a problem that ends there.
 
-    The first goes round all buffers twice. One has no key, some have more queries than keys.
+    The first goes round all buffers twice, in each loop. One has no key, some have more queries
+    than keys.
     """
     t = config.kernel().tiling
     ends_q = [1 + n * t.block_q // 16 for n in range(16)]  # rows of the last CTA
     ends_k = [1 + n * t.tile // 16 for n in range(16)]  # keys of the last tile
     three_tiles = 2 * t.tile + ends_k[6]
-    first = Problem(max(t.block_q + ends_q[6] + 1, three_tiles), three_tiles)
+    queries = max(t.block_q + ends_q[6] + 1, three_tiles)
+    # A bottom-right mask must show two whole tiles to all rows, too.
+    first = Problem(queries, three_tiles + queries * (config.causal == "bottom_right"))
     ragged = [
         Problem(t.block_q + end, ends_k[n] + t.tile * (n // 8), heads=1)
         for n, end in enumerate(ends_q)
@@ -102,21 +141,29 @@ def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
     batches = Problem(t.block_q + 5, t.tile - 3, batch=2)
     grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 4, 2)
     hidden = _hidden(t) if config.causal else []
-    no_score = Problem(t.block_q, t.tile + 1, no_score=True)
+    no_score = Problem(t.block_q, t.tile + 1, scores="none")
     negative = Problem(t.block_q, t.tile + 1, negative=True)
-    growing = Problem(t.block_q, 3 * t.tile, growing=True)
-    special = Problem(3, 0), grouped, no_score, negative, growing
+    growing = Problem(t.block_q, 3 * t.tile, scores="growing")
+    # Several tiles that are whole, and several that a diagonal or the end cuts.
+    parting = Problem(2 * t.block_q, 2 * t.block_q + 3 * t.tile // 2, heads=1, scores="parting")
+    # The last row sees all keys: no tile is cut.
+    uncut = Problem(t.block_q + 1, 3 * t.tile, reverse=True)
+    special = Problem(3, 0), grouped, no_score, negative, growing, parting, uncut
     return first, whole, batches, *special, *hidden, *ragged
 
 
 def _hidden(t: AnyTiling) -> list[Problem]:
     """Each of a thread's rows in turn with each key of a tile behind its diagonal, where V is NaN:
-    what a row does not see must not matter.
+    what a row does not see must not matter. Then a first row that sees whole tiles alone, and a
+    block of one row that sees NaN.
     """
-    apart = t.groups if isinstance(t, Tiling) else MMA_ROWS // 2  # a thread's rows are
+    apart = t.groups if isinstance(t, Tiling) else _EIGHT  # a thread's rows are
     row = t.block_q - apart  # the first of the last rows that threads have
     ahead = range(1, t.tile + apart, max(apart - 1, 1))
-    return [Problem(t.block_q, t.block_q + n, heads=1, nan_from=row + n + 1) for n in ahead]
+    turns = [Problem(t.block_q, t.block_q + n, heads=1, nan_from=row + n + 1) for n in ahead]
+    whole = Problem(t.block_q, t.block_q + t.tile - 1, heads=1, nan_from=t.tile)
+    alone = Problem(t.block_q + 1, t.block_q + t.tile // 2 + 1, heads=1, nan_from=t.block_q)
+    return [*turns, whole, alone]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +182,7 @@ class _Arrays:
 
 
 def _with_margins(
-    shape: tuple[int, ...], dtype: DType, random: np.random.Generator | None
+    shape: tuple[int, ...], dtype: DType, random: np.random.Generator | None, *, reverse: bool
 ) -> Array:
     """An array whose margins, and without `random` all of it, are NaN."""
     batch, heads, rows, columns = shape
@@ -144,7 +191,7 @@ def _with_margins(
     view = whole[:, :, :rows, :columns]
     if random is not None:
         view[...] = random.standard_normal(shape)
-    return view
+    return view[:, :, ::-1] if reverse else view
 
 
 @lru_cache(maxsize=64)
@@ -152,13 +199,11 @@ def _arrays(config: AttentionConfig, problem: Problem) -> _Arrays:
     p, random = problem, np.random.default_rng(_SEED)
     sizes = [(p.heads, p.seq_q, config.head_dim), (p.kv_heads, p.seq_k, config.head_dim)]
     sizes.append((p.kv_heads, p.seq_k, config.value_dim))
-    q, k, v = (_with_margins((p.batch, *size), config.element, random) for size in sizes)
+    q, k, v = (
+        _with_margins((p.batch, *size), config.element, random, reverse=p.reverse) for size in sizes
+    )
     how: dict[str, Any] = {"softmax_scale": p.scale(config), "causal": config.causal}
-    if p.no_score:
-        q[...], k[...] = np.abs(q), -np.inf
-    if p.growing:
-        k *= np.linspace(_GROWTH, 0, p.seq_k)[:, None].astype(k.dtype)
-        q[:, :, np.arange(p.seq_q) // 8 % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
+    _SCORES[p.scores](q, k)
     if p.nan_from is not None:
         v[:, :, p.nan_from :] = np.nan
     out, lse = attention_reference(q, k, v, **how)
@@ -196,7 +241,8 @@ def _forward(name: str, **settings: Any) -> Subject:
         **how: Any,
     ) -> Ran:
         p, given = problem, _arrays(config, problem)
-        out = _with_margins((p.batch, p.heads, p.seq_q, config.value_dim), config.element, None)
+        shape = p.batch, p.heads, p.seq_q, config.value_dim
+        out = _with_margins(shape, config.element, None, reverse=p.reverse)
         lse = np.full((p.batch, p.heads, p.seq_q), np.nan, np.float32)
         arrays = (given.q, given.k, given.v, out)
         strides = [s // a.itemsize for a in arrays for s in a.strides[:3]]
@@ -242,9 +288,10 @@ def _difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
 def _margins_changed(view: Array) -> str:
     whole = view.base
     assert isinstance(whole, np.ndarray)
-    rows, columns = view.shape[2:]
-    kept = np.isnan(whole[:, :, rows:]).all() and np.isnan(whole[:, :, :, columns:]).all()
-    return "" if kept else "O is written outside its rows and columns"
+    bits = np.dtype(f"u{whole.itemsize}")
+    changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)
+    changed[:, :, : view.shape[2], : view.shape[3]] = False
+    return "O is written outside its rows and columns" if changed.any() else ""
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from tools.mutations import Mutant
 
 _WARP: Final = 32
 _WORD_BITS: Final = 64
+_BARRIERS: Final = ("bar.sync", "barrier.")
 _OF_A_THREAD: Final = ("%tid.x", "%tid.y", "%tid.z", "%laneid")
 
 
@@ -46,6 +47,9 @@ def reason(mutant: Mutant, block: int) -> str | None:
 class Reason:
     """An argument for mutants of a kind and a change, made from an instruction that matches
     `before` and comes from a Python function whose qualified name is `function`.
+
+    If given, `loop` is the number of the loop over tiles that it must be in, from 1, and `entry`
+    must be found in the kernel's name.
     """
 
     kind: str
@@ -54,6 +58,8 @@ class Reason:
     step: str
     before: str
     why: str
+    loop: int = 0
+    entry: str = ""
 
     def fits(self, mutant: Mutant) -> bool:
         """Whether the argument is about this mutant."""
@@ -63,11 +69,32 @@ class Reason:
             (self.kind, self.change, self.function) == (mutant.kind, change, function)
             and mutant.step.startswith(self.step)
             and re.match(self.before, mutant.before) is not None
+            and re.search(self.entry, mutant.entry) is not None
+            and (not self.loop or self.loop == _loop(mutant))
         )
+
+
+def _loop(mutant: Mutant) -> int:
+    """The number, from 1, of the loop with a barrier of the block that the change is in; 0 if it is
+    in none. Loops inside of others are not counted.
+    """
+    kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
+    heads = {s.name: n for n, s in enumerate(kernel.body) if isinstance(s, ir.Label)}
+    instrs = _instrs(kernel)
+    barriers = [n for n, s in instrs.items() if s.opcode.startswith(_BARRIERS)]
+    ends: dict[int, int] = {}  # of the loops, by their beginnings
+    for n, instr in instrs.items():
+        target = instr.operands[0] if instr.opcode.startswith("bra") else None
+        head = heads[target.name] if isinstance(target, Symbol) else n
+        if any(head < barrier < n for barrier in barriers):
+            ends[head] = n
+    outer = [head for head in sorted(ends) if not any(h < head < ends[h] for h in ends)]
+    return next((i for i, h in enumerate(outer, 1) if h < mutant.place <= ends[h]), 0)
 
 
 _SKIPPED: Final = "@!?%p"
 _START: Final = "shared memory, and the first tiles"
+_NOT_CAUSAL: Final = "^(?!.*(top_left|bottom_right))"
 
 REASONS: Final = (
     *(
@@ -101,7 +128,10 @@ REASONS: Final = (
             kind, change, "NonFinite.__init__", _START, before,
             "all threads may store the same 0: the first 1 is stored behind a barrier",
         )
-        for kind, change, before in (("mask", "dropped", _SKIPPED), ("mask", "inverted", _SKIPPED))
+        for kind, change, before in (
+            ("mask", "dropped", _SKIPPED), ("mask", "inverted", _SKIPPED),
+            ("bound", "+1", "setp.eq.u32"), ("bound", "inverted", "setp.eq.u32"),
+        )
     ),
     Reason(
         "mask", "dropped", "LazySoftmax.take", "P = exp2", _SKIPPED,
@@ -129,8 +159,89 @@ REASONS: Final = (
         "columns beyond head_dim_v are read by nobody, wherever they lie",
     ),
     Reason(
+        "shared-offset", "operand 0 -4", "Epilogue._stage", "O / sum", "st.shared",
+        "columns beyond head_dim_v are read by nobody, wherever they lie",
+    ),
+    Reason(
+        "mask", "dropped", "Epilogue._send_chunk", "O / sum", "@!%p",
+        "only the lanes with the last chunk of a row get here, and it has these columns",
+    ),
+    Reason(
+        "loop-bound", "never taken", "mma_attention_forward", "O += P V", "@%p",
+        "without causality one tile at most is cut, the last",
+        loop=1, entry=_NOT_CAUSAL,
+    ),
+    Reason(
         "mask", "always the first", "LazySoftmax._follow", "P = exp2", "selp",
-        "any shift will do that is not far from the maximum, such as the maximum itself",
+        "without causality the first loop has one tile: its maximum is above the shift of -inf, or "
+        "is -inf itself",
+        loop=1, entry=_NOT_CAUSAL,
+    ),
+    Reason(
+        "mask", "always the first", "LazySoftmax._finite", "P = exp2", "selp",
+        "without causality the first loop has one tile, before which the shift is -inf: whatever "
+        "is subtracted, the factor is 0",
+        loop=1, entry=_NOT_CAUSAL,
+    ),
+    Reason(
+        "copy-wait", "of one group less", "await_copies", _START, "cp.async.wait_group 0",
+        "with two stages Q, which is waited for, is in the first of three groups",
+    ),
+    Reason(
+        "shared-address", "operand 2 +1", "PanelLoader._shares", "", "div.u32",
+        "there are more threads than chunks: each chunk is still copied, some of them twice",
+    ),
+    Reason(
+        "shared-address", "operand 2 -1", "PanelLoader._shares", "", "rem.u32",
+        "the last chunk of each row is not copied, and lies beyond the columns: nobody reads that "
+        "of V, and in that of K there are zeros from the first copy",
+    ),
+    *(
+        Reason(
+            "shared-offset", change, "PanelLoader._copy", "P = exp2", "st.shared.b16",
+            "a zero beyond head_dim, stored where there is another from the first copy",
+        )
+        for change in ("operand 0 +2", "operand 0 -2")
+    ),
+    *(
+        Reason(
+            "bound", change, "PanelLoader._copy_in_turns", "P = exp2", "setp.gt.s32",
+            "the last tile of K is copied before the loops: behind the rows of others there are "
+            "more",
+        )
+        for change in ("+1", "-1")
+    ),
+    Reason(
+        "bound", "-1", "PanelLoader._copy_in_turns", "O += P V", "setp.gt.s32",
+        "of a tile that is not cut, all rows are in the array",
+    ),
+    *(
+        Reason(
+            kind, change, "NonFinite._restore_element", "NaN and infinity", before,
+            "an element of O to which nothing is added may be written again as it is",
+        )
+        for kind, change, before in (("mask", "dropped", "@!%p"), ("bound", "-1", "setp.ne.u32"))
+    ),
+    *(
+        Reason(
+            "loop-bound", change, "NonFinite._restore_element", "NaN and infinity", before,
+            "block_q is a multiple of the tile: the first row sees the first key of the first tile "
+            "that is cut",
+            entry="top_left",
+        )
+        for change, before in (("ge to gt", "setp.ge.s32"), ("never taken", "@%p[0-9]+ bra .done"))
+    ),
+    *(
+        Reason(
+            "loop-bound", change, "NonFinite.restore", "NaN and infinity", before,
+            "a warp has 32 lanes: no lane is as far as head_dim_v, if that is more, and none has a "
+            "second column, if it is less",
+        )
+        for change, before in (
+            *((one, "setp.ge.s32 .*, (3[3-9]|[4-9][0-9]|[0-9]{3,});") for one in ("+1", "-1")),
+            *((one, "setp.lt.s32 .*, ([0-9]|[12][0-9]|3[01]);") for one in ("+1", "-1")),
+            ("never taken", "@%p[0-9]+ bra"),
+        )
     ),
     Reason(
         "shared-address", "operand 2 -1", "clear_padding", _START, "add.u32",
@@ -146,20 +257,24 @@ REASONS: Final = (
         "the sum is 0 only where the maximum is -inf, and -inf + lg2(0) is the -inf that 0 + "
         "lg2(0) is",
     ),
-    Reason(
-        "bound", "+1", "_store", "O / sum", "setp.eq.u32",
-        "all lanes of a row have the same LSE, so that any one of them may write it",
+    *(
+        Reason(
+            kind, change, function, "O / sum", before,
+            "all lanes of a row have the same LSE: any of them may write it, and those of one warp "
+            "the same value together",
+        )
+        for function in ("_store", "_finish")
+        for kind, change, before in (
+            ("bound", "+1", "setp.eq.u32"), ("bound", "inverted", "setp.eq.u32"),
+        )
     ),
     *(
         Reason(
-            kind, change, "_store", "O / sum", before,
+            "mask", change, "_store", "O / sum", "@!%p",
             "all lanes of a row have the same LSE, and those of one warp may write the same value "
             "together",
         )
-        for kind, change, before in (
-            ("mask", "dropped", "@!%p"), ("mask", "inverted", "@!%p"),
-            ("bound", "inverted", "setp.eq.u32"),
-        )
+        for change in ("dropped", "inverted")
     ),
     Reason(
         "shared-address", "operand 2 -1", "TileLoader.__init__", _START, "rem.u32",

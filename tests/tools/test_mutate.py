@@ -20,6 +20,9 @@ from tools.mutations import KINDS, Mutant
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
 COPYING = "f32-sm_80"
+TENSOR_CORES = "f16-sm_80"  # two loops: over the tile that the end cuts, and over the others
+FOUR_WARPS = "bf16-sm_80-causal-stages"
+NARROW = "f16-sm_80-causal-narrow"  # copies element by element
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -101,6 +104,56 @@ def test_a_constant_that_changes_nothing_in_any_thread_is_proved_equivalent() ->
     assert any(why is None for why in found.values())
 
 
+def test_what_is_right_as_well_is_right_in_every_order_of_many_warps() -> None:
+    # Which a schedule runs one by one: more instructions one after another than in lockstep.
+    (number,) = numbers(FOUR_WARPS, "bound", "lt to le")[:1]
+    assert judge(FOUR_WARPS, number).caught_by == "equivalent"
+
+
+def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
+    places = {  # 0 or the shift, for a row that has not seen a finite score
+        m.place: n
+        for n, m in enumerate(mutants_of(TENSOR_CORES))
+        if m.name.startswith("mask: always the second") and m.where.endswith("._finite")
+    }
+    found = judge(TENSOR_CORES, places[min(places)])
+    assert found.caught_by == "value"
+    assert subjects()[TENSOR_CORES].problems[found.problem].scores == "parting"
+
+
+def test_a_read_behind_the_last_column_stops_the_kernel() -> None:
+    guarded = [
+        n
+        for n in numbers(NARROW, "mask", "dropped")
+        if "ld.global.b16" in mutants_of(NARROW)[n].before
+    ]
+    found = judge(NARROW, guarded[-1])
+    assert found.caught_by == "trap"
+    assert subjects()[NARROW].problems[found.problem].reverse
+
+
+@pytest.mark.parametrize("element", ["f16", "f32"])
+def test_any_bits_that_change_in_a_margin_are_wrong(element: str) -> None:
+    dtype = {"f16": np.float16, "f32": np.float32}[element]
+    whole = np.full((1, 1, 4, 8), np.nan, dtype)
+    view = whole[:, :, :2, :6]
+    view[...] = 1
+    assert mutation_kernels._margins_changed(view) == ""
+    whole[0, 0, 2, 0] = -whole[0, 0, 2, 0]  # NaN as before, but for its sign
+    assert mutation_kernels._margins_changed(view) == "O is written outside its rows and columns"
+
+
+def test_an_argument_about_one_loop_is_about_no_other() -> None:
+    known = next(r for r in REASONS if r.kind == "loop-bound" and r.loop == 1)
+    branches = [
+        m
+        for kernel in (TENSOR_CORES, FOUR_WARPS)
+        for m in (mutants_of(kernel)[n] for n in numbers(kernel, "loop-bound", "never taken"))
+        if m.where.endswith(known.function) and "bra $loop" in m.before
+    ]
+    assert [known.fits(m) for m in branches] == [True, False, False, False]
+
+
 def test_every_argument_is_about_a_mutant_that_there_is() -> None:
     everything = [m for kernel in subjects() for m in mutants_of(kernel)]
     for known in REASONS:
@@ -151,8 +204,8 @@ def test_a_wrong_kernel_ends_the_campaign(
     right.cache_clear()
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
-        "batch=1, heads=2, kv_heads=1, nan_from=None, no_score=False, negative=False, "
-        "growing=False): O[0] is 1, wanted 2; 1 elements differ\n"
+        "batch=1, heads=2, kv_heads=1, nan_from=None, negative=False, scores='random', "
+        "reverse=False): O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 
