@@ -194,8 +194,8 @@ class Cta:
         end = k.min(k.max(self.all_see + 1, 0) // self.tile, self.tiles)
         if self.first_tile is None or self.all_see_from is None:
             return end, None
-        end = k.max(end, self.first_tile)
-        return end, k.min(k.divide_up(self.all_see_from, self.tile), end)
+        behind_first = k.max(end, self.first_tile)
+        return end, k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _runs(cta: Cta, k: KernelBuilder) -> list[tuple[Value, Value | int, bool]]:
     end, begin = cta.whole_tiles(k)
     if begin is None:
         return [(cta.tiles, end, True), (end, 0, False)]
-    return [(cta.tiles, end, True), (end, begin, False), (begin, first, True)]
+    return [(cta.tiles, k.max(end, first), True), (end, begin, False), (begin, first, True)]
 
 
 def _start_copies(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from flash.mask import NEG_INF
 from flash.score_plane import ScorePlaces, ScorePlane
 from flash.softmax import LOG2E
 from ptxgen.dsl import Fragment, KernelBuilder, Value
@@ -21,8 +22,8 @@ _P: Final = (-0.33333298563957214, 0.13331915438175201, -0.053783293813467026,
 class Scoring:
     """What scores are made of. `scale` is in natural units; None is a part that is not there.
 
-    `exact` asks for a tanh that is right to the last places near 0, too: what f32 needs, but not
-    weights that are rounded to 16 bits.
+    `exact` asks for a reciprocal that is rounded once: what f32 has elsewhere, but weights that are
+    rounded to 16 bits do not need.
     """
 
     k: KernelBuilder
@@ -40,8 +41,6 @@ class Scoring:
             factor = self.scale * LOG2E
             for score in S.all():
                 k.mul(score, factor, into=score)
-        elif self.exact:
-            self._cap_exactly(S, self.softcap)
         else:
             self._cap(S, self.softcap)
         if self.slope is not None and self.diagonal is not None:
@@ -50,23 +49,17 @@ class Scoring:
 
             def add(i: int, j: int, bias: Value) -> None:
                 k.fma(bias, LOG2E, S[i, j], into=S[i, j])
+                with k.only_if(bias == NEG_INF):  # also of a score that is NaN or infinite
+                    S[i, j].set(NEG_INF)
 
             self.bias.each(k, places, add)
 
     def _cap(self, S: Fragment, cap: Value) -> None:
-        """cap * tanh(s / cap) = cap - 2 * cap / (exp(2s / cap) + 1)."""
-        k = self.k
-        factor, top = self.scale * k.rcp_rn(cap) * (2 * LOG2E), cap * LOG2E
-        twice = top * -2.0
-        for score in S.all():
-            power = k.ex2(score * factor, ftz=True)
-            k.fma(k.rcp(power + 1.0, ftz=True), twice, top, into=score)
-
-    def _cap_exactly(self, S: Fragment, cap: Value) -> None:
+        """cap * tanh(score / cap)."""
         k = self.k
         factor, top = self.scale * k.rcp_rn(cap), cap * LOG2E
         for score in S.all():
-            k.mul(_tanh(k, score * factor), top, into=score)
+            k.mul(self._tanh(score * factor), top, into=score)
 
     def _subtract_distances(
         self, S: Fragment, slope: Value, diagonal: Value, places: ScorePlaces
@@ -79,12 +72,13 @@ class Scoring:
             for key, score in zip(places.keys, scores, strict=True):
                 k.fma(k.abs(distance - float(key)), minus, score, into=score)
 
-
-def _tanh(k: KernelBuilder, y: Value) -> Value:
-    square = y * y
-    series: Value | float = _P[-1]
-    for coefficient in reversed(_P[:-1]):
-        series = k.fma(square, series, coefficient)
-    near = k.fma(y * square, series, y)
-    far = k.fma(k.rcp_rn(k.ex2(y * (2 * LOG2E), ftz=True) + 1.0), -2.0, 1.0)
-    return k.selp(near, far, k.abs(y) < _SMALL)
+    def _tanh(self, y: Value) -> Value:
+        k = self.k
+        square = y * y
+        series: Value | float = _P[-1]
+        for coefficient in reversed(_P[:-1]):
+            series = k.fma(square, series, coefficient)
+        near = k.fma(y * square, series, y)
+        power = k.ex2(y * (2 * LOG2E), ftz=True) + 1.0
+        inverse = k.rcp_rn(power) if self.exact else k.rcp(power, ftz=True)
+        return k.selp(near, k.fma(inverse, -2.0, 1.0), k.abs(y) < _SMALL)

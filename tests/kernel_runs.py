@@ -38,6 +38,26 @@ class Problem:
         return tuple(rng.standard_normal(s, dtype=np.float32).astype(dtype) for s in shapes)
 
 
+def random_operands(
+    config: AttentionConfig, problem: Problem, seed: int = 1
+) -> dict[str, np.ndarray[Any, Any]]:
+    """An array for each operand of the config's features, of its full shape. Each mask and each
+    bias hides a fifth of the keys.
+    """
+    rng = np.random.default_rng(seed)
+    found = {}
+    for operand in config.features.operands:
+        shape = [getattr(problem, axis) for axis in operand.axes]
+        drawn = {
+            "alibi_slopes": lambda s: 0.2 * np.abs(rng.standard_normal(s)),
+            "bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
+            "mask": lambda s: rng.random(s) < 0.8,
+            "sink": lambda s: 2 * rng.standard_normal(s),
+        }[operand.name](shape)
+        found[operand.name] = drawn.astype(operand.dtype.numpy)
+    return found
+
+
 def run_forward(
     config: AttentionConfig,
     arrays: tuple[np.ndarray[Any, Any], ...],
