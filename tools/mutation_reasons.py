@@ -106,11 +106,12 @@ REASONS: Final = (
     ),
     *(
         Reason(
-            kind, change, "attention_forward", "S = scale", before,
+            kind, change, function, "S = scale", before,
             "only spares work: in a tile of keys that all rows see, the mask hides nothing",
         )
-        for kind, change, before in (
-            ("mask", "dropped", _SKIPPED), ("bound", "gt to ge", "setp.gt.s32"),
+        for kind, change, function, before in (
+            ("mask", "dropped", "_score", _SKIPPED),
+            ("bound", "gt to ge", "Cta.hides_keys", "setp.gt.s32"),
         )
     ),
     *(
@@ -248,7 +249,7 @@ REASONS: Final = (
         "the same rows are cleared, by the next threads: there are more threads than rows",
     ),
     Reason(
-        "mask", "dropped", "attention_forward", "O += P V", _SKIPPED,
+        "mask", "dropped", "_add_outputs", "O += P V", _SKIPPED,
         "only spares work: where all rows see all keys, a weight is 0 by underflow alone, and 0 "
         "times a finite V adds nothing",
     ),
