@@ -1,5 +1,5 @@
-"""Window, softcap, ALiBi, bias, mask and sink in both kernels: their own PTX, on the interpreter with
-the sanitizers on.
+"""Window, softcap, ALiBi, bias, mask and sink in both kernels: their own PTX, run on the
+interpreter with the sanitizers on.
 
 The same features of the reference, of numpy, of configs and of launches are tested where those are.
 """
