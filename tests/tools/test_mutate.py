@@ -209,6 +209,31 @@ def test_a_wrong_kernel_ends_the_campaign(
     )
 
 
+# ------------------------------------------------------------------------------------- the record
+
+
+def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
+    root = Path(tool.__file__).resolve().parent.parent
+    found = json.loads((root / "benchmarks" / "results" / "mutations.json").read_text())
+    names = [kernel["name"] for kernel in found["kernels"]]
+    columns = ("judged", "equivalent", *CATCHERS, "hole")
+    counts = [
+        [sum(kind[column] for kind in kernel["kinds"].values()) for column in columns]
+        for kernel in found["kernels"]
+    ]
+    counts.append([found["counts"][column] for column in columns])
+    wanted = [
+        f"| {name} | {' | '.join(map(str, row))} |"
+        for name, row in zip([*(f"`{name}`" for name in names), "all"], counts, strict=True)
+    ]
+    lines = (root / "docs" / "sanitizers.md").read_text().splitlines()
+    first = lines.index(f"| kernel | mutants | {' | '.join(columns[1:])} |") + 2
+    assert lines[first : first + len(wanted) + 1] == [*wanted, ""]
+    assert names == list(subjects())
+    assert all(kernel["judged"] == kernel["mutants"] for kernel in found["kernels"])
+    assert (found["holes"], found["share_caught"]) == ([], 1)
+
+
 # ----------------------------------------------------------------------------------------- the tool
 
 
