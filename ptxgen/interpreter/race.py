@@ -13,7 +13,7 @@ barrier does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,14 +86,17 @@ class Conflict:
 @dataclass(slots=True)
 class _Reads:
     """Reads with the same clocks: alive until the floors of all of their clusters have reached
-    them.
+    them; or one of twins, that `lanes` have started and `stamps` stand for: alive until all warps
+    of their clusters know of it.
     """
 
-    version: int
+    version: int  # of the clocks; -1 of twins
     ids: Lanes
     clusters: Lanes
     clock: Lanes  # of all warps, then
     entries: list[tuple[Access, int]] = field(default_factory=list)
+    lanes: Lanes | None = None
+    stamps: Lanes | None = None
 
 
 class RaceDetector:
@@ -193,28 +196,45 @@ class RaceDetector:
     def start_read(
         self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False
     ) -> list[Conflict]:
-        """Lanes have the twins of their warps read, until somebody has waited for these stamps;
-        `by_warp` if the whole warp asks for it.
+        """Lanes have the twins of their warps read, until somebody has waited for these stamps, one
+        for each lane, whose accesses are side by side and as many as every other's; `by_warp` if
+        the whole warp asks for it.
         """
         stamps = self._stamps(access)
+        lanes = access.ids[:: len(access.ids) // len(stamp)]
         found: list[Conflict] = []
         if not stamps.all():
             found.append(_unwritten(access, stamps, "is read before it was written"))
-        found += (
-            self._pending(access, stamps)
-            or self._unordered_writes(access, stamps, atomic=False, by_warp=by_warp)
-            or self._hidden(access, stamps)
-        )
-        agent = self._clocks.column(access.ids, True)
-        mine = (stamp << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
-        self._read[access.units() + (agent * self._units)[:, None]] = mine[:, None]
-        clusters = self._clusters(access.ids)
-        self._noted.append(
-            _Reads(-1, access.ids, clusters, np.full_like(self._clocks.clock, 1 << 40),
-                   [(access, at)])
-        )  # fmt: skip
-        self._forget_noted()
+        if not self._settled(access, stamps, lanes):
+            found += (
+                self._pending(access, stamps)
+                or self._unordered_writes(access, stamps, atomic=False, by_warp=by_warp)
+                or self._hidden(access, stamps)
+            )
+        reads = _Reads(-1, lanes, lanes, self._clocks.clock, [(access, at)], lanes, stamp)
+        self._logged.append(reads)
+        self._entries += 1
+        if len(self._logged) > _NOTED_LIMIT:
+            self._note(0, self._units)
         return found
+
+    def _settled(self, access: Access, stamps: Lanes, lanes: Lanes) -> bool:
+        """Whether one look tells that what asynchronous operations of these lanes read was written
+        before, and where they see it: by ordinary instructions, all of them older than what all
+        know and has been shown; or for each lane by one copy that it knows of.
+        """
+        clocks, oldest, newest = self._clocks, int(stamps.min()), int(stamps.max())
+        if newest < _ASYNC:
+            first = SHOWN["shared"] * clocks.group
+            shown = clocks.known[lanes // WARP, first : first + clocks.group]
+            return self._all_old(access, stamps) and newest >> _CLOCK <= int(shown.min())
+        if oldest < _ASYNC or newest >= _PENDING:
+            return False
+        of_lane = stamps.reshape(len(lanes), -1)
+        one = of_lane[:, 0]
+        known = clocks.known[lanes // WARP, clocks.column(one & _LANE_MASK, True)]
+        older = ((one >> _CLOCK) & _CLOCK_MASK) <= known
+        return bool(older.all()) and bool((of_lane == one[:, None]).all())
 
     def hidden(self, access: Access) -> list[Conflict]:
         """Writes by ordinary instructions that no fence has shown to an asynchronous operation."""
@@ -235,6 +255,12 @@ class RaceDetector:
     # --------------------------------------------------------------------------------------- clocks
 
     def _over(self, reads: _Reads) -> bool:
+        clocks = self._clocks
+        if reads.lanes is not None:
+            known = clocks.known.reshape(-1, clocks.group, clocks.known.shape[1])
+            of_all = known[reads.lanes // (WARP * clocks.group)].min(axis=1)
+            column = clocks.column(reads.lanes, True)
+            return bool((of_all[np.arange(len(column)), column] >= reads.stamps).all())
         if reads.version < 0:
             return False
         clock = reads.clock.reshape(-1, self._clocks.group)[reads.clusters].max(axis=1)
@@ -250,9 +276,9 @@ class RaceDetector:
     def _forget_noted(self) -> None:
         # Where reads lie in detail is only asked to save time.
         if len(self._noted) > _NOTED_LIMIT:
-            whole = Access(np.empty(0, np.int64), np.empty(0, np.int64), 1, 0, self._units)
-            last = self._noted[-1]
-            self._noted = [_Reads(-1, last.ids, last.clusters, last.clock, [(whole, 0)])]
+            none = np.empty(0, np.int64)
+            whole = Access(none, none, 1, 0, self._units)
+            self._noted = [_Reads(-1, none, none, none, [(whole, 0)])]
 
     def _clusters(self, ids: Lanes) -> Lanes:
         if self._clusters_of[0] is not ids:
@@ -326,16 +352,28 @@ class RaceDetector:
             if not met:
                 continue
             for access, at in met:
-                self._note_read(access, at, reads.clock)
-            self._noted.append(_Reads(reads.version, reads.ids, reads.clusters, reads.clock, met))
+                if reads.stamps is not None:
+                    self._note_twins(access, at, reads.stamps)
+                else:
+                    self._note_read(access, at, reads.clock)
+            self._noted.append(replace(reads, entries=met))
             reads.entries = [
                 (a, at) for a, at in reads.entries if not (a.low < high and low < a.high)
             ]
         self._drop(lambda r: not r.entries)
+        self._forget_noted()
 
     def _drop(self, over: Callable[[_Reads], bool]) -> None:
         self._logged = [r for r in self._logged if not over(r)]
         self._entries = sum(len(r.entries) for r in self._logged)
+
+    def _note_twins(self, access: Access, at: int, stamps: Lanes) -> None:
+        agent = self._clocks.column(access.ids, True)
+        stamp = np.repeat(stamps, len(access.ids) // len(stamps))
+        mine = (stamp << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
+        units = access.units() + (agent * self._units)[:, None]
+        # Reads of other ranges may have been noted out of turn: the newest stays.
+        self._read[units] = np.maximum(self._read[units], mine[:, None])
 
     def _note_read(self, access: Access, at: int, clock: Lanes) -> None:
         agent = self._clocks.column(access.ids, False)

@@ -111,8 +111,7 @@ class BulkWatch:
         stamp, watch = self._count(lane, self.start(lane), place), self._watch
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "src")
-        stamps = np.full(len(access.ids), stamp)
-        watch.judge(at, watch.race.start_read(access, at, stamps), access)
+        watch.judge(at, watch.race.start_read(access, at, np.array([stamp])), access)
         return stamp
 
     def was_read(self, at: int, lane: int, place: int | None, stamp: int) -> None:

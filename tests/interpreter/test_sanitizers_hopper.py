@@ -485,6 +485,53 @@ def test_a_report_of_a_tile_overwritten_too_early_says_which_wait_is_missing(
     )
 
 
+HALF_LOADS = (
+    LOAD_BULK.replace("256", "128"),
+    LOAD_BULK.replace("256", "128").replace("[%r2]", "[%r2+128]").replace("[%r3]", "[%r3+8]"),
+)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "waits", "why"),
+    [
+        (256, (0, 1), ()),
+        (128, (0,), ()),
+        (256, (0,), ("0x180", "0x208", HALF_LOADS[1])),
+        (128, (), ("0x100", "0x200", HALF_LOADS[0])),
+    ],
+)
+def test_a_copy_that_reads_what_others_brought_waits_for_each(
+    nbytes: int, waits: tuple[int, ...], why: tuple[str, ...]
+) -> None:
+    """Both halves have come, as the first warp has waited; the second one sends them on."""
+
+    def wait(label: str, half: int) -> tuple[str, ...]:
+        found = (line.replace("full", f"{label}{half}") for line in WAIT_FULL)
+        return tuple(line.replace("[%r3]", f"[%r3+{8 * half}]") for line in found)
+
+    first = "@!%p0 mbarrier.init.shared::cta.b64 [%r3+8], 1;", "fence.proxy.async;", "bar.sync 0;"
+    loads = (EXPECT, EXPECT.replace("[%r3]", "[%r3+8]"), *HALF_LOADS)
+    text = bulk(
+        *first, *(f"@!%p0 {line.replace(', 256;', ', 128;')}" for line in loads),
+        "setp.lt.u32 %p2, %r0, 32;", "@!%p2 bra $second;", *wait("first", 0), *wait("first", 1),
+        "st.volatile.global.u32 [%rd2], 1;", "bra $end;", "$second:",
+        "$spin:", "ld.volatile.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;",
+        "@%p4 bra $spin;", *(line for half in waits for line in wait("second", half)),
+        "setp.ne.u32 %p4, %r0, 32;", "@%p4 bra $end;",
+        f"cp.async.bulk.global.shared::cta.bulk_group [%rd2+16], [%r2], {nbytes};", COMMIT_BULK,
+        WAIT_BULK,
+    )  # fmt: skip
+    args = [np.zeros(64, np.uint32), np.zeros(68, np.uint32)]
+    found = [r for r in reports(text, args, block=64, dynamic_smem=528) if r.space == "shared"]
+    want = [
+        f"race: shared address {address} was written by thread (0, 0, 0) in @!%p0 "
+        f"{at(text, load).removeprefix('@!%p0 ')}; this thread has not waited for the mbarrier at "
+        f"{place}, which counts the copy"
+        for address, place, load in ([why] if why else [])
+    ]
+    assert [r.message.partition("of CTA (0, 0, 0): ")[2] for r in found] == want
+
+
 @pytest.mark.parametrize(("shift", "want"), [(0, []), (4, ["pending"])])
 def test_boxes_that_ctas_store_side_by_side_do_not_meet(shift: int, want: list[str]) -> None:
     body = (

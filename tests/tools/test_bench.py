@@ -408,6 +408,33 @@ def test_sanitizers_are_measured_against_plain_runs(
     assert sorted(map(str, watched)) == ["False", "False", "all", "all", "race", "race"]
 
 
+@pytest.mark.parametrize("name", bench_sanitizers.TRITON)
+def test_watched_kernels_of_triton_compute_what_they_are_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[bool] = []
+    run = interpreter.run
+
+    def checked(*given: Any, args: list[Any], **how: Any) -> Any:
+        result = run(*given, args=args, **how)
+        arrays = [x for x in args if isinstance(x, np.ndarray) and x.dtype != np.uint8]
+        *inputs, out = (x.astype(np.float64) for x in arrays)
+        if "attention" in name:
+            q, k, v = inputs
+            weights = np.exp(q @ k.swapaxes(-1, -2) * args[6])
+            want = weights / weights.sum(axis=-1, keepdims=True) @ v
+        else:
+            a, b = inputs
+            want = a @ b
+        results.append(np.allclose(out, want, rtol=2e-3, atol=2e-3))
+        return result
+
+    monkeypatch.setattr(bench_sanitizers.interpreter, "run", checked)
+    found = by_name(bench_sanitizers.watched_triton(name, 1))
+    assert list(found) == ["race / plain", "all sanitizers / plain"]
+    assert results == [True] * 6
+
+
 def test_proofs_are_timed_whole() -> None:
     found = by_name(bench_sanitizers.proofs(16, "f32", 1))
     assert list(found) == ["shared memory proved", "global memory proved"]
