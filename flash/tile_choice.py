@@ -46,6 +46,9 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # Narrower copies go through registers, which larger tiles do not leave.
 _TILE_THROUGH_REGISTERS: Final = 32
+# So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
+_TILE_WITH_PLANES: Final = 32
+_WIDE: Final = 128  # elements of a row
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
 
 AnyTiling = Tiling | MmaTiling
@@ -76,6 +79,7 @@ class TileRequest:
     block_q: int | str = "auto"
     stages: int = 1
     other_registers: int = 0  # of a thread, for what the kernel does beside
+    has_planes: bool = False  # whether there is a mask or a bias
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
@@ -97,6 +101,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
         alignment = natural_alignment(*dims, request.dtype)
     if alignment < LEAST_ASYNCHRONOUS:
         default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
+    if request.dtype is not F32 and request.has_planes and max(dims) > _WIDE:
+        default = min(default[0], _TILE_WITH_PLANES), default[1]
     tiles = _candidates(request.tile, default[0], TILES)
     blocks = _candidates(request.block_q, default[1], request.blocks_q)
     for tile in tiles:
