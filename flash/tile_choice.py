@@ -117,12 +117,12 @@ def offered_tiles(
     head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name
 ) -> list[tuple[int, int]]:
     """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
-    return _offered(TileRequest(head_dim, head_dim_v, DTYPES[dtype]), target)
+    return tiles_that_fit(TileRequest(head_dim, head_dim_v, DTYPES[dtype]), target)
 
 
 def largest_tile(request: TileRequest, target: Target) -> int:
     """The largest tile of keys that fits, whatever `request.tile` is."""
-    return max(tile for tile, _ in _offered(request, target))
+    return max(tile for tile, _ in tiles_that_fit(request, target))
 
 
 def most_generous() -> Target:
@@ -130,7 +130,8 @@ def most_generous() -> Target:
     return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
 
 
-def _offered(request: TileRequest, target: Target) -> list[tuple[int, int]]:
+def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
+    """Every (tile, block_q) that such a kernel can have, whatever `request` asks of the two."""
     return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
 
 
@@ -168,7 +169,7 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
         if request.dtype is F32
         else MmaTiling(*dims, tile, block_q, warps=4, stages=request.stages)
     )
-    offered = _offered(request, target)
+    offered = tiles_that_fit(request, target)
     fitting = [pair for pair in offered if pair[1] in blocks]
     largest, goes_with = max(fitting or offered)
     cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
