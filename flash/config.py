@@ -178,6 +178,7 @@ class AttentionConfig:
             self.block_q,
             stages=1 if self.stages == "auto" else int(self.stages),
             other_registers=self.features.registers,
+            has_planes=self.features.hides_anywhere,
         )
 
     @property

@@ -40,15 +40,25 @@ def explain(
             f"{g.seq_k}, head_dim {config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
         ),
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
+        **_scores(config),
         "data": _data(backend, arrays[0]),
         **(
             {"kernel": "none: numpy computes it"}
             if backend == "cpu"
             else _kernel(made, geometry, gpu, backend)
         ),
-        "work": _work(made, geometry),
+        "work": _work(config, made, geometry),
     }
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
+
+
+def _scores(config: AttentionConfig) -> dict[str, str]:
+    """What a kernel does to scores beyond scaling them, if there is anything."""
+    words = [f"window {config.window}"] if config.window else []
+    words += [f"softcap {config.softcap:g}"] if config.softcap is not None else []
+    words += [f"{operand.name} ({operand.dtype.name})" for operand in config.features.operands]
+    words += [f"dropout {config.dropout:g}"] if config.dropout else []
+    return {"scores": ", ".join(words)} if words else {}
 
 
 def _data(backend: str, q: ArrayView) -> str:
@@ -97,11 +107,11 @@ def _why(proof: Proof | GlobalProof) -> str:
     return "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
 
 
-def _work(made: Build, g: Geometry) -> str:
+def _work(config: AttentionConfig, made: Build, g: Geometry) -> str:
     resources = made.resources
     sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
     return (
-        f"{resources.useful_flops(*sizes) / 1e9:.3g} GFLOP needed, "
-        f"{resources.flops(*sizes) / 1e9:.3g} by the kernel's whole tiles; memory "
+        f"{resources.useful_flops(*sizes, config.window) / 1e9:.3g} GFLOP needed, "
+        f"{resources.flops(*sizes, config.window) / 1e9:.3g} by the kernel's whole tiles; memory "
         f"{resources.memory(*sizes, kv_heads=g.kv_heads)}"
     )

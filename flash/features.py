@@ -93,7 +93,7 @@ class Features:
         come one after another.
         """
         needs = {32: self.hides_anywhere, 24: self.dropout, 8: self.softcap, 4: self.alibi}
-        return max((n for n, there in needs.items() if there), default=0) + 4 * self.sink
+        return max((n for n, there in needs.items() if there), default=0) + 12 * self.sink
 
     @property
     def operands(self) -> tuple[Operand, ...]:

@@ -206,13 +206,17 @@ class AttentionKernel:
         out: object = None,
         backend: str = AUTO,
         layout: str = "bhsd",
-        **operands: object,
+        alibi_slopes: object = None,
+        bias: object = None,
+        mask: object = None,
+        sink: object = None,
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        arrays, there = self._views(q, k, v, out, operands, None)
+        given = {"alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink}
+        arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there)
         check_addresses(geometry, arrays, there)
         name, why = self._choose(backend, arrays[0])
@@ -322,6 +326,14 @@ def attention(
     v: object,
     *,
     causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: object = None,
+    bias: object = None,
+    mask: object = None,
+    sink: object = None,
+    dropout: float = 0.0,
+    dropout_seed: int | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
     out: object = None,
@@ -331,16 +343,21 @@ def attention(
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
-    `causal` as in `AttentionConfig`; everything else as in `AttentionKernel.launch`, which says
-    what is raised. head_dim and head_dim_v are the last dimensions of q and v, and dtype is that of
-    q: float32, float16 or bfloat16.
+    `causal`, `window`, `softcap` and `dropout` as in `AttentionConfig`; everything else as in
+    `AttentionKernel.launch`, which says what is raised. head_dim and head_dim_v are the last
+    dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is float32
+    or of that type.
     """
     head_dim, head_dim_v = (_last_dimension(array, name) for array, name in ((q, "q"), (v, "v")))
-    dtype = _dtype_of(q)
+    choices = (
+        head_dim, head_dim_v, _dtype_of(q), causal, window, softcap, alibi_slopes is not None,
+        None if bias is None else _dtype_of(bias, "bias"), mask is not None, sink is not None,
+        dropout,
+    )  # fmt: skip
     try:
-        kernel = _kernel(head_dim, head_dim_v, dtype, causal)
+        kernel = _kernel(*choices)
     except TypeError:  # what cannot be a key is no choice of the config's, which says so
-        kernel = AttentionKernel(AttentionConfig(head_dim, head_dim_v, dtype, causal=causal))
+        kernel = _kernel.__wrapped__(*choices)
     return kernel.launch(
         q,
         k,
@@ -351,32 +368,56 @@ def attention(
         return_lse=return_lse,
         layout=layout,
         softmax_scale=softmax_scale,
+        alibi_slopes=alibi_slopes,
+        bias=bias,
+        mask=mask,
+        sink=sink,
+        dropout_seed=dropout_seed,
     )
 
 
 @functools.lru_cache(maxsize=128, typed=True)
-def _kernel(head_dim: int, head_dim_v: int, dtype: str, causal: bool | str) -> AttentionKernel:
-    return AttentionKernel(AttentionConfig(head_dim, head_dim_v, dtype, causal=causal))
+def _kernel(
+    head_dim: int,
+    head_dim_v: int,
+    dtype: str,
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    alibi: bool = False,
+    bias: str | None = None,
+    mask: bool = False,
+    sink: bool = False,
+    dropout: float = 0.0,
+) -> AttentionKernel:
+    config = AttentionConfig(
+        head_dim, head_dim_v, dtype, causal, window=window, softcap=softcap, alibi=alibi,
+        bias=bias, mask=mask, sink=sink, dropout=dropout,
+    )  # fmt: skip
+    return AttentionKernel(config)
 
 
 _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # in configs, by what arrays call their dtype
 _KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and can be keys
 
 
-def _dtype_of(q: object) -> str:
-    """The config's name of q's element type. Raises `LaunchError` if a kernel has no such type."""
-    said = getattr(q, "dtype", None)
+def _dtype_of(array: object, name: str = "q") -> str:
+    """The config's name of an array's element type. Raises `LaunchError` if a kernel has no such
+    type; q must have it with k and v.
+    """
+    said = getattr(array, "dtype", None)
     try:
         return _NAMES_OF_DTYPES[said]
     except (KeyError, TypeError):  # TypeError: cannot be a key
         pass
-    found = view(q, "q")
+    found = view(array, name)
     dtype = OF_ARRAYS.get(found.dtype)
     if dtype is None or dtype.name not in DTYPES:
         wanted = ", ".join(t.array_name for t in DTYPES.values())
         raise LaunchError(
-            f"launch: q must be one of {wanted}, got {found.dtype}; convert q, k and v, such as "
-            f"with {conversion('q', found, F32)}"
+            f"launch: {name} must be one of {wanted}, got {found.dtype}; convert "
+            f"{'q, k and v, such as ' if name == 'q' else 'it '}with "
+            f"{conversion(name, found, F32)}"
         )
     if found.kind in _KINDS_WITH_DTYPES:
         _NAMES_OF_DTYPES[said] = dtype.name

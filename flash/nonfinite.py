@@ -83,7 +83,9 @@ class NonFinite:
         total, some = k.var(f32, k.cvt(there, dtype=f32)), k.var(u32, 0)
         end_seen = mask.last_key(k, row) + 1
         for begin, end in cleared:
-            first = begin if mask.left is None else k.max(mask.first_key(k, row), begin)
+            # A computed 0: the proof follows a loop from there to an end that may be below it.
+            start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
+            first = start if mask.left is None else k.max(mask.first_key(k, row), start)
             last = end_seen if len(cleared) == 1 else k.min(end_seen, end)
             with k.loop(first, last) as key:
                 bits = k.load(self._element(cta.V, key, column))

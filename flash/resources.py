@@ -5,12 +5,13 @@ form.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from flash.config import KernelConfig
 from flash.dtypes import F32_BYTES
+from flash.reference import Window, key_limits, position_offset
 from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2
@@ -40,7 +41,8 @@ class KernelResources:
     """The resources of one kernel on its target; bytes unless it says otherwise.
 
     `registers` is 32-bit registers of a thread: the assembler's number if `assembled`, else the
-    estimate of its tiling. `shared_bytes` is dynamic shared memory of a CTA, there is no
+    estimate of its tiling. A window, of which the text knows only which sides it has, is given to
+    what counts arithmetic. `shared_bytes` is dynamic shared memory of a CTA, there is no
     static one.
     """
 
@@ -69,16 +71,19 @@ class KernelResources:
         """The part of a multiprocessor's warps that can be resident, 0 to 1."""
         return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.config.target.warps_per_sm
 
-    def visited_tiles(self, seq_q: int, seq_k: int) -> int:
-        """Tiles of keys that all CTAs of one head visit; those that causality hides are skipped."""
-        t = self.config.tiling
-        last_rows = (
-            np.minimum(np.arange(0, seq_q, t.block_q, dtype=np.int64) + t.block_q, seq_q) - 1
-        )
-        visible = np.clip(last_rows + self._diagonal(seq_q, seq_k) + 1, 0, seq_k)
-        return int((-(-visible // t.tile)).sum())
+    def visited_tiles(self, seq_q: int, seq_k: int, window: Window = None) -> int:
+        """Tiles of keys that all CTAs of one head visit; those that causality or the window hides
+        are skipped.
+        """
+        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
+        first_rows = np.arange(0, seq_q, t.block_q, dtype=np.int64)
+        last_rows = np.minimum(first_rows + t.block_q, seq_q) - 1
+        last_seen = seq_k if behind is None else last_rows + diagonal + behind + 1
+        first_seen = 0 if before is None else first_rows + diagonal - before
+        ends = -(-np.clip(last_seen, 0, seq_k) // t.tile) + 0 * first_rows
+        return int((ends - np.minimum(np.maximum(first_seen, 0) // t.tile, ends)).sum())
 
-    def flops(self, batch: int, heads: int, seq_q: int, seq_k: int) -> int:
+    def flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None) -> int:
         """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
 
         Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on;
@@ -86,14 +91,21 @@ class KernelResources:
         """
         t = self.config.tiling
         fma_per_tile = t.block_q * t.tile * (t.score_columns + t.output_columns)
-        return FLOPS_PER_FMA * batch * heads * self.visited_tiles(seq_q, seq_k) * fma_per_tile
+        tiles = self.visited_tiles(seq_q, seq_k, window)
+        return FLOPS_PER_FMA * batch * heads * tiles * fma_per_tile
 
-    def useful_flops(self, batch: int, heads: int, seq_q: int, seq_k: int) -> int:
+    def useful_flops(
+        self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None
+    ) -> int:
         """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that are
-        seen.
+        seen. What a mask or a bias hides counts as seen.
         """
-        t = self.config.tiling
-        pairs = _sum_of_seen(self._diagonal(seq_q, seq_k) + 1, seq_q, seq_k)
+        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
+        pairs = seq_q * seq_k
+        if behind is not None:
+            pairs = _sum_of_seen(diagonal + behind + 1, seq_q, seq_k)
+        if before is not None:
+            pairs -= _sum_of_seen(diagonal - before, seq_q, seq_k)
         return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
 
     def memory(
@@ -110,9 +122,12 @@ class KernelResources:
         scores = batch * heads * seq_q * seq_k * F32_BYTES
         return Memory(nbytes, nbytes + scores)
 
-    def _diagonal(self, seq_q: int, seq_k: int) -> int:
-        """`d` such that query i sees the keys up to i + d."""
-        return {"": seq_k, "bottom_right": seq_k - seq_q, "top_left": 0}[self.config.causal]
+    def _reach(self, seq_q: int, seq_k: int, window: Window) -> tuple[int, int | None, int | None]:
+        """`d` such that query i is at the position of key i + d, and how many keys before and
+        behind it a query sees; None for all.
+        """
+        causal: Any = self.config.causal or False
+        return position_offset(causal, seq_q, seq_k), *key_limits(causal, window)
 
     def __str__(self) -> str:
         source = "assembled" if self.assembled else "estimated"

@@ -46,6 +46,9 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # Narrower copies go through registers, which larger tiles do not leave.
 _TILE_THROUGH_REGISTERS: Final = 32
+# So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
+_TILE_WITH_PLANES: Final = 32
+_WIDE: Final = 128  # elements of a row
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
 
 AnyTiling = Tiling | MmaTiling
@@ -76,6 +79,7 @@ class TileRequest:
     block_q: int | str = "auto"
     stages: int = 1
     other_registers: int = 0  # of a thread, for what the kernel does beside
+    has_planes: bool = False  # whether there is a mask or a bias
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
@@ -97,6 +101,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
         alignment = natural_alignment(*dims, request.dtype)
     if alignment < LEAST_ASYNCHRONOUS:
         default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
+    if request.dtype is not F32 and request.has_planes and max(dims) > _WIDE:
+        default = min(default[0], _TILE_WITH_PLANES), default[1]
     tiles = _candidates(request.tile, default[0], TILES)
     blocks = _candidates(request.block_q, default[1], request.blocks_q)
     for tile in tiles:
@@ -111,12 +117,12 @@ def offered_tiles(
     head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name
 ) -> list[tuple[int, int]]:
     """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
-    return _offered(TileRequest(head_dim, head_dim_v, DTYPES[dtype]), target)
+    return tiles_that_fit(TileRequest(head_dim, head_dim_v, DTYPES[dtype]), target)
 
 
 def largest_tile(request: TileRequest, target: Target) -> int:
     """The largest tile of keys that fits, whatever `request.tile` is."""
-    return max(tile for tile, _ in _offered(request, target))
+    return max(tile for tile, _ in tiles_that_fit(request, target))
 
 
 def most_generous() -> Target:
@@ -124,7 +130,8 @@ def most_generous() -> Target:
     return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
 
 
-def _offered(request: TileRequest, target: Target) -> list[tuple[int, int]]:
+def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
+    """Every (tile, block_q) that such a kernel can have, whatever `request` asks of the two."""
     return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
 
 
@@ -162,7 +169,7 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
         if request.dtype is F32
         else MmaTiling(*dims, tile, block_q, warps=4, stages=request.stages)
     )
-    offered = _offered(request, target)
+    offered = tiles_that_fit(request, target)
     fitting = [pair for pair in offered if pair[1] in blocks]
     largest, goes_with = max(fitting or offered)
     cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"

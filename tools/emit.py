@@ -20,7 +20,7 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
 from flash.build import Build, build
 from flash.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.resources import KernelResources
-from flash.tile_choice import offered_tiles
+from flash.tile_choice import tiles_that_fit
 from ptxgen.errors import (
     AssemblerError,
     BackendError,
@@ -37,12 +37,15 @@ OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
 
 NATIVE: Final = "native"  # the word for the target of this machine's GPU
 STDOUT: Final = "-"
+_MOST_PARTS: Final = 3  # of a window as it is split: its two sides, and an empty one
 
 _EPILOG = """\
 examples:
   python tools/emit.py --head-dim 128 --tile 32 > out.ptx
   python tools/emit.py --head-dim 64 --causal --target sm_90 -o causal.ptx
   python tools/emit.py --head-dim 192 --head-dim-v 128 --return-lse --assemble -o mla.ptx
+  python tools/emit.py --head-dim 64 --dtype bf16 --causal --window 128, --sink -o gpt.ptx
+  python tools/emit.py --head-dim 64 --bias f32 --mask --json > biased.json
   python tools/emit.py --head-dim 64 --json               how to launch it, for a program
   python tools/emit.py --head-dim 64 --cubin out.cubin -o out.ptx
   python tools/emit.py --list-targets
@@ -59,7 +62,9 @@ exit codes:
 Only what was asked for goes to standard output; all messages go to standard error. The kernel is
 verified before anything is written, a file is replaced in one step or not at all, and the same
 options give the same bytes everywhere. Without --target the text is for sm_80, which later GPUs
-run too. The softmax scale is an argument of the kernel, not part of its text.
+run too. The softmax scale is an argument of the kernel, not part of its text; so are the sizes of
+a window and the softcap: the text depends on which of them there are. --list-tiles takes all of
+them into account.
 """
 
 
@@ -155,6 +160,25 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         choices=[mode for mode in CAUSAL if isinstance(mode, str)],
         help="bottom_right (the default: the last query sees every key) or top_left",
     )
+    add(
+        "--window",
+        type=_window,
+        metavar="LEFT,RIGHT",
+        help="keys before and behind its own position that a query sees, nothing for no limit: "
+        "128,0 or 128, or ,4; 128 alone is 128,",
+    )
+    add("--softcap", type=_number, metavar="C", help="scores become C * tanh(score / C)")
+    add("--alibi", action="store_true", help="slopes for distances, one for each head")
+    add("--bias", metavar="TYPE", help="added to scores: f32, or the type of --dtype")
+    add("--mask", action="store_true", help="a byte for each score: 0 hides the key")
+    add("--sink", action="store_true", help="a score of every row, with a value of 0, by head")
+    add(
+        "--dropout",
+        type=_number,
+        metavar="RATE",
+        default=0.0,
+        help="weights of keys that are dropped, by a seed of the launch",
+    )
     add("--return-lse", action="store_true", help="also write the log-sum-exp of each row")
     add(
         "--alignment",
@@ -196,6 +220,13 @@ def _number_or_auto(text: str) -> int | float | str:
     return text if text == "auto" else _number(text)
 
 
+def _window(text: str) -> tuple[Any, Any]:
+    sides = [None if part == "" else _number(part) for part in (*text.split(","), "")]
+    if len(sides) > _MOST_PARTS or sides[:2] == [None, None]:
+        raise argparse.ArgumentTypeError(f"must be LEFT,RIGHT such as 128,0, got {text!r}")
+    return sides[0], sides[1]
+
+
 # -------------------------------------------------------------------------------- what is asked for
 
 
@@ -213,6 +244,13 @@ def _output(arguments: argparse.Namespace) -> str:
         block_q=arguments.block_q,
         stages=arguments.stages,
         return_lse=arguments.return_lse,
+        window=arguments.window,
+        softcap=arguments.softcap,
+        alibi=arguments.alibi,
+        bias=arguments.bias,
+        mask=arguments.mask,
+        sink=arguments.sink,
+        dropout=arguments.dropout,
         target=chosen.name,
         alignment=arguments.alignment,
     )
@@ -330,7 +368,7 @@ def _targets(as_json: bool) -> str:
 def _tiles(config: AttentionConfig, chosen: Target, as_json: bool) -> str:
     default = config.kernel().tiling
     columns: dict[str, list[object]] = defaultdict(list)
-    for tile, block_q in offered_tiles(config.head_dim, config.value_dim, chosen):
+    for tile, block_q in tiles_that_fit(config.tile_request, chosen):
         sized = replace(config, tile=tile, block_q=block_q).kernel()
         t = sized.tiling
         needs = KernelResources(sized, t.registers, assembled=False, shared_bytes=t.shared_bytes)

@@ -102,6 +102,27 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
             "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
             "1/sqrt(head_dim), got inf",
         ),
+        *(
+            (
+                {"window": window},
+                "window must be (left, right), each a number of keys from 0 to 1073741568 or None "
+                f"for no limit, got {window!r}",
+            )
+            for window in (5, (1,), (1, 2, 3), (-1, None), (None, 2**30), (1.0, 2), (True, 0), "12")
+        ),
+        *(
+            (
+                {"softcap": cap},
+                "softcap must be a number from 9.53674e-07 to 1.04858e+06, or None for no cap, got "
+                f"{cap!r}",
+            )
+            for cap in (0, -1.0, 2.0**21, float("nan"), "30", True)
+        ),
+        ({"bias": "bf16"}, "bias must be one of 'f32', None, got 'bf16'"),
+        ({"bias": True, "dtype": "f16"}, "bias must be one of 'f32', 'f16', None, got True"),
+        ({"alibi": 1}, "alibi must be True or False, got 1"),
+        ({"mask": "no"}, "mask must be True or False, got 'no'"),
+        ({"sink": None}, "sink must be True or False, got None"),
         (
             {"softmax_scale": "1"},
             "softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
@@ -190,3 +211,36 @@ def test_the_name_says_the_configuration() -> None:
     config = AttentionConfig(64, 32, causal=True, return_lse=True, tile=32, block_q=64, alignment=8)
     name = config.kernel().name
     assert name == "attention_forward_f32_d64v32_m64_n32_bottom_right_lse_align8"
+
+
+def test_the_name_says_the_features() -> None:
+    config = AttentionConfig(
+        64, dtype="f16", window=(5, 6), softcap=30.0, alibi=True, bias="f32", mask=True, sink=True
+    )
+    assert config.kernel().name == (
+        "attention_forward_f16_d64_m128_n64_left_right_softcap_alibi_mask_sink_bias_f32"
+    )
+
+
+def test_a_window_is_kept_without_what_says_nothing() -> None:
+    assert AttentionConfig(64, window=(None, None)).window is None
+    assert AttentionConfig(64, window=(None, 5), causal=True).window is None
+    assert AttentionConfig(64, window=[3, 5], causal=True).window == (3, None)  # type: ignore[arg-type]
+    assert AttentionConfig(64, window=(np.int64(3), 5)) == AttentionConfig(64, window=(3, 5))  # type: ignore[arg-type]
+
+
+def test_the_values_of_window_and_cap_are_not_part_of_the_kernel() -> None:
+    one = AttentionConfig(64, window=(3, 5), softcap=30.0)
+    other = AttentionConfig(64, window=(7, 0), softcap=50)
+    assert one.kernel() == other.kernel()
+    assert one.numbers == {"window_left": 3, "window_right": 5, "softcap": 30.0}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [name for name, found in TARGETS.items() if found.sm >= 80])
+def test_every_head_dim_has_tiles_with_every_feature(dtype: str, name: str) -> None:
+    for head_dim in range(1, MAX_HEAD_DIM + 1):
+        AttentionConfig(
+            head_dim, dtype=dtype, target=name, window=(5, 6), softcap=30.0, alibi=True,
+            bias=dtype, mask=True, sink=True, dropout=0.1,
+        ).kernel()  # fmt: skip

@@ -4,12 +4,14 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flash.build import build
 from flash.config import AttentionConfig
 from flash.contract import CAUSAL, parameters
 from flash.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.reference import key_limits, position_offset, visible_keys
 from flash.resources import KernelResources, Memory
 from flash.tiling import Tiling
 from ptxgen.target import target
@@ -55,6 +57,40 @@ def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
     )
     assert meanings["LSE"] == parameters(F32)["LSE"]
     assert "f32 [batch, heads, seq_q]" in meanings["LSE"]
+
+
+def test_the_parameters_of_every_feature_are_said() -> None:
+    made = build(
+        AttentionConfig(
+            8, dtype="f16", window=(5, 6), softcap=30.0, alibi=True, bias="f16", mask=True,
+            sink=True, return_lse=True,
+        ).kernel()
+    )  # fmt: skip
+    meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
+    assert meanings == parameters(F16, made.config.features)
+    names = list(meanings)
+    assert names == [p.name for p in made.kernel.params]
+    assert names[5:9] == ["alibi_slopes", "bias", "mask", "sink"]
+    assert names[names.index("softmax_scale") + 1 :] == [
+        "window_left", "window_right", "softcap",
+        "alibi_slopes_batch_stride", "alibi_slopes_heads_stride",
+        *(f"bias_{axis}_stride" for axis in ("batch", "heads", "seq_q", "seq_k")),
+        *(f"mask_{axis}_stride" for axis in ("batch", "heads", "seq_q", "seq_k")),
+        "sink_batch_stride", "sink_heads_stride",
+    ]  # fmt: skip
+    assert meanings["mask"] == (
+        "device address of mask: bool [batch, heads, seq_q, seq_k], read, strides as below; 0 "
+        "hides the key, any other byte lets it be seen"
+    )
+    assert meanings["bias_seq_k_stride"] == (
+        "elements (of 2 bytes) from one to the next of seq_k in bias; any sign, 0 repeats"
+    )
+    assert meanings["window_right"] == (
+        "query i sees no key above i + offset + window_right; offset is seq_k - seq_q, or 0 with "
+        "top_left causality"
+    )
+    assert meanings["seq_q"] == f"queries of each head, 1 to {2**30 - 256}"
+    assert f"seq_q and seq_k are at most {2**30 - 256}" in made.contract["constraints"]
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
@@ -163,6 +199,34 @@ def test_arithmetic_is_counted_as_a_loop_would(
     columns = 4 * (t.dim_chunks * t.splits + t.chunks * t.lanes)
     assert found.flops(2, 3, seq_q, seq_k) == 2 * 6 * tiles * block_q * 16 * columns
     assert found.flops(2, 3, seq_q, seq_k) >= found.useful_flops(2, 3, seq_q, seq_k)
+
+
+@pytest.mark.parametrize("block_q", [16, 64])
+@pytest.mark.parametrize("causal", ["", "bottom_right", "top_left"])
+@pytest.mark.parametrize("window", [(0, 0), (3, None), (None, 20), (18, 5), (200, 200)])
+def test_arithmetic_of_a_window_is_counted_as_a_loop_would(
+    window: Any, causal: str, block_q: int
+) -> None:
+    found = resources_of(
+        AttentionConfig(8, 4, causal=causal or False, window=window, tile=16, block_q=block_q)
+    )
+    for seq_q, seq_k in ((1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (64, 48), (150, 150)):
+        seen = visible_keys((1, 1, seq_q, seq_k), causal or False, window)[0, 0]
+        flops = found.useful_flops(2, 3, seq_q, seq_k, window)
+        assert flops == 2 * 6 * int(seen.sum()) * (8 + 4)
+        # A tile that holds a key counts whole, with keys beyond the last.
+        longer = -(-seq_k // 16) * 16
+        position = np.arange(seq_q)[:, None] + position_offset(causal or False, seq_q, seq_k)
+        distance = position - np.arange(longer)
+        before, behind = key_limits(causal or False, window)
+        in_reach = (distance <= (longer + seq_q if before is None else before)) & (
+            -distance <= (longer + seq_q if behind is None else behind)
+        )
+        tiles = sum(
+            int(in_reach[first : first + block_q].any(axis=0).reshape(-1, 16).any(axis=1).sum())
+            for first in range(0, seq_q, block_q)
+        )
+        assert found.visited_tiles(seq_q, seq_k, window) == tiles
 
 
 def test_padding_of_both_head_dims_is_counted() -> None:

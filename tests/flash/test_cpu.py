@@ -42,11 +42,13 @@ def inputs(seq_q, seq_k, d=16, *, d_v=None, heads=2, kv_heads=1, batch=1, dtype=
     )
 
 
-def run(q, k, v, *, softmax_scale=None, causal=False, threads=None):
+def run(q, k, v, *, softmax_scale=None, causal=False, threads=None, **features):
     """Output and LSE from memory full of NaN, so that what is not written shows."""
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     lse = np.full(q.shape[:3], np.nan, np.float64 if q.dtype == np.float64 else np.float32)
-    attention_cpu(q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, threads=threads)
+    attention_cpu(
+        q, k, v, out, lse, softmax_scale=softmax_scale, causal=causal, threads=threads, **features
+    )
     return out, lse
 
 
@@ -442,3 +444,74 @@ def test_blas_gets_its_threads_back_when_the_last_overlapping_call_ends():
     first.__exit__(None, None, None)
     assert blas._hold() == 1
     blas._limit.close()
+
+
+# ------------------------------------------------------------------------------------------
+# window, softcap, ALiBi, bias, mask, sink
+
+
+NUMBERS = {
+    "left": {"window": (20, None)},
+    "right": {"window": (None, 4)},
+    "both_sides": {"window": (30, 9)},
+    "own_position": {"window": (0, 0)},
+    "softcap": {"softcap": 1.5},
+}
+PLANES = ["alibi_slopes", "bias", "mask", "sink"]
+
+
+def operands_for(shape):
+    rng = np.random.default_rng(0)
+    hidden = rng.random(shape) < 0.2
+    return {
+        "alibi_slopes": rng.random(shape[1], dtype=np.float32),
+        "bias": np.where(hidden, np.float32(-np.inf), rng.standard_normal(shape, np.float32)),
+        "mask": rng.random(shape) < 0.7,
+        "sink": rng.standard_normal(shape[:2], dtype=np.float32),
+    }
+
+
+def features_for(name, shape):
+    """The feature of this name, or all, for scores of a shape."""
+    operands = operands_for(shape)
+    if name == "all":
+        return {"window": (30, 25), "softcap": 2.0, **operands}
+    return NUMBERS[name] if name in NUMBERS else {name: operands[name]}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, "bf16"])
+@pytest.mark.parametrize("name", [*NUMBERS, *PLANES, "all"])
+def test_every_feature_is_as_accurate_as_numpy(name, dtype, causal):
+    for seq_q, seq_k in ((40, 71), (71, 40), (100, 100), (5, 0)):
+        q, k, v = inputs(seq_q, seq_k, heads=4, kv_heads=2, batch=2, dtype=dtype)
+        features = features_for(name, (2, 4, seq_q, seq_k))
+        check(q, k, v, causal=causal, **features)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["mask", "bias"])
+def test_a_bad_key_that_a_plane_hides_cannot_matter(name, bad):
+    q, k, v = inputs(40, 71)
+    features = features_for(name, (1, 2, 40, 71))
+    features[name][..., [3, 50]] = False if name == "mask" else -np.inf
+    clean = run(q, k, v, **features)
+    k[:, :, [3, 50]] = v[:, :, [3, 50]] = bad
+    for one, other in zip(clean, run(q, k, v, **features), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("logit", [-np.inf, -1e30, -200.0, 0.0, 200.0, 1e4])
+@pytest.mark.parametrize("causal", CAUSAL)
+def test_a_sink_of_any_size_is_right(logit, causal):
+    check(*inputs(60, 40), causal=causal, sink=np.array([logit, 1.0], np.float32))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("cap", [1e-6, 0.5, 1e6])
+@pytest.mark.parametrize("scale", [0.25, -3.0, 100.0])
+def test_any_softcap_is_right_with_any_scale(cap, scale):
+    check(*inputs(40, 71), softcap=cap, softmax_scale=scale)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
-from judge import assert_attention_is_accurate, rounded_normal
+from judge import assert_attention_is_accurate, rounded_normal, rounding_the_weights
 
 import flash
 from flash import kernel as kernel_module
@@ -214,6 +214,114 @@ def test_attention_takes_the_type_of_the_queries(dtype: DType, torch: ModuleType
         found = flash.attention(*tensors, causal=True, backend="cpu")
         assert found.dtype == tensors[0].dtype
         assert np.array_equal(of_numpy(found), out)
+
+
+FEATURES: dict[str, Any] = {"window": (3, 2), "softcap": 2.0}
+
+
+def random_operands(rng: np.random.Generator, *shape: int) -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        "alibi_slopes": np.abs(rng.standard_normal(shape[:2], dtype=np.float32)),
+        "bias": rng.standard_normal(shape, dtype=np.float32),
+        "mask": rng.random(shape) < 0.8,
+        "sink": rng.standard_normal(shape[:2], dtype=np.float32),
+    }
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_attention_takes_every_feature(backend: str, dtype: DType, layout: str) -> None:
+    q, k, v = problem(2, 4, 21, 39, dtype=dtype)
+    operands = random_operands(np.random.default_rng(0), 2, 4, 21, 39)
+    operands["bias"] = operands["bias"].astype(dtype.numpy)
+    swap = (0, 2, 1, 3) if layout == "bshd" else (0, 1, 2, 3)
+    out, lse = flash.attention(
+        *(a.transpose(swap) for a in (q, k, v)), causal=True, return_lse=True, layout=layout,
+        backend=backend, **FEATURES, **operands,
+    )  # fmt: skip
+    peer = None if dtype is F32 else rounding_the_weights
+    assert_attention_is_accurate(
+        out.transpose(swap), lse, q, k, v, causal=True, peer=peer, **FEATURES, **operands
+    )
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_operands_of_three_dimensions_are_of_all_heads(backend: str) -> None:
+    q, k, v = (a.reshape(-1, *a.shape[2:]) for a in problem(2, 4, 5, 9))
+    operands = random_operands(np.random.default_rng(0), 1, 8, 5, 9)
+    given = {name: a[0] for name, a in operands.items()}
+    out = flash.attention(q, k, v, backend=backend, **given)
+    assert_attention_is_accurate(out[None], None, q[None], k[None], v[None], **operands)
+
+
+def test_operands_may_be_tensors(torch: ModuleType) -> None:
+    q, k, v = problem(2, 4, 5, 9)
+    operands = random_operands(np.random.default_rng(0), 2, 4, 5, 9)
+    tensors = {name: torch.from_numpy(a) for name, a in operands.items()}
+    out = flash.attention(*map(torch.from_numpy, (q, k, v)), backend="cpu", **tensors)
+    assert_attention_is_accurate(of_numpy(out), None, q, k, v, **operands)
+
+
+def test_operands_of_a_gpu_reach_the_driver(
+    driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
+) -> None:
+    driver.on_launch = lambda launch: interpret(driver, launch)
+    config = replace(CONFIG, alibi=True, bias="f32", mask=True, sink=True, **FEATURES)
+    operands = random_operands(np.random.default_rng(0), 1, 2, 5, 9)
+    arrays = problem()
+    there = {name: on_device(driver, a) for name, a in operands.items()}
+    out = make(config).launch(*(on_device(driver, a) for a in arrays), **there)
+    assert_attention_is_accurate(fetch(driver, out), None, *arrays, **FEATURES, **operands)
+    values = driver.launches[-1].values
+    assert {name: values[name] for name in there} == {n: a.pointer for n, a in there.items()}
+    assert (values["window_left"], values["window_right"], values["softcap"]) == (3, 2, 2.0)
+    assert (values["mask_heads_stride"], values["mask_seq_q_stride"]) == (45, 9)
+    staged = make(config).launch(*arrays, **operands, backend="cuda")
+    assert np.array_equal(staged, fetch(driver, out))
+
+
+def test_operands_are_given_if_and_only_if_the_config_says_so() -> None:
+    q, k, v = problem()
+    slopes = np.ones(2, np.float32)
+    with pytest.raises(LaunchError) as caught:
+        AttentionKernel(CONFIG).launch(q, k, v, alibi_slopes=slopes, backend="cpu")
+    assert str(caught.value) == (
+        "launch: alibi_slopes is given, but the config does not say so; use "
+        "AttentionConfig(alibi=True, ...)"
+    )
+    config = replace(CONFIG, bias="f32", mask=True, sink=True)
+    for call in (AttentionKernel(config).launch, AttentionKernel(config).explain):
+        with pytest.raises(LaunchError) as caught:
+            call(q, k, v, sink=slopes, backend="cpu")
+        assert str(caught.value) == (
+            "launch: bias must be given, because the config says bias='f32'; mask must be given, "
+            "because the config says mask=True"
+        )
+
+
+def test_explain_says_what_is_done_to_scores() -> None:
+    q, k, v = problem(seq_q=32, seq_k=32)
+    config = replace(CONFIG, window=(3, None), softcap=30.0, mask=True)
+    mask = np.ones((32, 32), bool)
+    lines = AttentionKernel(config).explain(q, k, v, mask=mask, backend="cpu").splitlines()
+    assert "scores:   window (3, None), softcap 30, mask (bool)" in lines
+    useful = 2 * 2 * (8 + 8) * sum(32 - max(i - 3, 0) for i in range(32)) / 1e9
+    (work,) = (line for line in lines if line.startswith("work:"))
+    assert work.startswith(f"work:     {useful:.3g} GFLOP needed, ")
+    assert "scores:" not in AttentionKernel(CONFIG).explain(q, k, v, backend="cpu")
+
+
+def test_a_bias_of_another_type_is_refused() -> None:
+    q, k, v = problem()
+    with pytest.raises(LaunchError) as caught:
+        flash.attention(q, k, v, bias=np.zeros((5, 9)), backend="cpu")
+    assert str(caught.value) == (
+        "launch: bias must be one of float32, float16, bfloat16, got float64; convert it with "
+        "bias.astype('float32')"
+    )
+    with pytest.raises(ConfigError) as refused:
+        flash.attention(q, k, v, bias=np.zeros((5, 9), np.float16), backend="cpu")
+    assert str(refused.value) == "AttentionConfig: bias must be one of 'f32', None, got 'f16'"
 
 
 def test_attention_takes_the_type_of_what_has_only_dlpack(torch: ModuleType) -> None:

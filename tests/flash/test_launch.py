@@ -506,3 +506,103 @@ def test_a_scale_that_is_no_finite_number_is_refused(bad: object) -> None:
         "the config's 0.353553, "
         f"got {bad!r}"
     )
+
+
+# ------------------------------------------------------------------------------------------
+# operands
+
+
+WITH_ALL = replace(CONFIG, alibi=True, bias="f32", mask=True, sink=True)
+
+
+def operands_of(**changed: Any) -> dict[str, ArrayView]:
+    whole = {
+        "alibi_slopes": array(2, 6), "bias": array(2, 6, 5, 7),
+        "mask": np.ones((2, 6, 5, 7), bool), "sink": array(2, 6),
+    }  # fmt: skip
+    return {name: view(a, name) for name, a in {**whole, **changed}.items()}
+
+
+def check_operands(**changed: Any) -> launch.Geometry:
+    q, k, v = views(array(*Q), array(*K), array(*V))
+    return launch.check(WITH_ALL, q, k, v, None, operands=operands_of(**changed))
+
+
+def operands_refused(**changed: Any) -> str:
+    with pytest.raises(LaunchError) as caught:
+        check_operands(**changed)
+    return str(caught.value)
+
+
+def test_the_strides_of_operands_are_zero_where_they_are_broadcast() -> None:
+    found = check_operands(
+        alibi_slopes=array(6), bias=array(6, 1, 7)[:, :, ::-1],
+        mask=np.ones((2, 1, 7, 5), bool).swapaxes(2, 3), sink=array(2, 1),
+    )  # fmt: skip
+    assert found.operand_strides == ((0, 1), (0, 7, 0, -1), (35, 0, 1, 5), (1, 0))
+    assert check_operands(sink=array()).operand_strides[3] == (0, 0)
+
+
+def test_operands_that_do_not_fit_are_refused_together() -> None:
+    assert operands_refused(
+        alibi_slopes=array(2, 3), bias=array(5, 8), mask=np.ones((5, 7), np.uint8),
+        sink=array(1, 2, 6),
+    ) == (
+        "launch: 4 problems\n"
+        "  alibi_slopes must be [batch, heads] = [2, 6], or of a shape that broadcasts to it, got "
+        "[2, 3]\n"
+        "  bias must be [batch, heads, seq_q, seq_k] = [2, 6, 5, 7], or of a shape that broadcasts "
+        "to it, got [5, 8]\n"
+        "  mask must be bool, got uint8; convert it\n"
+        "  sink must be [batch, heads] = [2, 6], or of a shape that broadcasts to it, got [1, 2, 6]"
+    )  # fmt: skip
+
+
+def test_operands_of_another_type_are_refused() -> None:
+    assert operands_refused(bias=array(5, 7).astype(np.float16)) == (
+        "launch: bias must be float32, got float16; convert it"
+    )
+
+
+def test_operands_on_another_device_are_refused() -> None:
+    q, k, v = views(array(*Q), array(*K), array(*V))
+    operands = operands_of()
+    operands["mask"] = operands["mask"]._replace(device=("cuda", 0))
+    with pytest.raises(LaunchError) as caught:
+        launch.check(WITH_ALL, q, k, v, None, operands=operands)
+    assert str(caught.value).startswith("launch: all arrays must be on one device, got q on ")
+    assert "mask on cuda:0" in str(caught.value)
+
+
+def test_an_output_that_is_an_operand_is_refused() -> None:
+    config = replace(CONFIG, bias="f32")
+    out = array(2, 6, 5, 4)
+    q, k, v, into = views(array(*Q), array(*K), array(*V), out)
+    operands = {"bias": view(out[..., :1], "bias")}
+    geometry = launch.check(config, q, k, v, into, operands=operands)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_addresses(geometry, (q, k, v, into), operands)
+    assert str(caught.value) == (
+        "launch: out must not share memory with bias; leave out=None, or pass an array of its own"
+    )
+
+
+def test_operands_without_an_address_are_refused() -> None:
+    q, k, v = views(array(*Q), array(*K), array(*V))
+    operands = operands_of()
+    operands["sink"] = operands["sink"]._replace(pointer=0)
+    operands["bias"] = operands["bias"]._replace(pointer=operands["bias"].pointer + 2)
+    geometry = launch.check(WITH_ALL, q, k, v, None, operands=operands)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_addresses(geometry, (q, k, v), operands)
+    assert str(caught.value) == (
+        "launch: 2 problems\n"
+        f"  bias must begin at a multiple of 4 bytes, got address {operands['bias'].pointer:#x}; "
+        "copy it with bias.copy()\n"
+        "  sink must have memory, got a null pointer for shape [2, 6]"
+    )
+
+
+def test_sequences_with_a_window_are_shorter() -> None:
+    assert launch.max_seq(CONFIG.features) == 2**31 - 256
+    assert launch.max_seq(replace(CONFIG, window=(5, None)).features) == 2**30 - 256

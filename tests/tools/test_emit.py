@@ -83,6 +83,16 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--tile", "32"], {"tile": 32}),
         (["--tile", "auto", "--block-q", "auto"], {"tile": "auto", "block_q": "auto"}),
         (["--block-q", "32"], {"block_q": 32}),
+        (["--window", "5,6"], {"window": (5, 6)}),
+        (["--window", "5,"], {"window": (5, None)}),
+        (["--window=5"], {"window": (5, None)}),
+        (["--window", ",0"], {"window": (None, 0)}),
+        (["--softcap", "30"], {"softcap": 30}),
+        (["--alibi"], {"alibi": True}),
+        (["--bias", "f32"], {"bias": "f32"}),
+        (["--mask"], {"mask": True}),
+        (["--sink"], {"sink": True}),
+        (["--dropout", "0.1"], {"dropout": 0.1}),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
     ],
@@ -297,7 +307,46 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
     ]
 
 
+@pytest.mark.parametrize("features", [[], ["--mask", "--sink"], ["--bias", "bf16"]], ids=str)
+@pytest.mark.parametrize("dim", ["64", "192", "256"])
+def test_list_tiles_takes_types_and_features_into_account(
+    dim: str, features: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--head-dim", dim, "--dtype", "bf16", *features]
+    assert tool.main([*argv, "--list-tiles", "--json"]) == 0
+    tiles = json.loads(capsys.readouterr().out)["tiles"]
+    assert {tile["block_q"] for tile in tiles} <= {32, 64, 128}
+    for tile in (tiles[0], tiles[-1]):
+        sizes = ["--tile", str(tile["tile"]), "--block-q", str(tile["block_q"]), "--json"]
+        assert tool.main([*argv, *sizes]) == 0
+        assert json.loads(capsys.readouterr().out)["block"] == [tile["threads"], 1, 1]
+    assert tool.main([*argv, "--json"]) == 0
+    contract = json.loads(capsys.readouterr().out)
+    chosen = [(tile["tile"], tile["block_q"]) for tile in tiles if tile["chosen"]]
+    assert chosen == [(contract["tile"], contract["block_q"])]
+
+
+def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    texts = []
+    for window, cap in (("5,6", "30"), ("128,0", "50.5")):
+        assert tool.main([*SMALL, "--window", window, "--softcap", cap]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
 # ------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("text", ["", ",", "1,2,3", "1,2,"])
+def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main([*SMALL, "--window", text])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"emit.py: error: argument --window: must be LEFT,RIGHT such as 128,0, got {text!r}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -313,6 +362,15 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
         (["--tile", "1", "--list-tiles"], {"tile": 1}, "one of 16, 32, 64, 128, 'auto', got 1"),
         (["--block-q", "48"], {"block_q": 48}, "block_q must be one of 16, 32, 64, 128, 'auto'"),
         (["--alignment", "2"], {"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto'"),
+        (
+            ["--window=-5,1"],
+            {"window": (-5, 1)},
+            "each a number of keys from 0 to 1073741568 or",
+        ),
+        (["--window", "1.5,1"], {"window": (1.5, 1)}, "no limit, got (1.5, 1)"),
+        (["--softcap", "0"], {"softcap": 0}, "softcap must be a number from 9.53674e-07 to "),
+        (["--dropout", "1"], {"dropout": 1}, "dropout must be "),
+        (["--bias", "f16"], {"bias": "f16"}, "bias must be one of 'f32', None, got 'f16'"),
         (["--dtype", "f8"], {"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
         (["--target", "sm_9"], {"target": "sm_9"}, "unknown target 'sm_9'; did you mean 'sm_90'?"),
         (
@@ -410,7 +468,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  python tools/emit.py")
     ]
-    assert len(examples) == 7
+    assert len(examples) == 9
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -418,7 +476,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
             assembling(fake_assembly(dims["--cubin" in argv]))
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["causal.ptx", "mla.ptx", "out.cubin", "out.ptx"]
+    assert written == ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx"]
 
 
 # ------------------------------------------------------------------------------------ native
