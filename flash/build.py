@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flash.config import KernelConfig
 from flash.contract import contract, global_contract
-from flash.dtypes import F32
 from flash.forward import attention_forward
 from flash.mma_forward import mma_attention_forward
 from flash.resources import KernelResources
+from flash.tiling import Tiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 from ptxgen.runtime.plan import ParamSlot, param_slots
@@ -92,7 +92,7 @@ def build(config: KernelConfig) -> Build:
     Raises `VerifyError` if the generated module has a problem, which would be a fault of the
     generator's.
     """
-    make = attention_forward if config.dtype is F32 else mma_attention_forward
+    make = attention_forward if isinstance(config.tiling, Tiling) else mma_attention_forward
     module = make(config)
     require_valid(module)
     return Build(config, module)

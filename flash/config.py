@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from flash.dtypes import DTYPES, F32, DType
 from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, Features
-from flash.mma_tiling import MmaTiling
+from flash.mma_tiling import HALF, MmaTiling
 from flash.philox import threshold
+from flash.precision import IEEE, choices, resolved
 from flash.tile_choice import (
     AnyTiling,
     TileRequest,
@@ -61,7 +62,10 @@ class KernelConfig:
         """The entry's name, which says the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
-        words = [f"attention_forward_{self.dtype.name}", dims, f"m{t.block_q}", f"n{t.tile}"]
+        kind = self.dtype.name
+        if isinstance(t, MmaTiling) and t.operands is not HALF:
+            kind = t.operands.name
+        words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if isinstance(t, MmaTiling) and t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
@@ -81,14 +85,18 @@ class AttentionConfig:
     head_dim, head_dim_v: 1..256; head_dim_v defaults to head_dim.
     dtype: "f32", "f16" or "bf16", of Q, K, V and O; sums and LSE are f32. The 16-bit ones run on
     tensor cores and need sm_80 or later.
+    precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
+    of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of Q, K,
+    P and V); None and "auto" are "ieee" for now. 16-bit types, whose products are exact, have none.
+    Tensor cores need sm_80 or later.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
     caches need);
         "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
     tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the
-    same, for 16-bit types at least 32. "auto" takes the documented default for head_dim and target
-    (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`).
+    same, on tensor cores at least 32. "auto" takes the documented default for head_dim and target
+    (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
-    memory, fewer leave room for more CTAs. "auto" is 1. f32 has 1 only.
+    memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
     softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
     part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
@@ -127,12 +135,17 @@ class AttentionConfig:
     dropout: float = 0.0
     target: str | None = None
     alignment: int | str = "auto"
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim", _dimension("head_dim", self.head_dim))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
         object.__setattr__(self, "head_dim_v", _dimension("head_dim_v", value_dim))
         _require_one_of("dtype", self.dtype, tuple(DTYPES))
+        _require_one_of(
+            "precision", self.precision, choices(self.element), hint=self._why_no_precision
+        )
+        object.__setattr__(self, "precision", resolved(self.element, self.precision))
         _require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
@@ -151,13 +164,18 @@ class AttentionConfig:
         blocks_q = self.tile_request.blocks_q
         _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
-        stages = (1,) if self.element is F32 else STAGES
+        stages = (1,) if self.precision == IEEE else STAGES
         _require_one_of("stages", self.stages, (*stages, "auto"))
         _require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
         choose_tiling(
             self.tile_request, find_target(self.target) if self.target else most_generous()
         )
+
+    def _why_no_precision(self) -> str:
+        if self.element is F32:
+            return ""
+        return f"; products of {self.dtype} are exact, and the choice is that of f32"
 
     def _largest_tile(self) -> str:
         target = find_target(self.target or DEFAULT_TARGET)
@@ -179,6 +197,7 @@ class AttentionConfig:
             stages=1 if self.stages == "auto" else int(self.stages),
             other_registers=self.features.registers,
             has_planes=self.features.hides_anywhere,
+            precision=self.precision,
         )
 
     @property

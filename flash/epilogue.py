@@ -1,5 +1,5 @@
-"""How a warp's rows of O leave: rounded, through its own rows of the Q tile, and from there in
-16-byte pieces to global memory, neighbouring lanes to neighbouring addresses.
+"""How a warp's rows of O leave: rounded to 16 bits or not, through its own rows of the Q tile, and
+from there in 16-byte pieces to global memory, neighbouring lanes to neighbouring addresses.
 """
 
 from __future__ import annotations
@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from flash.mma_products import MmaProducts, WarpPlace, fragment_rows
-from flash.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
-from flash.swizzle import CHUNK, CHUNK_BYTES, Panel, SwizzledTile
+from flash.mma_products import WarpPlace, WarpProducts, fragment_rows
+from flash.mma_tiling import MMA_ROWS, MmaTiling
+from flash.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.tiles import Matrix
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.target import WARP_SIZE
@@ -17,7 +17,6 @@ from ptxgen.types import s64, u16, u32, u64
 
 _EVERY_LANE: Final = -1
 _WORD: Final = u32.nbytes
-_PER_WORD: Final = CHUNK * _WORD // CHUNK_BYTES  # elements
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Epilogue:
     t: MmaTiling
     me: WarpPlace
     staging: SwizzledTile
-    products: MmaProducts
+    products: WarpProducts
     out: Matrix
     first_row: Value  # of the CTA, in the matrix
 
@@ -42,27 +41,32 @@ class Epilogue:
             self._stage(O, first, columns)
             k.bar_warp_sync(_EVERY_LANE)
             for panel in self.staging.panels:
-                if panel.first * CHUNK < columns:
-                    self._send(panel, first, columns // CHUNK - panel.first)
+                if panel.first * self._chunk < columns:
+                    self._send(panel, first, columns // self._chunk - panel.first)
+
+    @property
+    def _chunk(self) -> int:
+        """Elements in 16 bytes."""
+        return self.staging.chunk
 
     def _stage(self, O: Fragment, first: int, columns: int) -> None:
         """Round columns first … first + columns - 1 and put them into the staging tile."""
         k, t = self.k, self.t
         row = self.me.first_row(t)
-        within = self.me.in_quad * _WORD
+        my_chunk, within = self.products.output_place()
         starts: dict[int, TilePointer] = {}
-        for chunk in range(columns // CHUNK):
-            panel = self.staging.panel_of(chunk)
-            if panel.chunks not in starts:
-                at = self.staging.pointer(panel.chunks, row, row * 0)
-                starts[panel.chunks] = at.moved(at.value + within)
-            start = starts[panel.chunks]
-            value = start.value ^ ((chunk - panel.first) * CHUNK_BYTES)
-            column = (first // MMA_KEYS + chunk) * 2
-            for i, down in enumerate(fragment_rows(t)):
-                at = start.moved(value).plus_bytes(panel.offset + down * panel.row_bytes)
-                word = self.products.packed(O[i, column], O[i, column + 1])
-                k.store(Pointer(at.value, "shared", u32, at.offset), word.as_(u32))
+        places: dict[int, TilePointer] = {}
+        for i, down in enumerate(fragment_rows(t)):
+            for chunk, words in self.products.output_words(O.row(i), first, columns):
+                panel = self.staging.panel_of(chunk)
+                if panel.chunks not in starts:
+                    at = self.staging.pointer(panel.chunks, row, my_chunk)
+                    starts[panel.chunks] = at.moved(at.value + within)
+                if chunk not in places:
+                    start = starts[panel.chunks]
+                    places[chunk] = start.moved(start.value ^ ((chunk - panel.first) * CHUNK_BYTES))
+                at = places[chunk].plus_bytes(panel.offset + down * panel.row_bytes)
+                k.store(Pointer(at.value, "shared", u32, at.offset), words)
 
     def _send(self, panel: Panel, first: int, staged: int) -> None:
         """Write the rows of a panel, whose tile holds the columns from `first` on; so many of its
@@ -74,9 +78,11 @@ class Epilogue:
         # Lanes beyond what was staged read the last chunk again, and write nothing.
         readable = chunk if staged >= panel.chunks else k.min(chunk, staged - 1)
         first_row = self.me.warp_row(self.t)
-        column = first + panel.first * CHUNK
+        column = first + panel.first * self._chunk
         left = self.t.head_dim_v - column  # columns from the panel's first on
-        to_column = self.out.first + k.cvt(chunk * CHUNK_BYTES + column * 2, dtype=u64)
+        to_column = self.out.first + k.cvt(
+            chunk * CHUNK_BYTES + column * self.staging.dtype.nbytes, dtype=u64
+        )
         for step in range(0, MMA_ROWS * self.t.row_tiles, rows_at_once):
             row = first_row + down + step
             at = self.staging.pointer(panel.chunks, row, readable).plus_bytes(panel.offset)
@@ -84,18 +90,18 @@ class Epilogue:
             in_matrix = self.first_row + k.signed(row)
             to = to_column + (k.cvt(in_matrix, dtype=s64) * self.out.row_bytes).as_(u64)
             present = in_matrix < self.out.rows
-            if left < panel.chunks * CHUNK:
-                present = present & (k.signed(chunk) * CHUNK < left)
+            if left < panel.chunks * self._chunk:
+                present = present & (k.signed(chunk) * self._chunk < left)
             with k.when(present):
-                self._send_chunk(to, words, k.signed(chunk) * CHUNK, left, panel)
+                self._send_chunk(to, words, k.signed(chunk) * self._chunk, left, panel)
 
     def _send_chunk(
         self, to: Value, words: tuple[Value, ...], column: Value, left: int, panel: Panel
     ) -> None:
         """Write the columns of a chunk that are in the matrix, in pieces as wide as it allows."""
         k, width = self.k, self.out.width
-        ragged = left % CHUNK and left < panel.chunks * CHUNK
-        for piece in range(0, CHUNK, width):
+        ragged = left % self._chunk and left < panel.chunks * self._chunk
+        for piece in range(0, self._chunk, width):
             if piece and ragged:
                 with k.when(column < left - piece):
                     self._send_piece(to, words, piece)
@@ -104,10 +110,11 @@ class Epilogue:
 
     def _send_piece(self, to: Value, words: tuple[Value, ...], piece: int) -> None:
         k, width = self.k, self.out.width
-        first, half = divmod(piece, _PER_WORD)
-        if width >= _PER_WORD:
+        per_word = _WORD // self.staging.dtype.nbytes
+        first, half = divmod(piece, per_word)
+        if width >= per_word:
             at = Pointer(to, "global", u32, first * _WORD)
-            k.store(at, list(words[first : first + width // _PER_WORD]))
+            k.store(at, list(words[first : first + width // per_word]))
             return
         word = words[first] >> 16 if half else words[first]
         k.store(Pointer(to, "global", u16, piece * 2), k.cvt(word, dtype=u16))

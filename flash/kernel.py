@@ -326,6 +326,7 @@ def attention(
     v: object,
     *,
     causal: bool | str = False,
+    precision: str | None = None,
     window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None,
     alibi_slopes: object = None,
@@ -343,16 +344,16 @@ def attention(
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
-    `causal`, `window`, `softcap` and `dropout` as in `AttentionConfig`; everything else as in
-    `AttentionKernel.launch`, which says what is raised. head_dim and head_dim_v are the last
-    dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is float32
-    or of that type.
+    `causal`, `precision`, `window`, `softcap` and `dropout` as in `AttentionConfig`; everything
+    else as in `AttentionKernel.launch`, which says what is raised. head_dim and head_dim_v are the
+    last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is
+    float32 or of that type.
     """
     head_dim, head_dim_v = (_last_dimension(array, name) for array, name in ((q, "q"), (v, "v")))
     choices = (
-        head_dim, head_dim_v, _dtype_of(q), causal, window, softcap, alibi_slopes is not None,
-        None if bias is None else _dtype_of(bias, "bias"), mask is not None, sink is not None,
-        dropout,
+        head_dim, head_dim_v, _dtype_of(q), causal, precision, window, softcap,
+        alibi_slopes is not None, None if bias is None else _dtype_of(bias, "bias"),
+        mask is not None, sink is not None, dropout,
     )  # fmt: skip
     try:
         kernel = _kernel(*choices)
@@ -381,7 +382,8 @@ def _kernel(
     head_dim: int,
     head_dim_v: int,
     dtype: str,
-    causal: bool | str = False,
+    causal: bool | str,
+    precision: str | None,
     window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None,
     alibi: bool = False,
@@ -391,8 +393,8 @@ def _kernel(
     dropout: float = 0.0,
 ) -> AttentionKernel:
     config = AttentionConfig(
-        head_dim, head_dim_v, dtype, causal, window=window, softcap=softcap, alibi=alibi,
-        bias=bias, mask=mask, sink=sink, dropout=dropout,
+        head_dim, head_dim_v, dtype, causal, precision=precision, window=window, softcap=softcap,
+        alibi=alibi, bias=bias, mask=mask, sink=sink, dropout=dropout,
     )  # fmt: skip
     return AttentionKernel(config)
 

@@ -1,8 +1,9 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
-(FlashAttention-2, algorithm 1), for f16 and bf16.
+(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
 
-One CTA computes `block_q` rows of one head. Products are exact and summed in f32; P is rounded to
-the 16-bit type, O once at the end. K and V are walked from the last tile, so that the tiles which a
+One CTA computes `block_q` rows of one head. Products of 16-bit elements are exact and summed in
+f32; P is rounded to the 16-bit type, O once at the end. What is done with f32,
+`flash/tf32_products.py` says. K and V are walked from the last tile, so that the tiles which a
 mask or the end of the keys cuts come first, in a loop of their own.
 """
 
@@ -14,8 +15,16 @@ from flash.config import KernelConfig
 from flash.cta import Arguments, Cta
 from flash.epilogue import Epilogue
 from flash.lazy_softmax import LazySoftmax
-from flash.mma_products import QUAD, MmaProducts, WarpPlace, fragment_columns, fragment_rows
-from flash.mma_tiling import MmaTiling
+from flash.mma_products import (
+    QUAD,
+    MmaProducts,
+    Tiles,
+    WarpPlace,
+    WarpProducts,
+    fragment_columns,
+    fragment_rows,
+)
+from flash.mma_tiling import HALF, MmaTiling
 from flash.nonfinite import NonFinite
 from flash.panel_loader import PanelLoader
 from flash.philox import KEYS_PER_BLOCK
@@ -23,13 +32,15 @@ from flash.pipeline import KeyValuePipeline
 from flash.score_plane import ScorePlaces
 from flash.softmax import sink_terms
 from flash.swizzle import SwizzledTile
+from flash.tf32_products import Tf32Products
 from flash.tiles import await_copies
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value
-from ptxgen.types import f32, s64, u64
+from ptxgen.types import bf16, f16, f32, s64, u64
 
-# P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare.
-_SLACK: Final = 8.0
+# P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
+# large that P V would not be finite.
+_SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
 # A scale of 0 becomes this: 0 * -inf would be NaN, and scores times this are 0 to any exp2.
 _LEAST_SCALE: Final = 2.0**-126
 
@@ -46,11 +57,13 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     me = WarpPlace.of(k)
 
     tiles, pipeline = _start_copies(k, config, given, cta)
-    products = MmaProducts(k, t, me, tiles, dtype)
+    products: WarpProducts = (
+        MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
+    )
     # What `scoring` makes is in units of log2 already.
     scale = k.max(k.abs(given.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
     sink = sink_terms(k, cta.sink, me.in_quad)
-    softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK, sink)
+    softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK[dtype], sink)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4)
     # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
@@ -111,7 +124,7 @@ def _runs(cta: Cta, k: KernelBuilder) -> list[tuple[Value, Value | int, bool]]:
 
 def _start_copies(
     k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta
-) -> tuple[tuple[SwizzledTile, SwizzledTile, SwizzledTile], KeyValuePipeline]:
+) -> tuple[Tiles, KeyValuePipeline]:
     """The tiles of Q, K and V, and the first of them on their way."""
     k.note("shared memory, and the first tiles on their way there")
     t, dtype = config.tiling, config.dtype.scalar

@@ -1,4 +1,5 @@
-"""The two matrix products of a CTA on tensor cores: S = Q Kᵀ and O += P V, by `m16n8k16`.
+"""The two matrix products of a CTA on tensor cores: S = Q Kᵀ and O += P V, by `m16n8k16` of f16 or
+bf16.
 
 Lane `l` is number `t = l % 4` of its group `g = l / 4`. Of each 16 x 8 tile of S or O it holds rows
 g and g + 8, columns 2t and 2t + 1 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). The places of two
@@ -8,15 +9,16 @@ registers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Any, Final, Protocol
 
-from flash.mma_tiling import MMA_DEPTH, MMA_KEYS, MMA_ROWS, MmaTiling
+from flash.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from flash.swizzle import BlockReader, SwizzledTile
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, bf16, bf16x2, f16x2
+from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, u32
 
 _HALF: Final = MMA_ROWS // 2
 _TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
@@ -61,39 +63,78 @@ def fragment_columns(columns: int) -> list[int]:
     return [MMA_KEYS * tile + column for tile in range(columns // MMA_KEYS) for column in range(2)]
 
 
+Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # of Q, K and V
 Weights = list[list[tuple[Value, ...]]]
+_DEPTH: Final = HALF.depth
+
+
+class WarpProducts(Protocol):
+    """A warp's way through the tiles of Q, K and V."""
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+
+    def weights(self, P: Fragment) -> Any:
+        """P as `outputs` takes it."""
+
+    def outputs(self, O: Fragment, P: Any, stage: Value | None) -> None:
+        """O += P V for this warp's rows and the keys of a stage."""
+
+    def output_place(self) -> tuple[Value, Value]:
+        """The chunk of 16 bytes in which what this lane holds of a row of O begins, and the byte of
+        that chunk; both u32.
+        """
+
+    def output_words(
+        self, row: list[Var], first: int, columns: int
+    ) -> Iterator[tuple[int, list[Value]]]:
+        """What a lane holds of a row of O in columns first … first + columns - 1, as words of
+        memory: for each piece the chunk to which `output_place` is added by xor, counted from
+        column `first`.
+        """
+
+
+def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockReader, BlockReader]:
+    """Where Q is read as A and K as B.
+
+    Each of the four 8 x 8 matrices of an `ldmatrix.x4` takes its rows from eight lanes. For Q they
+    are upper left, lower left, upper right, lower right; for K, whose rows are the columns of B,
+    upper left, upper right, lower left, lower right.
+    """
+    of_eight, octet = me.lane % 8, me.lane // 8
+    lower, right = octet % 2, octet // 2
+    Q_tile, K_tile, _ = tiles
+    return (
+        BlockReader(Q_tile, me.warp_row(t) + (of_eight + lower * 8), right),
+        BlockReader(K_tile, of_eight + right * 8, lower),
+    )
 
 
 class MmaProducts:
-    """This warp's way through the tiles of Q, K and V."""
+    """The products of 16-bit elements, exact and summed in f32 by the tensor core."""
 
     def __init__(
         self,
         k: KernelBuilder,
         t: MmaTiling,
         me: WarpPlace,
-        tiles: tuple[SwizzledTile, SwizzledTile, SwizzledTile],
+        tiles: Tiles,
         dtype: ScalarType,
     ) -> None:
         self.k = k
         self.t = t
         self.pair = bf16x2 if dtype is bf16 else f16x2
         self.multiply = k.mma_f32_bf16 if dtype is bf16 else k.mma_f32_f16
-        Q_tile, K_tile, V_tile = tiles
-        # Each of the four 8 x 8 matrices of an `ldmatrix.x4` takes its rows from eight lanes. For Q
-        # and V they are upper left, lower left, upper right, lower right; for K, whose rows are the
-        # columns of B, upper left, upper right, lower left, lower right.
-        of_eight, octet = me.lane % 8, me.lane // 8
-        lower, right = octet % 2, octet // 2
-        self._q = BlockReader(Q_tile, me.warp_row(t) + (of_eight + lower * 8), right)
-        self._k = BlockReader(K_tile, of_eight + right * 8, lower)
-        self._v = BlockReader(V_tile, of_eight + lower * 8, right)
+        self.me = me
+        self._q, self._k = operand_readers(t, me, tiles)
+        # V is read transposed: its matrices are those of Q.
+        self._v = BlockReader(tiles[2], me.lane % 16, me.lane // 16)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
         t, query, key = self.t, self._q.stage(), self._k.stage(stage)
         S.fill(0.0)
-        for d in range(t.score_columns // MMA_DEPTH):
+        for d in range(t.score_columns // _DEPTH):
             q = [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
             for n in range(0, t.tile // MMA_KEYS, 2):
                 b = self._load(key(d, MMA_KEYS * n))
@@ -105,7 +146,7 @@ class MmaProducts:
         """P, rounded to 16 bits, as the A operands of O += P V: for each 16 keys, each 16 rows."""
         t = self.t
         return [
-            [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // MMA_DEPTH)
+            [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)
         ]
 
     def outputs(self, O: Fragment, P: Weights, stage: Value | None) -> None:
@@ -113,7 +154,7 @@ class MmaProducts:
         t, value = self.t, self._v.stage(stage)
         for j, p in enumerate(P):
             for n in range(0, t.output_columns // MMA_KEYS, 2):
-                b = self._load(value(n // 2, MMA_DEPTH * j), trans=True)
+                b = self._load(value(n // 2, _DEPTH * j), trans=True)
                 for m in range(t.row_tiles):
                     self._multiply(O, m, n, p[m], b[:2])
                     self._multiply(O, m, n + 1, p[m], b[2:])
@@ -129,6 +170,18 @@ class MmaProducts:
             self.packed(row[c], row[c + 1])
             for c, row in product((first, first + _TILE_COLUMNS), (top, bottom))
         )
+
+    def output_place(self) -> tuple[Value, Value]:
+        """See `WarpProducts`."""
+        return self.me.lane * 0, self.me.in_quad * u32.nbytes
+
+    def output_words(
+        self, row: list[Var], first: int, columns: int
+    ) -> Iterator[tuple[int, list[Value]]]:
+        """See `WarpProducts`."""
+        for chunk in range(columns // MMA_KEYS):
+            column = (first // MMA_KEYS + chunk) * _TILE_COLUMNS
+            yield chunk, [self.packed(row[column], row[column + 1]).as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
         """Two numbers rounded to 16 bits in one register."""

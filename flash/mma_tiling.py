@@ -2,8 +2,9 @@
 
 A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Each warp takes
 `16 * row_tiles` of the rows and all keys of a tile, so that a row's maximum and sum are those of
-four lanes. The product is `mma.sync.m16n8k16`: head_dim and head_dim_v are padded to multiples of
-16 in shared memory, with zeros.
+four lanes. The product is `mma.sync` of 16 rows by 8 columns, 32 bytes of an operand's row deep
+(`m16n8k16` of 16-bit elements, `m16n8k8` of tf32): head_dim and head_dim_v are padded in shared
+memory, with zeros.
 """
 
 from __future__ import annotations
@@ -14,12 +15,46 @@ from typing import Final
 from flash.tiling import padded
 from ptxgen.target import WARP_SIZE, Target
 
-MMA_ROWS: Final = 16  # M of m16n8k16
+MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
 MMA_KEYS: Final = 8  # N
-MMA_DEPTH: Final = 16  # K
-WIDEST_PANEL: Final = 64  # elements
+_MMA_BYTES: Final = 32  # of K: of a row of A
+PANEL_BYTES: Final = 128  # of a row of the widest panel (`flash/swizzle.py`)
 MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
-HALF_BYTES: Final = 2  # of f16 and bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """How the elements of Q, K, V and P enter a tensor core."""
+
+    name: str
+    nbytes: int  # of an element in shared memory
+    products: int = 1  # of `mma` for one of the matrices
+
+    @property
+    def depth(self) -> int:
+        """Columns of A and rows of B that one product takes, its K."""
+        return _MMA_BYTES // self.nbytes
+
+    @property
+    def panel(self) -> int:
+        """Columns of the widest panel."""
+        return PANEL_BYTES // self.nbytes
+
+
+HALF: Final = Operands("half", 2)  # f16 and bf16
+TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
+F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # and this takes 22 in three products
+
+# Of f32: steps of the depth of a product that are summed together (`flash/tf32_products.py`), and
+# fewer where O has more columns than so many, which leaves registers for the operands of fewer.
+_GROUP: Final = 4
+_SMALL_GROUP: Final = 2
+_WIDE: Final = 128
+WIDEST_F32_GRADE: Final = 192  # columns of O: beyond, no tile is small enough not to spill
+# As _OTHER_REGISTERS, for one product of tf32, for three, and for each step of a group of three.
+_TF32_REGISTERS: Final = 88
+_F32_GRADE_REGISTERS: Final = 111
+_STEP_REGISTERS: Final = 16
 
 # Registers beside the accumulators, what P takes and the operands in flight: what the assembler
 # was seen to add.
@@ -44,6 +79,7 @@ class MmaTiling:
     block_q: int
     warps: int
     stages: int = 1
+    operands: Operands = HALF
 
     @property
     def row_tiles(self) -> int:
@@ -58,35 +94,50 @@ class MmaTiling:
     @property
     def score_columns(self) -> int:
         """head_dim with the padding that Q Kᵀ sums over."""
-        return padded(self.head_dim, MMA_DEPTH)
+        return padded(self.head_dim, self.operands.depth)
 
     @property
     def output_columns(self) -> int:
-        """head_dim_v with the padding that P V computes."""
-        return padded(self.head_dim_v, MMA_DEPTH)
+        """head_dim_v with the padding that P V computes: of tf32 whole panels, of which a lane
+        reads neighbouring columns at once.
+        """
+        of = self.operands
+        return padded(self.head_dim_v, of.depth if of is HALF else of.panel)
 
     @property
     def score_width(self) -> int:
         """Columns of the Q and K tiles in shared memory."""
-        return _width(self.score_columns)
+        return self._width(self.score_columns)
 
     @property
     def output_width(self) -> int:
         """Columns of the V tiles in shared memory."""
-        return _width(self.output_columns)
+        return self._width(self.output_columns)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a CTA: the Q, K and V tiles. O leaves through that of Q."""
         keys = self.stages * self.tile
-        return HALF_BYTES * ((self.block_q + keys) * self.score_width + keys * self.output_width)
+        elements = (self.block_q + keys) * self.score_width + keys * self.output_width
+        return self.operands.nbytes * elements
+
+    @property
+    def group(self) -> int:
+        """Steps of the depth of a product of tf32 that are summed together."""
+        return _GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
 
     @property
     def registers(self) -> int:
         """Estimated registers of a thread: the accumulators of S and O, P, and the rest."""
         columns = self.tile + self.output_columns
         accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
-        product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // MMA_DEPTH)
+        if self.operands is TF32:
+            return accumulators + _TF32_REGISTERS
+        if self.operands is F32_GRADE:
+            in_flight = self.row_tiles * self.group * _STEP_REGISTERS
+            return accumulators + in_flight + _F32_GRADE_REGISTERS
+        depth = self.operands.depth
+        product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // depth)
         in_flight = max(product - _SHORT_PRODUCT, 0) // 2
         return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
 
@@ -98,13 +149,16 @@ class MmaTiling:
             _MOST_REGISTERS, target.registers_per_block // self.threads
         )
 
-
-def _width(columns: int) -> int:
-    """Columns of a tile that holds so many: whole panels, and at most one narrower one
-    (`flash/swizzle.py`). Each other width would cost addresses, which are registers.
-    """
-    whole, rest = divmod(columns, WIDEST_PANEL)
-    return WIDEST_PANEL * whole + (1 << (rest - 1).bit_length() if rest else 0)
+    def _width(self, columns: int) -> int:
+        """Columns of a tile that holds so many: whole panels, and of 16-bit elements at most one
+        narrower one (`flash/swizzle.py`). Each other width would cost addresses, which are
+        registers. O of f32 leaves through whole panels of the Q tile.
+        """
+        panel = self.operands.panel
+        if self.operands is not HALF:
+            return padded(columns, panel)
+        whole, rest = divmod(columns, panel)
+        return panel * whole + (1 << (rest - 1).bit_length() if rest else 0)
 
 
 def mma_tilings(
@@ -115,6 +169,7 @@ def mma_tilings(
     stages: int,
     target: Target,
     other_registers: int = 0,
+    operands: Operands = HALF,
 ) -> list[MmaTiling]:
     """The tilings of a CTA that fit the target, the best first; `other_registers` are needed for
     what the kernel does beside.
@@ -123,7 +178,7 @@ def mma_tilings(
     warps come before eight.
     """
     found = [
-        MmaTiling(head_dim, head_dim_v, tile, block_q, warps, stages)
+        MmaTiling(head_dim, head_dim_v, tile, block_q, warps, stages, operands)
         for warps in (4, 8, 2)
         if block_q % (warps * MMA_ROWS) == 0
     ]

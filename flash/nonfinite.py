@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from flash.cta import Cta
-from flash.panel_loader import PanelLoader
+from flash.panel_loader import SIGNS, PanelLoader
 from flash.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b16, bf16, f32, u16, u32, u64
+from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u16, u32, u64
 
-_SIGNS: Final = 0x8000_8000  # of a pair of 16-bit numbers
-_EXPONENTS: Final = {True: 0x7F80_7F80, False: 0x7C00_7C00}  # of bf16, and of f16
-_LAST_BITS: Final = {True: 0x0080_0080, False: 0x0400_0400}  # of those exponents
+# Of the numbers in a word: the exponents, and the last bits of those.
+_EXPONENTS: Final = {bf16: 0x7F80_7F80, f16: 0x7C00_7C00, f32: 0x7F80_0000}
+_LAST_BITS: Final = {bf16: 0x0080_0080, f16: 0x0400_0400, f32: 0x0080_0000}
+_BITS: Final = {2: b16, 4: b32}
 
 
 class NonFinite:
@@ -43,16 +44,18 @@ class NonFinite:
             signs = [self._signs(word) for word in words]
             some = signs[0] | signs[1] | signs[2] | signs[3]
             with k.when(some != 0):
-                kept = [w & ~((s >> 15) * 0xFFFF) for w, s in zip(words, signs, strict=True)]
+                bits = self.dtype.bits
+                ones = (1 << bits) - 1
+                kept = [w & ~((s >> (bits - 1)) * ones) for w, s in zip(words, signs, strict=True)]
                 k.store(at, kept)
                 k.store(self._flag, 1)
 
-    def _signs(self, pair: Value) -> Value:
-        """A bit for each number of the pair whose exponent is all ones, in the place of its sign:
+    def _signs(self, word: Value) -> Value:
+        """A bit for each number of the word whose exponent is all ones, in the place of its sign:
         one more would carry into it.
         """
-        brain = self.dtype is bf16
-        return ((pair & _EXPONENTS[brain]) + _LAST_BITS[brain]) & _SIGNS
+        exponents = word & _EXPONENTS[self.dtype]
+        return (exponents + _LAST_BITS[self.dtype]) & SIGNS[self.dtype.nbytes]
 
     def restore(self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]]) -> None:
         """Add what was cleared, of the keys in these half-open ranges, to the elements of O that
@@ -79,8 +82,8 @@ class NonFinite:
         cleared: Sequence[tuple[Value | int, Value]],
     ) -> None:
         k, mask = self.k, cta.mask
-        there = k.load(self._element(cta.O, row, column)).as_(self.dtype)
-        total, some = k.var(f32, k.cvt(there, dtype=f32)), k.var(u32, 0)
+        there = k.load(self._element(cta.O, row, column))
+        total, some = k.var(f32, self._number(there)), k.var(u32, 0)
         end_seen = mask.last_key(k, row) + 1
         for begin, end in cleared:
             # A computed 0: the proof follows a loop from there to an end that may be below it.
@@ -89,16 +92,28 @@ class NonFinite:
             last = end_seen if len(cleared) == 1 else k.min(end_seen, end)
             with k.loop(first, last) as key:
                 bits = k.load(self._element(cta.V, key, column))
-                signs = self._signs(k.cvt(bits.as_(u16), dtype=u32))
-                odd, hidden = signs != 0, mask.hides(k, row, key)
+                odd, hidden = self._signs(self._word(bits)) != 0, mask.hides(k, row, key)
                 with k.when(odd if hidden is None else odd & ~hidden):
-                    k.add(total, k.cvt(bits.as_(self.dtype), dtype=f32), into=total)
+                    k.add(total, self._number(bits), into=total)
                     some.set(1)
         with k.when(some != 0):
-            rounded = k.cvt(total, dtype=self.dtype, rnd="rn")
-            k.store(self._element(cta.O, row, column), rounded.as_(b16))
+            rounded = k.cvt(total, dtype=self.dtype, rnd="rn") if self._is_narrow else total
+            k.store(self._element(cta.O, row, column), rounded.as_(_BITS[self.dtype.nbytes]))
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.dtype is not f32
+
+    def _number(self, bits: Value) -> Value:
+        """The bits of an element as f32."""
+        number = bits.as_(self.dtype)
+        return self.k.cvt(number, dtype=f32) if self._is_narrow else number
+
+    def _word(self, bits: Value) -> Value:
+        """The bits of an element as a word."""
+        return self.k.cvt(bits.as_(u16), dtype=u32) if self._is_narrow else bits.as_(u32)
 
     def _element(self, of: Matrix, row: Value, column: Value) -> Pointer:
         k = self.k
         offset = k.cvt(column * self.dtype.nbytes, dtype=u64)
-        return Pointer(of.row(k, row) + offset, "global", b16)
+        return Pointer(of.row(k, row) + offset, "global", _BITS[self.dtype.nbytes])

@@ -1,17 +1,20 @@
-"""How blocks of rows of a 16-bit matrix come from global memory into swizzled tiles."""
+"""How blocks of rows of a matrix come from global memory into swizzled tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Final
 
-from flash.swizzle import CHUNK, CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
+from flash.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
 from flash.tile_choice import LEAST_ASYNCHRONOUS
 from flash.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.errors import ConfigError
 from ptxgen.types import b16, s32, u32, u64
+
+SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # in a word of elements of so many bytes
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class PanelLoader:
         """Negate all that this thread has copied, once it has arrived."""
         for at in self.chunks():
             words = self.k.load(at, 4)
-            self.k.store(at, [word ^ 0x8000_8000 for word in words])
+            self.k.store(at, [word ^ SIGNS[self.tile.dtype.nbytes] for word in words])
 
     def _shares(self, stage: Value | None) -> Iterator[_Share]:
         """The work of this thread in the stage that begins at this byte."""
@@ -128,10 +131,11 @@ class PanelLoader:
 
     def _in_columns(self, share: _Share, panel: Panel, piece: int) -> Value | None:
         """Whether a piece of a thread's chunk in a panel is in the matrix; None if for all."""
-        left = self.matrix.columns - panel.first * CHUNK
-        if left >= panel.chunks * CHUNK:
+        chunk = self.tile.chunk
+        left = self.matrix.columns - panel.first * chunk
+        if left >= panel.chunks * chunk:
             return None
-        return share.chunk * CHUNK + piece < left
+        return share.chunk * chunk + piece < left
 
     def _rows_of(self, share: _Share, first: int) -> AbstractContextManager[object]:
         """What follows is for the threads whose row, `first` further down, is in the tile."""
@@ -145,7 +149,7 @@ class PanelLoader:
         for panel in share.panels:
             to = place.plus_bytes(panel.offset + row * panel.row_bytes)
             column_bytes = (panel.first - share.panels[0].first) * CHUNK_BYTES
-            for piece in range(0, CHUNK, self.matrix.width):
+            for piece in range(0, self.tile.chunk, self.matrix.width):
                 step = piece * self.tile.dtype.nbytes
                 self._copy(
                     to.plus_bytes(step),

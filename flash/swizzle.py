@@ -1,11 +1,10 @@
-"""Tiles of 16-bit elements in shared memory that `ldmatrix` and 16-byte copies meet without bank
-conflicts.
+"""Tiles in shared memory that `ldmatrix` and 16-byte accesses meet without bank conflicts.
 
-The columns of a tile lie in panels of 64, 32 or 16, each with its rows one after another. A row of
-a panel is 8, 4 or 2 chunks of 16 bytes; chunk `c` of row `r` lies where chunk `c ^ phase(r)` would,
-with `phase(r) = r / (8 / chunks) % chunks`. So eight consecutive rows keep any one chunk in eight
-different groups of banks. These are the 128-, 64- and 32-byte swizzles of TMA and `wgmma` (PTX ISA,
-"Swizzling Modes"; FlashAttention-2 calls the first `Swizzle<3, 3, 3>`).
+The columns of a tile lie in panels, each with its rows one after another. A row of a panel is 8, 4
+or 2 chunks of 16 bytes (64, 32 or 16 columns of 16 bits); chunk `c` of row `r` lies where chunk
+`c ^ phase(r)` would, with `phase(r) = r / (8 / chunks) % chunks`. So eight consecutive rows keep
+any one chunk in eight different groups of banks. These are the 128-, 64- and 32-byte swizzles of
+TMA and `wgmma` (PTX ISA, "Swizzling Modes"; FlashAttention-2 calls the first `Swizzle<3, 3, 3>`).
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Final
 from ptxgen.dsl import KernelBuilder, SharedTile, TilePointer, Value
 from ptxgen.types import ScalarType, u32
 
-CHUNK: Final = 8  # 16-bit elements of 16 bytes, the widest access
-CHUNK_BYTES: Final = 16
+CHUNK_BYTES: Final = 16  # of the widest access
+BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
 SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
 _PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first
 _ALIGNMENT: Final = 128  # bytes: of the widest panel's rows, so that xor moves within a row
@@ -38,10 +37,10 @@ class Panel:
         return self.chunks * CHUNK_BYTES
 
 
-def panels_of(rows: int, columns: int) -> tuple[Panel, ...]:
-    """The panels of a tile whose columns are a multiple of 16."""
+def panels_of(rows: int, row_bytes: int) -> tuple[Panel, ...]:
+    """The panels of a tile whose rows are a multiple of 32 bytes."""
     found = []
-    first, end = 0, columns // CHUNK
+    first, end = 0, row_bytes // CHUNK_BYTES
     while first < end:
         chunks = next(n for n in _PANELS if first + n <= end)
         found.append(Panel(first, chunks, rows * first * CHUNK_BYTES))
@@ -50,7 +49,9 @@ def panels_of(rows: int, columns: int) -> tuple[Panel, ...]:
 
 
 class SwizzledTile:
-    """`stages` tiles of rows x columns in shared memory; `columns` is a multiple of 16."""
+    """`stages` tiles of rows x columns in shared memory; a row is a multiple of 32
+    bytes.
+    """
 
     def __init__(
         self,
@@ -66,8 +67,13 @@ class SwizzledTile:
         self.columns = columns
         self.stages = stages
         self.dtype = dtype
-        self.panels = panels_of(rows, columns)
+        self.panels = panels_of(rows, columns * dtype.nbytes)
         self._memory: SharedTile = k.shared(name, (stages * rows, columns), dtype, align=_ALIGNMENT)
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK_BYTES // self.dtype.nbytes
 
     @property
     def stage_bytes(self) -> int:
@@ -89,22 +95,23 @@ class SwizzledTile:
 
 
 class BlockReader:
-    """This lane's addresses for `ldmatrix` in one tile.
+    """This lane's addresses for reads of 16 bytes in one tile, such as those of `ldmatrix`.
 
-    The lane's row and half are those of the first block of 16 columns; blocks of other columns lie
-    at the same row, one xor away, and rows that differ by a multiple of 8 a static step away.
+    The lane's row and chunk are those of the first block of two chunks, or of the first panel;
+    other blocks lie at the same row, one xor away, and rows that differ by a multiple of 8 a static
+    step away.
     """
 
-    def __init__(self, tile: SwizzledTile, row: Value, half: Value) -> None:
+    def __init__(self, tile: SwizzledTile, row: Value, chunk: Value) -> None:
         self.tile = tile
         widths = dict.fromkeys(panel.chunks for panel in tile.panels)
-        self._first = {chunks: tile.pointer(chunks, row, half) for chunks in widths}
+        self._first = {chunks: tile.pointer(chunks, row, chunk) for chunks in widths}
 
     def stage(self, offset: Value | None = None) -> Callable[[int, int], TilePointer]:
         """The addresses in the stage that begins `offset` bytes into the tile, as a function of the
-        block of 16 columns and a static number of rows, a multiple of 8, further down.
+        block of two chunks and a static number of rows, a multiple of 8, further down.
 
-        One register for each of up to four blocks of columns; to be called where they are used, so
+        One register for each of up to four blocks of a panel; to be called where they are used, so
         that they need not live longer.
         """
         first = self._first
@@ -113,8 +120,9 @@ class BlockReader:
         known: dict[tuple[int, int], TilePointer] = {}
 
         def block(column_block: int, row: int) -> TilePointer:
-            panel = self.tile.panel_of(2 * column_block)
-            chunk = 2 * column_block - panel.first
+            first_chunk = BLOCK_CHUNKS * column_block
+            panel = self.tile.panel_of(first_chunk)
+            chunk = first_chunk - panel.first
             if (panel.chunks, chunk) not in known:
                 at = first[panel.chunks]
                 known[panel.chunks, chunk] = (

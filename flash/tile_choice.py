@@ -9,7 +9,16 @@ from functools import lru_cache
 from typing import Final
 
 from flash.dtypes import DTYPES, F32, DType
-from flash.mma_tiling import MMA_BLOCKS_Q, MmaTiling, mma_tilings
+from flash.mma_tiling import (
+    F32_GRADE,
+    MMA_BLOCKS_Q,
+    TF32,
+    WIDEST_F32_GRADE,
+    MmaTiling,
+    Operands,
+    mma_tilings,
+)
+from flash.precision import IEEE, operands_of
 from flash.tiling import BLOCKS_Q, TILES, Tiling, micro_tiles
 from ptxgen.errors import ConfigError
 from ptxgen.target import TARGETS, Target
@@ -43,6 +52,11 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
         64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64),
     },
 }  # fmt: skip
+# The same for f32 on tensor cores, by precision, on every target that has them.
+DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
+    F32_GRADE.name: {128: (32, 64), 256: (16, 64)},
+    TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
+}
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
 # Narrower copies go through registers, which larger tiles do not leave.
 _TILE_THROUGH_REGISTERS: Final = 32
@@ -61,10 +75,17 @@ def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
     return math.gcd(16, head_dim * dtype.nbytes, head_dim_v * dtype.nbytes)
 
 
-def default_tile(head_dim: int, target: Target, dtype: DType = F32) -> tuple[int, int]:
+def default_tile(
+    head_dim: int, target: Target, dtype: DType = F32, precision: str | None = None
+) -> tuple[int, int]:
     """The documented default (tile, block_q); `head_dim` is the larger of the two."""
-    table = DEFAULT_TILES if dtype is F32 else DEFAULT_MMA_TILES
-    by_dim = next(row for shared, row in table.items() if target.shared_per_block_optin >= shared)
+    operands = operands_of(dtype, precision)
+    if dtype is F32 and operands:
+        by_dim = DEFAULT_TF32_TILES[operands.name]
+    else:
+        table = DEFAULT_MMA_TILES if operands else DEFAULT_TILES
+        enough = (of for of in table.items() if target.shared_per_block_optin >= of[0])
+        by_dim = next(enough)[1]
     return next(tiles for most, tiles in by_dim.items() if head_dim <= most)
 
 
@@ -80,11 +101,17 @@ class TileRequest:
     stages: int = 1
     other_registers: int = 0  # of a thread, for what the kernel does beside
     has_planes: bool = False  # whether there is a mask or a bias
+    precision: str | None = None
+
+    @property
+    def operands(self) -> Operands | None:
+        """How elements enter a tensor core; None for a kernel without."""
+        return operands_of(self.dtype, self.precision)
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
         """The query rows that a CTA of such a kernel may have."""
-        return BLOCKS_Q if self.dtype is F32 else MMA_BLOCKS_Q
+        return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
 
 
 @lru_cache(maxsize=1024)
@@ -95,8 +122,9 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     Raises `ConfigError` with the limit and the largest tile that fits.
     """
     _require_target(request, target)
+    _require_registers(request)
     dims = request.head_dim, request.head_dim_v
-    default = default_tile(max(dims), target, request.dtype)
+    default = default_tile(max(dims), target, request.dtype, request.precision)
     if alignment is None:
         alignment = natural_alignment(*dims, request.dtype)
     if alignment < LEAST_ASYNCHRONOUS:
@@ -114,10 +142,15 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
 
 
 def offered_tiles(
-    head_dim: int, head_dim_v: int, target: Target, dtype: str = F32.name
+    head_dim: int,
+    head_dim_v: int,
+    target: Target,
+    dtype: str = F32.name,
+    precision: str | None = None,
 ) -> list[tuple[int, int]]:
     """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
-    return tiles_that_fit(TileRequest(head_dim, head_dim_v, DTYPES[dtype]), target)
+    request = TileRequest(head_dim, head_dim_v, DTYPES[dtype], precision=precision)
+    return tiles_that_fit(request, target)
 
 
 def largest_tile(request: TileRequest, target: Target) -> int:
@@ -138,19 +171,32 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
 def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:
     dims = request.head_dim, request.head_dim_v
     found: Sequence[AnyTiling]
-    if request.dtype is F32:
+    if request.operands is None:
         found = micro_tiles(*dims, tile, block_q, target)
     else:
-        found = mma_tilings(*dims, tile, block_q, request.stages, target, request.other_registers)
+        beside = request.other_registers
+        found = mma_tilings(*dims, tile, block_q, request.stages, target, beside, request.operands)
     return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
 
 
 def _require_target(request: TileRequest, target: Target) -> None:
-    if request.dtype is not F32 and target.sm < FIRST_WITH_MMA:
+    if request.operands is None or target.sm >= FIRST_WITH_MMA:
+        return
+    of_f32 = request.dtype is F32
+    what = f"precision={request.precision!r}" if of_f32 else f"dtype={request.dtype.name!r}"
+    raise ConfigError(
+        f"AttentionConfig: {what} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores and "
+        f"asynchronous copies the kernel uses, got {target.name}; use "
+        f"{'precision' if of_f32 else 'dtype'}={(IEEE if of_f32 else F32.name)!r}"
+    )
+
+
+def _require_registers(request: TileRequest) -> None:
+    if request.operands is F32_GRADE and request.head_dim_v > WIDEST_F32_GRADE:
         raise ConfigError(
-            f"AttentionConfig: dtype={request.dtype.name!r} needs sm_{FIRST_WITH_MMA} or later, "
-            f"whose tensor cores and asynchronous copies the kernel uses, got {target.name}; use "
-            "dtype='f32'"
+            f"AttentionConfig: precision={F32_GRADE.name!r} has head_dim_v up to "
+            f"{WIDEST_F32_GRADE}, got {request.head_dim_v}: beyond, O and both parts of what it is "
+            f"multiplied from do not fit the registers of a thread; use precision={IEEE!r}"
         )
 
 
@@ -166,8 +212,8 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
     limit = target.shared_per_block_optin
     smallest: AnyTiling = (
         Tiling(*dims, tile, block_q, 4, 4, 1)
-        if request.dtype is F32
-        else MmaTiling(*dims, tile, block_q, warps=4, stages=request.stages)
+        if request.operands is None
+        else MmaTiling(*dims, tile, block_q, 4, request.stages, request.operands)
     )
     offered = tiles_that_fit(request, target)
     fitting = [pair for pair in offered if pair[1] in blocks]

@@ -19,6 +19,7 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
 
 from flash.build import Build, build
 from flash.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
+from flash.precision import AUTO
 from flash.resources import KernelResources
 from flash.tile_choice import tiles_that_fit
 from ptxgen.errors import (
@@ -145,12 +146,17 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         type=_number_or_auto,
         default="auto",
         metavar="N",
-        help="tiles of K, and of V, in shared memory at once, for f16 and bf16 (default: 1)",
+        help="tiles of K, and of V, in shared memory at once, on tensor cores (default: 1)",
     )
     add(
         "--dtype",
         default="f32",
-        help="element type of Q, K, V and O: f32, or f16 or bf16 on tensor cores (default: f32)",
+        help="element type of Q, K, V and O: f32, f16 or bf16 (default: f32)",
+    )
+    add(
+        "--precision",
+        default=AUTO,
+        help="of f32: ieee, or on tensor cores f32_grade or tf32 (default: ieee)",
     )
     add(
         "--causal",
@@ -239,6 +245,7 @@ def _output(arguments: argparse.Namespace) -> str:
         head_dim=arguments.head_dim,
         head_dim_v=arguments.head_dim_v,
         dtype=arguments.dtype,
+        precision=arguments.precision,
         causal=arguments.causal,
         tile=arguments.tile,
         block_q=arguments.block_q,

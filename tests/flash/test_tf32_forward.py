@@ -1,0 +1,454 @@
+"""f32 on tensor cores: the kernel's own PTX, run on the interpreter with the sanitizers on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from judge import Peer, assert_attention_is_accurate, in_order_f32
+from kernel_runs import Problem, run_forward
+
+import flash
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.mma_tiling import WIDEST_F32_GRADE
+from flash.reference import attention_reference, causal_offset
+from ptxgen import ir
+from ptxgen.check.verify import verify
+from ptxgen.errors import ConfigError, TrapError
+from ptxgen.interpreter import PCT
+from ptxgen.isa import fragments, numeric, products
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import TARGETS
+from ptxgen.text import render
+
+Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, ...]
+HEAD_DIMS = (1, 5, 20, 40, 59, 64, 96, 111, 128, 192)
+PRECISIONS = ("f32_grade", "tf32")
+WITH_MMA = [name for name, found in TARGETS.items() if found.sm >= 80]
+LARGEST = np.finfo(np.float32).max
+
+
+def rounded(x: Array) -> Array:
+    """x as a tensor core takes it: to 11 bits, ties away from zero."""
+    return numeric.to_tf32(np.ascontiguousarray(x, np.float32), "rna")
+
+
+def attention_of_tf32(
+    q: Array, k: Array, v: Array, *, softmax_scale: float, causal: Any
+) -> tuple[Array, Array]:
+    """Attention in f32 with Q, K, V and P rounded to tf32."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = rounded(q), *(np.repeat(rounded(x), group, axis=1) for x in (k, v))
+    scores = np.float32(softmax_scale) * (q @ k.swapaxes(2, 3))
+    offset = causal_offset(causal, q.shape[2], k.shape[2])
+    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + offset
+    scores[..., hidden] = -np.inf
+    largest = scores.max(axis=3, keepdims=True, initial=np.finfo(np.float32).min)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=3, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (largest + np.log(total))[..., 0]
+    return (rounded(weights) @ v) / np.where(total == 0, 1, total), lse
+
+
+PEERS: dict[str, Peer | None] = {"f32_grade": None, "tf32": attention_of_tf32}
+
+
+def check(config: AttentionConfig, arrays: Arrays, peer: Peer | None = None, **run: Any) -> None:
+    out, lse, _ = run_forward(config, arrays, sanitize=True, **run)
+    how: Any = {"softmax_scale": config.scale, "causal": config.causal}
+    peer = peer or PEERS[str(config.precision)]
+    assert_attention_is_accurate(out, lse, *arrays, peer=peer, **how)
+
+
+def grade(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
+    return AttentionConfig(
+        head_dim, head_dim_v, return_lse=True, **{"precision": "f32_grade", **how}
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# semantics
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k"), [(1, 1), (1, 3), (64, 128), (113, 203), (108, 256), (17, 0)]
+)
+def test_every_query_sees_every_key(seq_q: int, seq_k: int, precision: str) -> None:
+    config = grade(32, precision=precision, tile=32, block_q=64)
+    check(config, Problem(seq_q, seq_k, 32, 32).arrays())
+
+
+@pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(3, 130), (130, 3), (127, 96), (96, 127)])
+def test_a_causal_mask_lets_each_query_see_its_own_keys(
+    causal: str, seq_q: int, seq_k: int
+) -> None:
+    config = grade(16, causal=causal, tile=16, block_q=64)
+    check(config, Problem(seq_q, seq_k, 16, 16).arrays())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision: str) -> None:
+    config = grade(head_dim, precision=precision, causal=True)
+    check(config, Problem(45, 70, head_dim, head_dim).arrays())
+
+
+def test_one_product_of_tf32_has_head_dims_up_to_256() -> None:
+    check(grade(256, precision="tf32"), Problem(20, 37, 256, 256).arrays())
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 190), (256, 1), (111, 96)]
+)
+def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> None:
+    check(grade(head_dim, head_dim_v), Problem(37, 50, head_dim, head_dim_v).arrays())
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("seq_k", [0, 16, 60])
+def test_any_number_of_stages_gives_the_same_bits(stages: int, seq_k: int) -> None:
+    arrays = Problem(40, seq_k, 48, 80).arrays()
+    how: Any = {"causal": "top_left", "tile": 16, "block_q": 64}
+    one, one_lse, _ = run_forward(grade(48, 80, **how), arrays)
+    out, lse, _ = run_forward(grade(48, 80, stages=stages, **how), arrays, sanitize=True)
+    np.testing.assert_array_equal(out.view(np.uint32), one.view(np.uint32))
+    np.testing.assert_array_equal(lse.view(np.uint32), one_lse.view(np.uint32))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_query_heads_share_key_heads(kv_heads: int) -> None:
+    config = grade(16, causal=True, tile=16, block_q=64)
+    check(config, Problem(20, 33, 16, 16, batch=2, heads=6, kv_heads=kv_heads).arrays())
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7, 3.0, -1e-3])
+def test_any_softmax_scale_is_applied(scale: float) -> None:
+    config = grade(16, softmax_scale=scale, tile=16, block_q=64, causal=True)
+    check(config, Problem(20, 33, 16, 16).arrays())
+
+
+@pytest.mark.parametrize("alignment", [4, 8, 16])
+def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:
+    arrays = Problem(37, 50, 40, 24).arrays()
+    wide, _, _ = run_forward(grade(40, 24, causal=True), arrays)
+    config = grade(40, 24, causal=True, alignment=alignment)
+    narrow, _, _ = run_forward(config, arrays, sanitize=True)
+    np.testing.assert_array_equal(wide.view(np.uint32), narrow.view(np.uint32))
+
+
+def test_repeated_runs_give_the_same_bits() -> None:
+    arrays = Problem(70, 90, 40, 40, heads=2, kv_heads=2).arrays()
+    first, first_lse, _ = run_forward(grade(40, causal=True), arrays)
+    second, second_lse, _ = run_forward(grade(40, causal=True), arrays)
+    np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
+    np.testing.assert_array_equal(first_lse.view(np.uint32), second_lse.view(np.uint32))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_function_takes_a_precision(precision: str) -> None:
+    q, k, v = Problem(20, 37, 32, 32).arrays()
+    out = flash.attention(q, k, v, precision=precision, backend="interpreter")
+    direct, _, _ = run_forward(AttentionConfig(32, precision=precision), (q, k, v))
+    np.testing.assert_array_equal(out.view(np.uint32), direct.view(np.uint32))
+
+
+# ------------------------------------------------------------------------------------------
+# numerics
+
+
+def truncating(
+    machine: Any, of: products.Operands, a: Sequence[Any], b: Sequence[Any], c: Sequence[Any]
+) -> tuple[Any, ...]:
+    """`mma` as tensor cores add: four products and the sum at once, rounded towards zero (Fasi et
+    al. 2021, "Numerical behavior of NVIDIA tensor cores").
+    """
+    machine.warp_sync(fragments.EVERY_LANE)
+    assert of.read_a is not None
+    assert of.read_b is not None
+    left, right = (
+        read(fragments.gathered(machine, layout, x)).reshape(-1, *layout.shape[1:])
+        for read, layout, x in ((of.read_a, of.a, a), (of.read_b, of.b, b))
+    )
+    sums = fragments.joined(machine, c)
+    for first in range(0, left.shape[2], 4):
+        some = slice(first, first + 4)
+        product = left[:, :, some].astype(np.float64) @ right[:, :, some].swapaxes(1, 2)
+        exact = sums + fragments.scattered(of.d, product.reshape(-1))
+        near = exact.astype(np.float32)
+        inward = np.nextafter(near, np.float32(0))
+        sums = np.where(np.abs(near.astype(np.float64)) > np.abs(exact), inward, near)
+    return fragments.as_registers(of.d, sums)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize(("head_dim", "seq_k"), [(16, 64), (64, 300), (128, 200), (64, 1500)])
+def test_the_error_is_that_of_f32_where_tensor_cores_truncate(
+    head_dim: int, seq_k: int, positive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "multiply", truncating)
+    arrays = Problem(64, seq_k, head_dim, 32).arrays()
+    arrays = tuple(np.abs(x) for x in arrays) if positive else arrays
+    config = grade(head_dim, 32, tile=32)
+    out, lse, _ = run_forward(config, arrays)
+    how: Any = {"softmax_scale": config.scale}
+    assert_attention_is_accurate(out, lse, *arrays, **how)
+
+
+@pytest.mark.parametrize("scale", [30.0, 1.1 * 2.0**26, -1.1 * 2.0**30])
+def test_scores_of_any_size_are_exact(scale: float) -> None:
+    config = grade(16, softmax_scale=scale, tile=16, block_q=64)
+    check(config, Problem(20, 37, 16, 16).arrays(), in_order_f32)
+
+
+def test_scores_of_ten_thousand_are_exact() -> None:
+    q, k, v = Problem(64, 100, 64, 64).arrays()
+    check(grade(64), (30 * q, 30 * k, 1000 * v), in_order_f32)
+
+
+def test_scores_that_grow_from_tile_to_tile_are_exact() -> None:
+    q, k, v = Problem(64, 64, 16, 16).arrays()
+    k *= np.linspace(30, 0, 64, dtype=np.float32)[:, None]
+    check(grade(16, softmax_scale=1.0, tile=16, block_q=64), (q, k, v))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_values_near_the_largest_f32_stay_finite(precision: str) -> None:
+    config = grade(16, precision=precision, causal="top_left", tile=16, block_q=64)
+    q, k, v = Problem(40, 40, 16, 16).arrays()
+    v[:] = np.where(v > 0, LARGEST / 64, -LARGEST / 64)  # a sum of 40 of them is finite
+    v[..., 33, :] = LARGEST  # seen by few rows, and hidden from others of its tile
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    wanted, _ = attention_reference(q, k, v, causal="top_left")
+    assert np.isfinite(out).all()
+    error = {"f32_grade": 2e-6, "tf32": 2e-3}[precision]  # of sums of the largest, and 11 bits
+    np.testing.assert_allclose(out / LARGEST, wanted / LARGEST, atol=error)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
+def test_nan_and_infinity_of_v_reach_the_rows_that_see_them_and_no_others(
+    precision: str, seq_q: int, seq_k: int
+) -> None:
+    config = grade(40, precision=precision, causal=True, tile=32, block_q=64)
+    q, k, v = Problem(seq_q, seq_k, 40, 40).arrays()
+    clean, _, _ = run_forward(config, (q, k, v))
+    v[..., -20, 3], v[..., -5, 7], v[..., -5, 8], v[..., -2, 8] = np.nan, np.inf, -np.inf, np.inf
+    v[..., 2, 9], v[..., 3, 10] = np.inf, -np.inf  # in tiles that whole blocks of rows see
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    with np.errstate(invalid="ignore"):
+        wanted, _ = attention_reference(q, k, v, causal=True)
+    odd = ~np.isfinite(wanted)
+    np.testing.assert_array_equal(out[odd], wanted[odd])
+    np.testing.assert_array_equal(out[~odd], clean[~odd])
+    assert odd.any()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("other", [0.3, -0.3, 5e3, -5e3])
+@pytest.mark.parametrize("infinite", ["q", "k"])
+def test_a_score_of_minus_infinity_hides_a_key(precision: str, other: float, infinite: str) -> None:
+    config = grade(16, precision=precision, tile=16, block_q=64)
+    q, k, v = Problem(20, 37, 16, 16).arrays()
+    one, all_of = ({"q": q, "k": k}[infinite], {"q": k, "k": q}[infinite])
+    all_of[..., 3] = np.float32(other * 1.0001)  # a low part of either sign
+    one[..., 5, 3] = -np.inf if other > 0 else np.inf
+    out, lse, _ = run_forward(config, (q, k, v), sanitize=True)
+    with np.errstate(invalid="ignore"):
+        wanted, _ = attention_reference(q, k, v, softmax_scale=config.scale)
+    np.testing.assert_array_equal(np.isfinite(out), np.isfinite(wanted))
+    if infinite == "k":
+        assert np.isfinite(out).all()
+        error = {"f32_grade": 1e-3, "tf32": 2.0}[precision]  # scores of up to 6e6
+        few = error if abs(other) > 1 else error / 100
+        np.testing.assert_allclose(out, wanted, atol=max(few, 2e-2))
+        assert np.isfinite(lse).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("bits", [0x7F80_0001, 0x7FC0_0000, 0x7FFF_FFFF, 0xFFFF_F800])
+def test_every_nan_is_one(precision: str, bits: int) -> None:
+    config = grade(16, precision=precision, tile=16, block_q=64)
+    nan = np.array([bits], np.uint32).view(np.float32)[0]
+    for change in range(3):
+        arrays = Problem(20, 37, 16, 16).arrays()
+        arrays[change][0, 0, 5, 3] = nan
+        arrays[change].view(np.uint32)[0, 0, 5, 3] = bits  # whatever the assignment made of it
+        out, _, _ = run_forward(config, arrays, sanitize=True)
+        with np.errstate(invalid="ignore"):
+            wanted, _ = attention_reference(*arrays)
+        np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
+
+
+def test_nan_in_a_key_that_is_not_seen_does_not_matter() -> None:
+    config = grade(16, causal=True, tile=16, block_q=64)
+    q, k, v = Problem(20, 20, 16, 16).arrays()
+    clean, _, _ = run_forward(config, (q, k, v))
+    k[:, :, 12:] = np.nan
+    dirty, _, _ = run_forward(config, (q, k, v))
+    np.testing.assert_array_equal(dirty[:, :, :12], clean[:, :, :12])
+    assert np.isnan(dirty[:, :, 12:]).all()
+
+
+# ------------------------------------------------------------------------------------------
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"precision": "f32_grade", "target": "sm_75"},
+            "AttentionConfig: precision='f32_grade' needs sm_80 or later, whose tensor cores and "
+            "asynchronous copies the kernel uses, got sm_75; use precision='ieee'",
+        ),
+        (
+            {"precision": "high"},
+            "AttentionConfig: precision must be one of None, 'auto', 'ieee', 'f32_grade', 'tf32', "
+            "got 'high'",
+        ),
+        (
+            {"precision": "tf32", "dtype": "f16"},
+            "AttentionConfig: precision must be one of None, 'auto', got 'tf32'; products of f16 "
+            "are exact, and the choice is that of f32",
+        ),
+        (
+            {"precision": "f32_grade", "head_dim_v": 193},
+            "AttentionConfig: precision='f32_grade' has head_dim_v up to 192, got 193: beyond, O "
+            "and both parts of what it is multiplied from do not fit the registers of a thread; "
+            "use precision='ieee'",
+        ),
+    ],
+)
+def test_what_no_kernel_has_is_refused_by_name(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AttentionConfig(64, **how)
+    assert str(caught.value) == message
+
+
+def test_what_is_left_open_is_ieee() -> None:
+    assert AttentionConfig(64) == AttentionConfig(64, precision="ieee")
+    assert AttentionConfig(64, precision="auto") == AttentionConfig(64)
+    assert AttentionConfig(64, dtype="f16", precision="auto").precision is None
+
+
+# ------------------------------------------------------------------------------------------
+# synchronisation
+
+
+_SYNCHRONISING = ("bar.sync", "bar.warp.sync", "cp.async.wait_group", "cp.async.commit_group")
+
+
+def _mutant_config() -> AttentionConfig:
+    # Wider values than keys: the epilogue takes several passes.
+    return grade(16, 64, tile=16, block_q=64, causal=True)
+
+
+def _synchronising() -> list[int]:
+    body = build(_mutant_config().kernel()).kernel.body
+    return [
+        at for at, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode in _SYNCHRONISING
+    ]
+
+
+@pytest.mark.parametrize("at", _synchronising())
+def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:
+    config = _mutant_config()
+    module = build(config.kernel()).module
+    (kernel,) = module.kernels
+    mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
+    arrays = Problem(64, 150, 16, 64).arrays()
+    arrays[2][..., -9, :] = np.nan
+
+    def run_mutant() -> None:
+        for scale in (0.3, -0.3):  # a negative one takes a branch that waits for more
+            of_sign = replace(config, softmax_scale=scale)
+            run_forward(of_sign, arrays, replace(module, kernels=(mutant,)), sanitize=True)
+
+    with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
+        run_mutant()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
+    config = grade(40, causal=True, tile=16, block_q=64)
+    arrays = Problem(70, 90, 40, 40).arrays()
+    wanted, _, _ = run_forward(config, arrays)
+    out, _, _ = run_forward(config, arrays, sanitize=True, schedule=PCT(seed))
+    np.testing.assert_array_equal(out.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("head_dim", [5, 16, 40, 64, 128, 192])
+def test_every_access_is_proved(head_dim: int, precision: str) -> None:
+    for alignment in ("auto", 4):
+        made = build(
+            grade(head_dim, precision=precision, causal=True, alignment=alignment).kernel()
+        )
+        assert made.proof.complete, made.proof.unknown
+        assert made.global_proof.complete, made.global_proof.unknown
+
+
+# ------------------------------------------------------------------------------------------
+# cost
+
+
+@pytest.mark.parametrize("head_dim", [5, 16, 32, 40, 64, 80, 128, 192])
+def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
+    config = grade(head_dim, causal=True)
+    t = config.kernel().tiling
+    arrays = Problem(t.block_q, 2 * t.tile, head_dim, head_dim).arrays()
+    _, _, result = run_forward(config, arrays, profile=True)
+    found = result.counters.memory_by_instruction
+    assert found
+    for moved in found.values():
+        assert moved.shared_wavefronts == moved.shared_least, moved
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("head_dim", [3, 64])
+def test_the_text_verifies_and_reads_back(head_dim: int, precision: str) -> None:
+    module = build(grade(head_dim, precision=precision, causal=True).kernel()).module
+    assert verify(module) == ()
+    assert parse(render(module)) == module
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", WITH_MMA)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("head_dim", [16, 40, 64, 96, 128, WIDEST_F32_GRADE])
+def test_no_default_kernel_spills(
+    name: str, precision: str, head_dim: int, assembler: Assembler
+) -> None:
+    for causal in (False, True):
+        _assert_no_spill(
+            grade(head_dim, precision=precision, target=name, causal=causal), assembler
+        )
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize(
+    ("head_dim", "precision"), [(128, "f32_grade"), (WIDEST_F32_GRADE, "f32_grade"), (256, "tf32")]
+)
+def test_the_widest_kernels_do_not_spill(
+    head_dim: int, precision: str, assembler: Assembler
+) -> None:
+    _assert_no_spill(grade(head_dim, precision=precision, causal=True), assembler)
+
+
+def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
+    kernel = config.kernel()
+    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
+    usage = assembly.kernel(kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    assert spilled == 0, (kernel.name, kernel.target.name, usage)
+    assert assembly.advisories == ()
