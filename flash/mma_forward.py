@@ -9,6 +9,7 @@ mask or the end of the keys cuts come first, in a loop of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from flash.config import KernelConfig
@@ -95,7 +96,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         products.outputs(O, P, pipeline.value_stage)
         pipeline.advance()
 
-    for begin, end, masked in _runs(cta, k):
+    for begin, end, masked in _runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n:
             attend(n, masked=masked)
 
@@ -104,22 +105,38 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     _finish(k, t, given, (cta, me), softmax, O)
     Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
     if odd is not None:
-        runs = [(begin, end) for begin, end, masked in _runs(cta, k) if masked]
+        runs = [(begin, end) for begin, end, masked in _runs(k, cta, lambda: cta) if masked]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
 
 
-def _runs(cta: Cta, k: KernelBuilder) -> list[tuple[Value, Value | int, bool]]:
+def _runs(
+    k: KernelBuilder, cta: Cta, again: Callable[[], Cta]
+) -> Iterator[tuple[Value, Value | int, bool]]:
     """The tiles of keys from the last to the first, as (behind the last, the first, whether a row
     may not see one of their keys).
+
+    A third run would keep more in registers through the first two than there are: what it goes by
+    is found out `again` in front of it.
     """
     first: Value | int = 0 if cta.first_tile is None else cta.first_tile
     if cta.mask.hides_anywhere:
-        return [(cta.tiles, first, True)]
+        yield cta.tiles, first, True
+        return
     end, begin = cta.whole_tiles(k)
     if begin is None:
-        return [(cta.tiles, end, True), (end, 0, False)]
-    return [(cta.tiles, k.max(end, first), True), (end, begin, False), (begin, first, True)]
+        yield cta.tiles, end, True
+        yield end, 0, False
+        return
+    yield cta.tiles, k.max(end, first), True
+    end, begin = again().whole_tiles(k)
+    assert begin is not None
+    yield end, begin, False
+    cta = again()
+    _, begin = cta.whole_tiles(k)
+    assert begin is not None
+    assert cta.first_tile is not None
+    yield begin, cta.first_tile, True
 
 
 def _start_copies(

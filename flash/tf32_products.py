@@ -201,10 +201,12 @@ class Tf32Products:
         return high, number - high.as_(f32)
 
     def _rounded(self, x: Value) -> Value:
-        """x rounded to tf32, to a finite number if it is finite; the low bits are those of x."""
-        k, bits = self.k, x.as_(u32)
-        rounded = k.var(u32, bits)
-        with k.only_if(k.abs(x.as_(f32)) < _TOO_LARGE):
+        """x rounded to tf32, to a finite number if it is finite; the low bits are any. A NaN becomes
+        the one whose bits are all ones: others may be infinity without their low bits.
+        """
+        k, bits, number = self.k, x.as_(u32), x.as_(f32)
+        rounded = k.var(u32, k.min(number, _INFINITY, NaN=True).as_(u32))
+        with k.only_if(k.abs(number) < _TOO_LARGE):
             k.add(bits, _HALF_ULP, into=rounded)
         return rounded
 

