@@ -50,7 +50,7 @@ F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # and this takes 22 in 
 _GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
-WIDEST_F32_GRADE: Final = 192  # columns of O: beyond, no tile is small enough not to spill
+WIDEST_F32_GRADE: Final = 160  # columns of O: beyond, no tile is small enough not to spill
 # As _OTHER_REGISTERS, for one product of tf32, for three, and for each step of a group of three.
 _TF32_REGISTERS: Final = 88
 _F32_GRADE_REGISTERS: Final = 111
@@ -143,9 +143,11 @@ class MmaTiling:
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
         """Whether a CTA of this shape, whose threads need so many registers more, can run on the
-        target without spilling.
+        target without spilling. Of f32 these are no more: where they are needed, the operands that
+        are split are not.
         """
-        return self.row_tiles > 0 and self.registers + other_registers <= min(
+        others = other_registers if self.operands is HALF else 0
+        return self.row_tiles > 0 and self.registers + others <= min(
             _MOST_REGISTERS, target.registers_per_block // self.threads
         )
 

@@ -16,6 +16,7 @@ from kernel_runs import Problem, random_operands, run_forward
 
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.mma_tiling import WIDEST_F32_GRADE
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
@@ -29,7 +30,8 @@ Operands = dict[str, Array]
 
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 EVERY_DTYPE = pytest.mark.parametrize("dtype", NUMPY)
-ONE_OF_EACH_KERNEL = pytest.mark.parametrize("dtype", ["f32", "f16"])
+# Of f32 on tensor cores, the name of the precision.
+ONE_OF_EACH_KERNEL = pytest.mark.parametrize("dtype", ["f32", "f32_grade", "f16"])
 EVERY_CAUSAL = pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -50,10 +52,15 @@ FEATURES: dict[str, dict[str, Any]] = {
 EVERY_FEATURE = pytest.mark.parametrize("name", FEATURES)
 
 
+def kind(dtype: str) -> dict[str, Any]:
+    """What a config says for a kernel of this type or precision."""
+    return {"dtype": dtype} if dtype in NUMPY else {"precision": dtype}
+
+
 def config_of(dtype: str, head_dim: int = 16, **how: Any) -> AttentionConfig:
     """Small tiles, so that small problems have many."""
     tiles = {"tile": 16, "block_q": 16 if dtype == "f32" else 32}
-    return AttentionConfig(head_dim, dtype=dtype, **{"return_lse": True, **tiles, **how})
+    return AttentionConfig(head_dim, **{"return_lse": True, **kind(dtype), **tiles, **how})
 
 
 def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
@@ -132,8 +139,10 @@ def test_every_feature_is_right_for_the_shortest_sequences(
 def test_every_feature_at_once_is_right_with_the_default_tiles(
     dtype: str, head_dim: int, head_dim_v: int
 ) -> None:
+    if dtype == "f32_grade":
+        head_dim_v = min(head_dim_v, WIDEST_F32_GRADE)
     config = AttentionConfig(
-        head_dim, head_dim_v, dtype, causal=True, return_lse=True, **FEATURES["all"]
+        head_dim, head_dim_v, causal=True, return_lse=True, **kind(dtype), **FEATURES["all"]
     )
     check_random(config, Problem(37, 50, head_dim, head_dim_v, heads=2))
 
@@ -212,7 +221,7 @@ def test_tiles_outside_the_window_are_not_read(dtype: str) -> None:
 
     size = config_of(dtype).tile_request.block_q
     assert isinstance(size, int)
-    one_tile = 2 * 16 * 16 * (4 if dtype == "f32" else 2) // 32  # of K, and of V
+    one_tile = 2 * 16 * 16 * config_of(dtype).element.nbytes // 32  # of K, and of V
     skipped = 0
     for first_row in range(0, 96, size):
         seen = range(max(first_row - 10, 0), min(first_row + size + 5, 96))
@@ -498,7 +507,7 @@ def test_the_text_verifies_and_reads_back(name: str, dtype: str) -> None:
 @EVERY_FEATURE
 @EVERY_CAUSAL
 def test_every_access_is_proved(name: str, dtype: str, causal: Any) -> None:
-    made = build(AttentionConfig(64, dtype=dtype, causal=causal, **FEATURES[name]).kernel())
+    made = build(AttentionConfig(64, causal=causal, **kind(dtype), **FEATURES[name]).kernel())
     assert made.proof.complete, made.proof.unknown
     found = made.global_proof
     assert not found.violations
@@ -513,7 +522,12 @@ def test_no_default_kernel_spills(dtype: str, target: str, assembler: Assembler)
         for features in FEATURES.values():
             for causal in (False, True):
                 config = AttentionConfig(
-                    head_dim, dtype=dtype, causal=causal, return_lse=True, target=target, **features
+                    head_dim,
+                    causal=causal,
+                    return_lse=True,
+                    target=target,
+                    **kind(dtype),
+                    **features,
                 )
                 _assert_no_spill(config, assembler)
 
@@ -529,7 +543,7 @@ def test_no_default_kernel_spills_at_any_head_dim(
     for features in FEATURES.values():
         for causal in (False, True):
             config = AttentionConfig(
-                head_dim, dtype=dtype, causal=causal, return_lse=True, target=target, **features
+                head_dim, causal=causal, return_lse=True, target=target, **kind(dtype), **features
             )
             _assert_no_spill(config, assembler)
 
