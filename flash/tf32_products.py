@@ -201,8 +201,8 @@ class Tf32Products:
         return high, number - high.as_(f32)
 
     def _rounded(self, x: Value) -> Value:
-        """x rounded to tf32, to a finite number if it is finite; the low bits are any. A NaN becomes
-        the one whose bits are all ones: others may be infinity without their low bits.
+        """x rounded to tf32, to a finite number if it is finite; the low bits are any. A NaN
+        becomes the one whose bits are all ones: others may be infinity without their low bits.
         """
         k, bits, number = self.k, x.as_(u32), x.as_(f32)
         rounded = k.var(u32, k.min(number, _INFINITY, NaN=True).as_(u32))
