@@ -5,16 +5,22 @@ Each row has a shift, which is subtracted from all of its scores before they are
 rounded before the subtraction would err by units where scores are large. It follows the maximum
 of the row only when that has outgrown it by more than `slack`: exp2 of a scaled score is at most
 2 ** slack. The result is that of exact softmax: a shift cancels between the outputs and their sum.
+
+The first shift is the lowest f32, so that a row that has seen no key is no case of its own: hidden
+scores of -inf stay -inf when it is subtracted. It stays where the scale is so small that no score
+can outgrow it; differences between scores are nothing there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from flash.mask import NEG_INF
 from flash.softmax import LN2, NO_SINK, Sink
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
+
+LOWEST: Final = -float.fromhex("0x1.fffffep127")
 
 
 class LazySoftmax:
@@ -40,7 +46,8 @@ class LazySoftmax:
         self.scale = scale
         self.slack = slack
         shift, total = sink
-        self.shift = [k.var(f32, shift) for _ in range(rows)]  # -inf until the row sees a key
+        first = k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST
+        self.shift = [k.var(f32, first) for _ in range(rows)]
         # Of this lane's keys only, until `finish`.
         self.row_sum = [k.var(f32, total) for _ in range(rows)]
 
@@ -66,16 +73,15 @@ class LazySoftmax:
         with k.when(k.vote(some, -1, mode="any")):
             factors = [self._follow(i, top, outgrown[i]) for i, top in enumerate(largest)]
             rescale(factors)
-        for i, scores in enumerate(S):
-            shift = self._finite(self.shift[i])
-            total: Value = self.row_sum[i]
+        for scores, shift, row_sum in zip(S, self.shift, self.row_sum, strict=True):
+            total: Value = row_sum
             for score in scores:
                 k.sub(score, shift, into=score)
                 if self.scale is not None:
                     k.mul(score, self.scale, into=score)
                 k.ex2(score, ftz=True, into=score)
                 total = total + score
-            self.row_sum[i].set(total)
+            row_sum.set(total)
 
     def _largest(self, scores: list[Var]) -> Value:
         """The largest score of a row, over all lanes that share it."""
@@ -91,14 +97,10 @@ class LazySoftmax:
         """Move a row's shift to its maximum if that has outgrown it: the factor for old sums."""
         k, shift = self.k, self.shift[i]
         moved = k.selp(top, shift, outgrown)
-        factor = k.ex2(self._scaled(shift - self._finite(moved)), ftz=True)
+        factor = k.ex2(self._scaled(shift - moved), ftz=True)
         shift.set(moved)
         k.mul(self.row_sum[i], factor, into=self.row_sum[i])
         return factor
-
-    def _finite(self, shift: Value) -> Value:
-        """The shift, or 0 for a row without a key: exp2(-inf - 0) is 0, exp2(-inf - -inf) NaN."""
-        return self.k.selp(0.0, shift, shift == NEG_INF)
 
     def finish(self, i: int) -> tuple[Value, Value]:
         """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a

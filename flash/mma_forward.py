@@ -66,7 +66,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     sink = sink_terms(k, cta.sink, me.in_quad)
     softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK[dtype], sink)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
-    S = k.fragment(2 * t.row_tiles, t.tile // 4)
+    S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
     odd = NonFinite(k, dtype) if cta.mask.hides_keys else None
     my_first_row = cta.first_row + k.signed(me.first_row(t))

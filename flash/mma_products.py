@@ -18,7 +18,7 @@ from flash.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
 from flash.swizzle import BlockReader, SwizzledTile
 from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, u32
+from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
 
 _HALF: Final = MMA_ROWS // 2
 _TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
@@ -133,14 +133,15 @@ class MmaProducts:
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
         t, query, key = self.t, self._q.stage(), self._k.stage(stage)
-        S.fill(0.0)
+        zeros = [self.k.mov(0.0, type=f32)] * 4
         for d in range(t.score_columns // _DEPTH):
+            begin = None if d else zeros
             q = [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
             for n in range(0, t.tile // MMA_KEYS, 2):
                 b = self._load(key(d, MMA_KEYS * n))
                 for m in range(t.row_tiles):
-                    self._multiply(S, m, n, q[m], b[:2])
-                    self._multiply(S, m, n + 1, q[m], b[2:])
+                    self._multiply(S, m, n, q[m], b[:2], begin)
+                    self._multiply(S, m, n + 1, q[m], b[2:], begin)
 
     def weights(self, P: Fragment) -> Weights:
         """P, rounded to 16 bits, as the A operands of O += P V: for each 16 keys, each 16 rows."""
@@ -188,11 +189,17 @@ class MmaProducts:
         return self.k.cvt(high, low, rnd="rn", dtype=self.pair)
 
     def _multiply(
-        self, D: Fragment, m: int, n: int, a: tuple[Value, ...], b: tuple[Value, ...]
+        self,
+        D: Fragment,
+        m: int,
+        n: int,
+        a: tuple[Value, ...],
+        b: tuple[Value, ...],
+        c: list[Value] | None = None,
     ) -> None:
-        """D += A B for the tile in row m and column n of tiles."""
+        """D = A B + C for the tile in row m and column n of tiles; C is D if it is not given."""
         tile = accumulators(D, m, n)
-        self.multiply(a, b, tile, shape="m16n8k16", into=tile)
+        self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
 
 
 def accumulators(D: Fragment, m: int, n: int) -> list[Var]:

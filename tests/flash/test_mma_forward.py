@@ -147,7 +147,7 @@ def test_query_heads_share_key_heads(kv_heads: int) -> None:
     check(config, problem.arrays(dtype=np.float16))
 
 
-@pytest.mark.parametrize("scale", [0.0, -0.0, -0.7, 3.0, 1e-3, -1e-3])
+@pytest.mark.parametrize("scale", [0.0, -0.0, -0.7, 3.0, 1e-3, -1e-3, 2e-38, 5e-38])
 @pytest.mark.parametrize("causal", [False, True])
 def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
     config = with_lse(16, softmax_scale=scale, tile=16, block_q=64, causal=causal)
