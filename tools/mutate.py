@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -22,6 +23,7 @@ if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ptxgen.errors import PtxGenError
+from ptxgen.text import render
 from tools.bench_report import write_atomically
 from tools.mutation_judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from tools.mutation_kernels import subjects
@@ -48,10 +50,12 @@ examples:
   python tools/mutate.py --short                      a fixed sample, in a minute or two
   python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
   python tools/mutate.py --output benchmarks/results/mutations.json
+  python tools/mutate.py --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
 
 exit codes:
   0  no hole
-  1  a hole, or a kernel that is found wrong without any mistake, or a file that cannot be written
+  1  a hole, or a kernel that is found wrong without any mistake, or a file that cannot be read or
+     written
   2  wrong usage
 
 The same mutants are made and judged in the same order each time; --jobs changes nothing but the
@@ -65,12 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
     arguments = _arguments(argv)
+    try:
+        kept = _kept(arguments)
+    except (OSError, ValueError) as error:
+        return _fail(f"cannot update {arguments.output}: {error}")
     chosen = {name: _chosen(name, arguments) for name in arguments.kernel or subjects()}
     try:
         verdicts = _judged(chosen, arguments.jobs)
     except PtxGenError as error:
         return _fail(str(error))
     found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
+    found = found if kept is None else joined(kept, found)
     text = json.dumps(found, indent=2) + "\n"
     if arguments.output is not None:
         try:
@@ -101,7 +110,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--jobs", type=_jobs, default=os.cpu_count() or 1, metavar="N", help="processes")
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
-    return parser.parse_args(argv)
+    add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
+    arguments = parser.parse_args(argv)
+    if arguments.update and arguments.output is None:
+        parser.error("--update needs --output, the file to update")
+    return arguments
 
 
 def _jobs(text: str) -> int:
@@ -202,19 +215,69 @@ def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, An
             {
                 "name": name,
                 "entry": subjects()[name].entry,
+                "sha256": _sha256(name),
                 "mutants": total,
                 "judged": len(mine),
                 "kinds": {kind: _counts(v) for kind, v in _by_kind(mine).items()},
             }
         )
+    equivalent = _equivalent(verdicts)
+    return _document(kernels, equivalent, [_hole(v) for v in verdicts if v.caught_by == HOLE])
+
+
+def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What both documents say, in the order of the kernels; what `found` speaks of counts."""
+    new = {kernel["name"] for kernel in found["kernels"]}
+    place = {name: i for i, name in enumerate(subjects())}  # and not those that are no more
+
+    def both(key: str, name: str) -> list[Any]:
+        old = [row for row in kept[key] if row[name] in place and row[name] not in new]
+        return sorted([*old, *found[key]], key=lambda row: place[row[name]])
+
+    return _document(both("kernels", "name"), both("equivalent", "kernel"), both("holes", "kernel"))
+
+
+def _document(
+    kernels: Sequence[Mapping[str, Any]], equivalent: list[Any], holes: list[Any]
+) -> dict[str, Any]:
+    counts = Counter[str]()
+    for kernel in kernels:
+        for kind in kernel["kinds"].values():
+            counts.update(kind)
+    columns = {column: counts[column] for column in ("judged", *_COLUMNS)}
     return {
         "schema": SCHEMA,
-        "kernels": kernels,
-        "counts": _counts(verdicts),
-        "share_caught": _share(verdicts),
-        "equivalent": _equivalent(verdicts),
-        "holes": [_hole(v) for v in verdicts if v.caught_by == HOLE],
+        "kernels": list(kernels),
+        "counts": columns,
+        "share_caught": _share(columns),
+        "equivalent": equivalent,
+        "holes": holes,
     }
+
+
+def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The document to update; None if it is not wanted.
+
+    Raises `OSError` or `ValueError` if it cannot be read, or a kernel that would be kept is not the
+    one that was judged.
+    """
+    if not arguments.update:
+        return None
+    kept: Any = json.loads(arguments.output.read_text())
+    if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
+        raise ValueError(f"it is no campaign of schema {SCHEMA}")
+    others = set(subjects()) - set(arguments.kernel or subjects())
+    kernels = [kernel for kernel in kept["kernels"] if kernel["name"] in others]
+    changed = [k["name"] for k in kernels if k["sha256"] != _sha256(k["name"])]
+    if changed:
+        more = " ".join(f"--kernel {name}" for name in changed)
+        raise ValueError(f"{', '.join(changed)} changed since; judge them, too: {more}")
+    return kept
+
+
+def _sha256(name: str) -> str:
+    """The hash of a kernel's text."""
+    return hashlib.sha256(render(subjects()[name].module).encode()).hexdigest()
 
 
 def _counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
@@ -222,10 +285,9 @@ def _counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     return {"judged": found.total(), **{who: found[who] for who in _COLUMNS}}
 
 
-def _share(verdicts: Sequence[Verdict]) -> float:
-    found = Counter(v.caught_by for v in verdicts)
-    wrong = found.total() - found[EQUIVALENT]
-    return 1 - found[HOLE] / wrong if wrong else 1.0
+def _share(counts: Mapping[str, int]) -> float:
+    wrong = counts["judged"] - counts[EQUIVALENT]
+    return 1 - counts[HOLE] / wrong if wrong else 1.0
 
 
 def _by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
@@ -266,11 +328,11 @@ def report(verdicts: Sequence[Verdict]) -> str:
         for v in verdicts
         if v.caught_by == HOLE
     ]
-    found = Counter(v.caught_by for v in verdicts)
-    wrong = found.total() - found[EQUIVALENT]
+    found = _counts(verdicts)
+    wrong = found["judged"] - found[EQUIVALENT]
     parts.append(
-        f"{found.total()} mutants, {found[EQUIVALENT]} equivalent; of the other {wrong}, "
-        f"{wrong - found[HOLE]} are caught ({_share(verdicts):.2%}), {found[HOLE]} are holes\n"
+        f"{found['judged']} mutants, {found[EQUIVALENT]} equivalent; of the other {wrong}, "
+        f"{wrong - found[HOLE]} are caught ({_share(found):.2%}), {found[HOLE]} are holes\n"
     )
     return "\n".join(parts)
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from ptxgen import ir
 from ptxgen.errors import PtxGenError
+from ptxgen.text import render
 from tools import mutate as tool
 from tools import mutation_judge, mutation_kernels
 from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
@@ -295,6 +298,7 @@ def test_the_json_and_the_file_are_the_same(
             {
                 "name": SMALL,
                 "entry": subjects()[SMALL].entry,
+                "sha256": hashlib.sha256(render(subjects()[SMALL].module).encode()).hexdigest(),
                 "mutants": 3,
                 "judged": 3,
                 "kinds": {"mask": counts},
@@ -318,6 +322,57 @@ def test_the_json_and_the_file_are_the_same(
     }
 
 
+def test_an_update_keeps_the_kernels_that_are_not_judged(
+    judging: list[Verdict], tmp_path: Path
+) -> None:
+    path = tmp_path / "mutations.json"
+    judging += [verdict("value"), verdict("equivalent", what="proved: so"), verdict("hole")]
+    of_others = [replace(v, kernel=COPYING) for v in judging]
+    both = tool.document([*judging, *of_others], {SMALL: 3, COPYING: 3})
+    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--output", str(path)]) == 1
+    judging[:] = of_others
+    argv = ["--kernel", COPYING, "--jobs", "1", "--update", "--output", str(path)]
+    assert tool.main(argv) == 1
+    kernels = sorted(both["kernels"], key=lambda kernel: list(subjects()).index(kernel["name"]))
+    found = json.loads(path.read_text())
+    assert found["kernels"] == kernels
+    assert [row["kernel"] for row in found["equivalent"]] == [COPYING, SMALL]
+    assert [row["kernel"] for row in found["holes"]] == [COPYING, SMALL]
+    assert (found["counts"], found["share_caught"]) == (both["counts"], 0.5)
+    judging[:] = [verdict("value")]
+    assert tool.main([*argv[:1], SMALL, *argv[2:]]) == 1  # the hole of the other kernel is there
+    assert json.loads(path.read_text())["counts"]["judged"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "[Errno 2] No such file or directory: '{path}'"),
+        ("3", "it is no campaign of schema 1"),
+        (
+            json.dumps({"schema": 1, "kernels": [{"name": COPYING, "sha256": "0"}]}),
+            f"{COPYING} changed since; judge them, too: --kernel {COPYING}",
+        ),
+    ],
+)
+def test_what_cannot_be_updated_is_1(
+    text: str | None,
+    problem: str,
+    judging: list[Verdict],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mutations.json"
+    if text is not None:
+        path.write_text(text)
+    judging += [verdict("value")]
+    argv = ["--kernel", SMALL, "--jobs", "1", "--update", "--output", str(path)]
+    assert tool.main(argv) == 1
+    said = capsys.readouterr()
+    assert said.err == (f"mutate.py: error: cannot update {path}: {problem.format(path=path)}\n")
+    assert text is None or path.read_text() == text
+
+
 def test_without_a_hole_the_exit_code_is_0(judging: list[Verdict]) -> None:
     judging += [verdict("trap"), verdict("equivalent")]
     assert tool.main(["--kernel", SMALL, "--jobs", "1"]) == 0
@@ -338,6 +393,7 @@ def test_a_file_that_cannot_be_written_is_1(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["--update"], "--update needs --output, the file to update"),
         (["--jobs", "0"], "argument --jobs: must be a number from 1, got '0'"),
         (["--jobs", "x"], "argument --jobs: must be a number from 1, got 'x'"),
         (
