@@ -54,6 +54,65 @@ def test_agrees_with_the_onnx_operator(onnx: ModuleType, shape, causal, scale):
     np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
 
 
+def planes(shape):
+    """A bias and a mask for each score; no row is hidden altogether."""
+    batch, heads, _, seq_q, seq_k, _, _ = shape
+    rng = np.random.default_rng(sum(shape))
+    mask = rng.random((batch, heads, seq_q, seq_k)) < 0.7
+    mask[..., 0] = True
+    return {"bias": rng.normal(size=mask.shape), "mask": mask}
+
+
+@pytest.mark.parametrize("given", [("bias",), ("mask",), ("bias", "mask")], ids="_".join)
+@pytest.mark.parametrize("causal", ["", "top_left", "bottom_right"])
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_agrees_with_pytorch_on_planes(torch: ModuleType, shape, causal, given):
+    q, k, v = inputs(shape)
+    operands = {name: array for name, array in planes(shape).items() if name in given}
+    ours, lse = attention_reference(q, k, v, causal=causal or False, **operands)
+    theirs = torch_attention(torch, q, k, v, causal=causal, **operands)
+    seen = np.isfinite(lse)
+    np.testing.assert_allclose(ours[seen], theirs[seen], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_alibi_and_a_sink_agree_with_pytorch(torch: ModuleType, shape):
+    q, k, v = inputs(shape)
+    (_, heads, _, seq_q, seq_k, _, _), rng = shape, np.random.default_rng(1)
+    slopes, sink = rng.random(heads), rng.normal(size=heads)
+    positions = np.arange(seq_q)[:, None] + seq_k - seq_q
+    distances = np.abs(positions - np.arange(seq_k))
+    bias = np.broadcast_to(-slopes[:, None, None] * distances, (q.shape[0], heads, seq_q, seq_k))
+    ours, _ = attention_reference(q, k, v, alibi_slopes=slopes)
+    np.testing.assert_allclose(ours, torch_attention(torch, q, k, v, bias=bias), rtol=1e-12)
+    # A sink is one more key, whose score is the sink and whose value is 0.
+    longer = [np.concatenate([x, np.zeros_like(x[:, :, :1])], axis=2) for x in (k, v)]
+    column = np.broadcast_to(sink[:, None, None], (q.shape[0], heads, seq_q, 1))
+    bias = np.concatenate([np.zeros((q.shape[0], heads, seq_q, seq_k)), column], axis=3)
+    ours, _ = attention_reference(q, k, v, sink=sink)
+    theirs = torch_attention(torch, q, *longer, bias=bias)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"softcap": 0.5}, {"window": (3, 2)}, {"window": (4, None)}, {"window": (None, 1)},
+        {"bias": True}, {"mask": True},
+        {"softcap": 2.0, "window": (6, 5), "bias": True, "mask": True},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("causal", ["", "top_left", "bottom_right"])
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[3]])
+def test_features_agree_with_the_onnx_operator(onnx: ModuleType, shape, causal, features):
+    q, k, v = inputs(shape)
+    how = {name: planes(shape).get(name, value) for name, value in features.items()}
+    ours, _ = attention_reference(q, k, v, causal=causal or False, **how)
+    theirs = onnx_attention(onnx, q, k, v, causal=causal, **how)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
 def test_lse_is_the_natural_log_of_the_sum():
     q, k, v = inputs((2, 4, 2, 6, 9, 8, 8))
     _, lse = attention_reference(q, k, v, softmax_scale=0.7)
