@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flash.dtypes import DTYPES, F32, DType
 from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, Features
-from flash.mma_tiling import HALF, MmaTiling
+from flash.mma_tiling import MmaTiling
 from flash.philox import threshold
 from flash.precision import IEEE, choices, resolved
 from flash.tile_choice import (
@@ -58,13 +58,18 @@ class KernelConfig:
     features: Features = NO_FEATURES
 
     @property
+    def precision(self) -> str | None:
+        """How f32 is multiplied (`flash/precision.py`); None for 16-bit types."""
+        if self.dtype is not F32:
+            return None
+        return self.tiling.operands.name if isinstance(self.tiling, MmaTiling) else IEEE
+
+    @property
     def name(self) -> str:
         """The entry's name, which says the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
-        kind = self.dtype.name
-        if isinstance(t, MmaTiling) and t.operands is not HALF:
-            kind = t.operands.name
+        kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
         words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
         words += [f"s{t.stages}"] if isinstance(t, MmaTiling) and t.stages > 1 else []
         words += [self.causal] if self.causal else []

@@ -112,6 +112,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
         "ptx_version": ".".join(str(part) for part in module.version),
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "dtype": config.dtype.name,
+        "precision": config.precision,
         "head_dim": t.head_dim,
         "head_dim_v": t.head_dim_v,
         "tile": t.tile,

@@ -97,7 +97,7 @@ def test_the_parameters_of_every_feature_are_said() -> None:
 def test_a_contract_of_16_bit_types_says_so(dtype: DType) -> None:
     made = build(AttentionConfig(8, 4, dtype.name, return_lse=True).kernel())
     found = made.contract
-    assert found["dtype"] == dtype.name
+    assert (found["dtype"], found["precision"]) == (dtype.name, None)
     assert [(p["name"], p["meaning"]) for p in found["parameters"]] == list(
         parameters(dtype).items()
     )
@@ -133,6 +133,7 @@ def test_the_contract_is_json_and_names_its_text() -> None:
     assert found["causal"] == {"mode": "top_left", "meaning": CAUSAL["top_left"]}
     assert found["lse"] == parameters(F32)["LSE"]
     assert (found["head_dim"], found["head_dim_v"], found["dtype"]) == (64, 32, "f32")
+    assert found["precision"] == "ieee"
 
 
 def test_the_grid_and_the_shared_memory_are_those_of_the_tiles() -> None:
