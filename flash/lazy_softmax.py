@@ -13,10 +13,11 @@ can outgrow it; differences between scores are nothing there.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Final
 
-from flash.softmax import LN2, NO_SINK, Sink
+from flash.softmax import LN2, NO_SINK, Sink, over_lanes
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
 
@@ -89,9 +90,7 @@ class LazySoftmax:
         largest: Value = scores[0]
         for score in scores[1:]:
             largest = k.max(largest, score)
-        for distance in self.distances:
-            largest = k.max(largest, k.butterfly(largest, distance))
-        return largest
+        return over_lanes(k, largest, self.distances, k.max)
 
     def _follow(self, i: int, top: Value, outgrown: Value) -> Value:
         """Move a row's shift to its maximum if that has outgrown it: the factor for old sums."""
@@ -107,9 +106,7 @@ class LazySoftmax:
         row.
         """
         k = self.k
-        total: Value = self.row_sum[i]
-        for distance in self.distances:
-            total = total + k.butterfly(total, distance)
+        total = over_lanes(k, self.row_sum[i], self.distances, operator.add)
         inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
         shift, log = self.shift[i], k.lg2(total)
         return inverse, (shift + log if self.scale is None else k.fma(shift, self.scale, log)) * LN2

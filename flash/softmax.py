@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Final
 
 from flash.mask import NEG_INF
@@ -23,6 +25,18 @@ def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> Sink:
     if sink is None:
         return NO_SINK
     return sink, k.selp(1.0, 0.0, (lane == 0) & (sink != NEG_INF), type=f32)
+
+
+def over_lanes(
+    k: KernelBuilder,
+    value: Value,
+    distances: list[int],
+    join: Callable[[Value, Value], Value],
+) -> Value:
+    """What the lanes that share a row, at these distances, make of their values together."""
+    for distance in distances:
+        value = join(value, k.butterfly(value, distance))
+    return value
 
 
 class OnlineSoftmax:
@@ -53,8 +67,7 @@ class OnlineSoftmax:
         largest: Value = row_max
         for score in scores:
             largest = k.max(largest, score)
-        for distance in self.distances:
-            largest = k.max(largest, k.butterfly(largest, distance))
+        largest = over_lanes(k, largest, self.distances, k.max)
         # A row that has seen no key yet: exp2(-inf - 0) is 0, where exp2(-inf - -inf) would be NaN.
         base = k.selp(0.0, largest, largest == NEG_INF)
         rescale = k.ex2(row_max - base, ftz=True)
@@ -71,9 +84,7 @@ class OnlineSoftmax:
         row.
         """
         k = self.k
-        total: Value = self.row_sum[i]
-        for distance in self.distances:
-            total = total + k.butterfly(total, distance)
+        total = over_lanes(k, self.row_sum[i], self.distances, operator.add)
         empty = total == 0.0
         inverse = k.selp(0.0, k.rcp_rn(total), empty)
         base = k.selp(0.0, self.row_max[i], empty)
