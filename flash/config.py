@@ -24,7 +24,7 @@ from flash.tile_choice import (
     natural_alignment,
     offered_tiles,
 )
-from flash.tiling import MAX_HEAD_DIM, TILES
+from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
@@ -87,7 +87,8 @@ class KernelConfig:
 class AttentionConfig:
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
-    head_dim, head_dim_v: 1..256; head_dim_v defaults to head_dim.
+    head_dim: 1..256; head_dim_v: 1..512, by default head_dim. Wide values are dealt to several CTAs
+    by columns, of which each computes the scores for itself (`flash/tile_choice.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O; sums and LSE are f32. The 16-bit ones run on
     tensor cores and need sm_80 or later.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
@@ -143,9 +144,9 @@ class AttentionConfig:
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "head_dim", _dimension("head_dim", self.head_dim))
+        object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
-        object.__setattr__(self, "head_dim_v", _dimension("head_dim_v", value_dim))
+        object.__setattr__(self, "head_dim_v", _head_dim_v(value_dim))
         _require_one_of("dtype", self.dtype, tuple(DTYPES))
         _require_one_of(
             "precision", self.precision, choices(self.element), hint=self._why_no_precision
@@ -185,6 +186,8 @@ class AttentionConfig:
     def _largest_tile(self) -> str:
         target = find_target(self.target or DEFAULT_TARGET)
         tile = largest_tile(self.tile_request, target)
+        if not tile:
+            return ""
         return (
             f"; the largest tile that fits head_dim={self.head_dim}, head_dim_v={self.head_dim_v} "
             f"on {target.name} is {tile}"
@@ -278,19 +281,36 @@ class AttentionConfig:
         return replace(self, target=target)
 
 
-def _dimension(name: str, value: Any) -> int:
-    """`value` as an int, if it is an integer of any kind (numpy's too) in range."""
+def _size(value: Any, most: int) -> int | None:
+    """`value` as an int, if it is an integer of any kind (numpy's too) from 1 to `most`."""
     if not isinstance(value, bool):
         with suppress(TypeError):  # not an integer of any kind
             size = operator.index(value)
-            if 1 <= size <= MAX_HEAD_DIM:
+            if 1 <= size <= most:
                 return size
+    return None
+
+
+def _head_dim(value: Any) -> int:
+    size = _size(value, MAX_HEAD_DIM)
+    if size is not None:
+        return size
     target = most_generous()
     tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
     raise ConfigError(
-        f"AttentionConfig: {name} must be an integer from 1 to {MAX_HEAD_DIM}, got {value!r}; "
+        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got {value!r}; "
         f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
         f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
+    )
+
+
+def _head_dim_v(value: Any) -> int:
+    size = _size(value, MAX_HEAD_DIM_V)
+    if size is not None:
+        return size
+    raise ConfigError(
+        f"AttentionConfig: head_dim_v must be an integer from 1 to {MAX_HEAD_DIM_V}, got "
+        f"{value!r}; beyond {MAX_HEAD_DIM_V} split V by columns, and each call gives those of O"
     )
 
 

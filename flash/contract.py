@@ -104,6 +104,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
     """
     kernel = module.kernels[0]
     t = config.tiling
+    slices = [t.value_slices] if t.value_slices > 1 else []
     meanings = parameters(config.dtype, config.features)
     return {
         "schema": SCHEMA,
@@ -129,8 +130,8 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
         ],
         "block": [t.threads, 1, 1],
         "grid": {
-            "formula": f"(ceil(seq_q / {t.block_q}) * heads * batch, 1, 1)",
-            "x": {"ceil_div": ["seq_q", t.block_q], "times": ["heads", "batch"]},
+            "formula": f"(ceil(seq_q / {t.block_q}) * heads * batch{_times(slices)}, 1, 1)",
+            "x": {"ceil_div": ["seq_q", t.block_q], "times": ["heads", "batch", *slices]},
             "y": 1,
             "z": 1,
         },
@@ -148,6 +149,10 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
         if config.return_lse
         else "not written: the kernel was made with return_lse=False",
     }
+
+
+def _times(factors: list[int]) -> str:
+    return "".join(f" * {factor}" for factor in factors)
 
 
 def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
@@ -216,7 +221,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         tuple(arrays),
         strides,
         bounds,
-        (f"(seq_q + {t.block_q - 1}) // {t.block_q} * heads * batch", 1, 1),
+        (f"(seq_q + {t.block_q - 1}) // {t.block_q} * heads * batch * {t.value_slices}", 1, 1),
         {"heads": "group * kv_heads"},
     )
 

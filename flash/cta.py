@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from flash.config import KernelConfig
 from flash.dropout import Dropout
@@ -13,7 +14,7 @@ from flash.score_plane import ScorePlane
 from flash.scoring import Scoring
 from flash.softmax import LOG2E
 from flash.tiles import Matrix, access_width
-from flash.tiling import Tiling
+from flash.tiling import Tiling, ValueSlices
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
@@ -24,8 +25,8 @@ class Array:
 
     first: Value
     strides: tuple[Value, Value, Value]  # of batch, head and row, in elements, s64
-    columns: int
-    width: int  # columns that one access may take
+    columns: int  # that a CTA computes with
+    width: int  # of them that one access may take
     nbytes: int  # of an element
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
@@ -87,7 +88,8 @@ class Arguments:
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
         """Declare and load them, in the order of the contract."""
         t, nbytes = config.tiling, config.dtype.nbytes
-        columns = {"Q": t.head_dim, "K": t.head_dim, "V": t.head_dim_v, "O": t.head_dim_v}
+        of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
+        columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
         pointers = {name: k.pointer(name) for name in columns}
         LSE = k.pointer("LSE") if config.return_lse else None
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
@@ -99,11 +101,11 @@ class Arguments:
                     k.param(f"{name}_head_stride", s64),
                     k.param(f"{name}_row_stride", s64),
                 ),
-                n,
-                access_width(n, config.alignment, nbytes),
+                computed,
+                access_width(in_row, config.alignment, nbytes),
                 nbytes,
             )
-            for name, n in columns.items()
+            for name, (in_row, computed) in columns.items()
         )
         counts = (k.signed(k.param(name, u32)) for name in ("seq_q", "seq_k", "heads", "group"))
         seq_q, seq_k, heads, group = counts
@@ -117,8 +119,33 @@ class Arguments:
 
 
 @dataclass(frozen=True)
+class ValueSlice:
+    """The columns of V and O that one CTA computes, of several slices (`flash/tiling.py`)."""
+
+    number: Value
+    first: Value  # column
+    written_from: Value | None  # column of the slice; None if it is the first
+
+    @classmethod
+    def of(cls, k: KernelBuilder, slices: ValueSlices, number: Value) -> ValueSlice:
+        """The slice of this number."""
+        width, last = slices.width, slices.last
+        if not slices.shared:
+            return cls(number, number * width, None)
+        unit = math.gcd(width, last)  # a factor, so that the proof sees what divides the column
+        first = k.min(number * (width // unit), last // unit) * unit
+        return cls(number, first, k.max(number * width - last, 0))
+
+    def part(self, k: KernelBuilder, matrix: Matrix, nbytes: int) -> Matrix:
+        """The slice of V or O, of which an element has so many bytes."""
+        first = matrix.first + k.cvt(self.first * nbytes, dtype=u64)
+        return replace(matrix, first=first, written_from=self.written_from)
+
+
+@dataclass(frozen=True)
 class Cta:
-    """The part of the problem that one CTA computes: some query rows of one head.
+    """The part of the problem that one CTA computes: some query rows of one head, and of wide
+    values some columns.
 
     Its tiles of keys are those from `first_tile` on before `end_tile`; of the tiles from
     `first_whole` on before `end_whole` all rows see all keys.
@@ -139,14 +166,20 @@ class Cta:
     all_see_from: Value | None  # the first; None if it is key 0
     tiles: Value  # tiles from key 0 to the last that any of the rows sees
     first_tile: Value | None  # the first of them that any sees; None if it is tile 0
+    slice: ValueSlice | None  # None if the CTA computes all columns
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
-        """This CTA's part. The grid is flat: query blocks fastest, then heads, then batches."""
+        """This CTA's part. The grid is flat: slices of values fastest, whose CTAs read the same
+        queries and keys, then query blocks, then heads, then batches.
+        """
         k.note("which query rows of which head")
         t = config.tiling
         blocks = k.divide_up(given.seq_q, t.block_q)
-        block = k.signed(k.block_id())
+        block, part = k.signed(k.block_id()), None
+        if t.value_slices > 1:
+            part = ValueSlice.of(k, t.slices, block % t.value_slices)
+            block = block // t.value_slices
         head_of_batch = block // blocks
         nth_block = block % blocks
         if config.causal:  # the last rows see the most keys: begin with them
@@ -157,16 +190,21 @@ class Cta:
         scores = _Scores(k, config, given, batch, head)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), given.seq_q - 1)
-        matrices = (
+        Q, K, V, O = (
             given.Q.head(k, batch, head, given.seq_q),
             given.K.head(k, batch, kv_head, given.seq_k),
             given.V.head(k, batch, kv_head, given.seq_k),
             given.O.head(k, batch, head, given.seq_q),
         )
+        if part is not None:
+            V, O = (part.part(k, of, config.dtype.nbytes) for of in (V, O))
         all_see = mask.last_key(k, first_row)
         tiles = mask.end_tile(k, last_row, t.tile)
         return cls(
-            *matrices,
+            Q,
+            K,
+            V,
+            O,
             t.tile,
             head_of_batch,
             first_row,
@@ -178,7 +216,12 @@ class Cta:
             None if mask.left is None else mask.first_key(k, last_row),
             tiles,
             None if mask.left is None else k.min(mask.first_key(k, first_row) // t.tile, tiles),
+            part,
         )
+
+    def writes_lse(self, where: Value) -> Value:
+        """Whether a thread for which `where` holds writes the LSE of its row: in one slice."""
+        return where if self.slice is None else where & (self.slice.number == 0)
 
     def hides_keys(self, first_key: Value) -> Value:
         """Whether a row of the CTA does not see, by its position, a key of the tile that begins

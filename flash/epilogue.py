@@ -4,6 +4,7 @@ from there in 16-byte pieces to global memory, neighbouring lanes to neighbourin
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,7 +80,7 @@ class Epilogue:
         readable = chunk if staged >= panel.chunks else k.min(chunk, staged - 1)
         first_row = self.me.warp_row(self.t)
         column = first + panel.first * self._chunk
-        left = self.t.head_dim_v - column  # columns from the panel's first on
+        left = self.t.slices.width - column  # columns from the panel's first on
         to_column = self.out.first + k.cvt(
             chunk * CHUNK_BYTES + column * self.staging.dtype.nbytes, dtype=u64
         )
@@ -93,19 +94,25 @@ class Epilogue:
             if left < panel.chunks * self._chunk:
                 present = present & (k.signed(chunk) * self._chunk < left)
             with k.when(present):
-                self._send_chunk(to, words, k.signed(chunk) * self._chunk, left, panel)
+                self._send_chunk(to, words, k.signed(chunk) * self._chunk, column, panel)
 
     def _send_chunk(
-        self, to: Value, words: tuple[Value, ...], column: Value, left: int, panel: Panel
+        self, to: Value, words: tuple[Value, ...], column: Value, first: int, panel: Panel
     ) -> None:
-        """Write the columns of a chunk that are in the matrix, in pieces as wide as it allows."""
-        k, width = self.k, self.out.width
+        """Write the columns of a chunk that are in the matrix, in pieces as wide as it allows;
+        `column` counts from `first`, that of the panel.
+        """
+        k, width, slices = self.k, self.out.width, self.t.slices
+        left = slices.width - first
         ragged = left % self._chunk and left < panel.chunks * self._chunk
+        begin = self.out.written_from if first < slices.shared else None
         for piece in range(0, self._chunk, width):
+            wanted = None
             if piece and ragged:
-                with k.when(column < left - piece):
-                    self._send_piece(to, words, piece)
-            else:
+                wanted = column < left - piece
+            elif begin is not None:  # a slice, which has no ragged chunk
+                wanted = column + (first + piece) >= begin
+            with nullcontext() if wanted is None else k.when(wanted):
                 self._send_piece(to, words, piece)
 
     def _send_piece(self, to: Value, words: tuple[Value, ...], piece: int) -> None:

@@ -73,8 +73,12 @@ def make_plan(
 
 
 def grid_ctas(build: Build, geometry: Geometry) -> int:
-    """How many CTAs a launch has: one for each block of query rows of each head."""
-    return -(-geometry.seq_q // build.config.tiling.block_q) * geometry.heads * geometry.batch
+    """How many CTAs a launch has: one for each block of query rows of each head and each slice of
+    the values.
+    """
+    t = build.config.tiling
+    blocks = -(-geometry.seq_q // t.block_q) * geometry.heads * geometry.batch
+    return blocks * t.value_slices
 
 
 def run_on_cpu(call: Call) -> None:

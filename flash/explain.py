@@ -9,6 +9,7 @@ from flash.contract import CAUSAL
 from flash.execute import grid_ctas
 from flash.gpu import GpuLauncher
 from flash.launch import Geometry, alignment
+from flash.tile_choice import AnyTiling
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
 
@@ -73,7 +74,7 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
         "kernel": f"{config.name} for {config.target}, verified",
         "proved": f"{_proved(made.proof)}; {_proved_global(made.global_proof)}",
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
-        "tiles": f"{t.block_q} queries by {t.tile} keys, {t.threads} threads",
+        "tiles": f"{t.block_q} queries by {t.tile} keys{_slice(t)}, {t.threads} threads",
         "grid": f"{grid_ctas(made, geometry)} CTAs"
         if not geometry.is_empty
         else "nothing to launch: no query",
@@ -85,6 +86,13 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
             " )", ")"
         )
     return lines
+
+
+def _slice(t: AnyTiling) -> str:
+    """Of which columns of wide values."""
+    if t.value_slices == 1:
+        return ""
+    return f" and {t.slices.width} of {t.head_dim_v} columns of V"
 
 
 def _proved(proof: Proof) -> str:

@@ -1,7 +1,8 @@
 """The f32 forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
 (FlashAttention-2, algorithm 1).
 
-One CTA computes `block_q` rows of one head. Everything is f32 and each operation is rounded once.
+One CTA computes `block_q` rows of one head, of values wider than it can hold a slice of the
+columns. Everything is f32 and each operation is rounded once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flash.tiles import Matrix, TileLoader, await_copies, commit_copies, store_c
 from flash.tiling import CHUNK, F32_BYTES, Tiling
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
-from ptxgen.types import s64, u64
+from ptxgen.types import s32, s64, u64
 
 
 def attention_forward(config: KernelConfig) -> ir.Module:
@@ -154,7 +155,7 @@ def _store(
         with k.when(row < given.seq_q):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
             if given.LSE is not None:
-                with k.when(me.lane == 0):
+                with k.when(cta.writes_lse(me.lane == 0)):
                     place = k.mad_wide(cta.head_of_batch, given.seq_q, k.cvt(row, dtype=s64))
                     k.store(given.LSE.plus((place * F32_BYTES).as_(u64)), lse)
 
@@ -164,17 +165,31 @@ def _store_row(
 ) -> None:
     """Write this thread's chunks of one row of O."""
     at = O.row(k, row) + k.cvt(me.lane * (CHUNK * F32_BYTES), dtype=u64)
-    full = t.head_dim_v // CHUNK  # chunks without padding
+    full = t.slices.width // CHUNK  # chunks without padding
     for c in range(t.chunks):
         chunk = at + t.lanes * CHUNK * F32_BYTES * c
         part = values[c * CHUNK : (c + 1) * CHUNK]
         nth = t.lanes * c  # of lane 0
+        column = (me.lane + nth).as_(s32) * CHUNK if nth * CHUNK < t.slices.shared else None
         if nth + t.lanes <= full:
-            store_chunk(k, chunk, part, O.width)
+            _store_chunk(k, chunk, part, O, column)
             continue
         if nth < full:
             with k.when(me.lane < full - nth):
-                store_chunk(k, chunk, part, O.width)
+                _store_chunk(k, chunk, part, O, column)
         if nth <= full < t.value_chunks:
             with k.when(me.lane == full - nth):
-                store_chunk(k, chunk, part[: t.head_dim_v % CHUNK], O.width)
+                store_chunk(k, chunk, part[: t.slices.width % CHUNK], O.width)
+
+
+def _store_chunk(
+    k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None
+) -> None:
+    """Write what begins in this column; None where all CTAs write all of it."""
+    if column is None or O.written_from is None:
+        store_chunk(k, at, values, O.width)
+        return
+    for piece in range(0, CHUNK, O.width):
+        with k.when(column + piece >= O.written_from):
+            part = values[piece : piece + O.width]
+            store_chunk(k, at + piece * F32_BYTES, part, O.width)

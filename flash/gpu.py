@@ -68,6 +68,7 @@ class GpuLauncher:
             device.shared_per_block_optin,
             str(device),
             max_seq(self.config.features),
+            tiling.value_slices,
         )
         check_limits(geometry, limits)
 

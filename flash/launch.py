@@ -75,13 +75,16 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a launch on a device: query rows of a CTA, and dynamic shared memory in bytes."""
+    """What bounds a launch on a device: query rows of a CTA, dynamic shared memory in bytes, and
+    slices of values.
+    """
 
     block_q: int
     shared_needed: int
     shared_available: int
     device: str
     max_seq: int = MAX_SEQ
+    value_slices: int = 1
 
 
 def check(
@@ -346,11 +349,13 @@ def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
             yield (
                 f"{name} must be at most {limits.max_seq}, got {length}; split it and merge by LSE"
             )
-    ctas = -(-geometry.seq_q // limits.block_q) * geometry.heads * geometry.batch
+    slices = limits.value_slices
+    ctas = -(-geometry.seq_q // limits.block_q) * geometry.heads * geometry.batch * slices
     if ctas > MAX_CTAS:
         yield (
             f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({geometry.seq_q} / "
-            f"{limits.block_q}) query blocks * {geometry.heads} heads * {geometry.batch} batch); "
+            f"{limits.block_q}) query blocks * {geometry.heads} heads * {geometry.batch} batch"
+            f"{f' * {slices} slices of head_dim_v' if slices > 1 else ''}); "
             "split the batch or use a larger block_q"
         )
     if limits.shared_needed > limits.shared_available:

@@ -1,7 +1,8 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
 (FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
 
-One CTA computes `block_q` rows of one head. Products of 16-bit elements are exact and summed in
+One CTA computes `block_q` rows of one head, of values wider than it can hold a slice of the
+columns. Products of 16-bit elements are exact and summed in
 f32; P is rounded to the 16-bit type, O once at the end. What is done with f32,
 `flash/tf32_products.py` says. K and V are walked from the last tile, so that the tiles which a
 mask or the end of the keys cuts come first, in a loop of their own.
@@ -192,6 +193,6 @@ def _finish(
             k.mul(output, inverse, into=output)
         if given.LSE is not None:
             row = first_row + down
-            with k.when((row < given.seq_q) & (me.in_quad == 0)):
+            with k.when(cta.writes_lse((row < given.seq_q) & (me.in_quad == 0))):
                 place = k.mad_wide(cta.head_of_batch, given.seq_q, k.cvt(row, dtype=s64))
                 k.store(given.LSE.plus((place * f32.nbytes).as_(u64)), lse)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from flash.tiling import padded
+from flash.tiling import ValueSlices, padded
 from ptxgen.target import WARP_SIZE, Target
 
 MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
@@ -50,7 +50,7 @@ F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # and this takes 22 in 
 _GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
-WIDEST_F32_GRADE: Final = 160  # columns of O: beyond, no tile is small enough not to spill
+WIDEST_F32_GRADE: Final = 160  # columns of O of a CTA: beyond, every tile spills
 # As _OTHER_REGISTERS, for one product of tf32, for three, and for each step of a group of three.
 _TF32_REGISTERS: Final = 88
 _F32_GRADE_REGISTERS: Final = 111
@@ -80,6 +80,12 @@ class MmaTiling:
     warps: int
     stages: int = 1
     operands: Operands = HALF
+    value_slices: int = 1  # of the columns of V and O
+
+    @property
+    def slices(self) -> ValueSlices:
+        """How the columns of V and O are dealt to CTAs."""
+        return ValueSlices.of(self.head_dim_v, self.value_slices, self._output_unit)
 
     @property
     def row_tiles(self) -> int:
@@ -98,11 +104,16 @@ class MmaTiling:
 
     @property
     def output_columns(self) -> int:
-        """head_dim_v with the padding that P V computes: of tf32 whole panels, of which a lane
+        """Columns of head_dim_v that a CTA computes, with the padding that P V needs."""
+        return padded(self.slices.width, self._output_unit)
+
+    @property
+    def _output_unit(self) -> int:
+        """Columns of which P V computes whole multiples: of tf32 whole panels, of which a lane
         reads neighbouring columns at once.
         """
         of = self.operands
-        return padded(self.head_dim_v, of.depth if of is HALF else of.panel)
+        return of.depth if of is HALF else of.panel
 
     @property
     def score_width(self) -> int:
@@ -172,6 +183,7 @@ def mma_tilings(
     target: Target,
     other_registers: int = 0,
     operands: Operands = HALF,
+    value_slices: int = 1,
 ) -> list[MmaTiling]:
     """The tilings of a CTA that fit the target, the best first; `other_registers` are needed for
     what the kernel does beside.
@@ -180,7 +192,7 @@ def mma_tilings(
     warps come before eight.
     """
     found = [
-        MmaTiling(head_dim, head_dim_v, tile, block_q, warps, stages, operands)
+        MmaTiling(head_dim, head_dim_v, tile, block_q, warps, stages, operands, value_slices)
         for warps in (4, 8, 2)
         if block_q % (warps * MMA_ROWS) == 0
     ]

@@ -68,9 +68,12 @@ class NonFinite:
             thread = k.thread_id()
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
             last = k.min(cta.first_row + block_q, cta.O.rows)
+            first = cta.O.written_from
             with (
                 k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row,
-                k.loop(lane, cta.O.columns, step=WARP_SIZE) as column,
+                k.loop(
+                    lane if first is None else first + lane, cta.O.columns, step=WARP_SIZE
+                ) as column,
             ):
                 self._restore_element(cta, row, column, cleared)
 

@@ -45,7 +45,7 @@ class Products:
         self._v_chunks = _value_chunks(k, t, self.V_tile, me)
         for tile in (self.Q_tile, self.K_tile):
             clear_padding(k, tile, used=t.head_dim, read=t.dim_chunks * t.splits * CHUNK)
-        clear_padding(k, self.V_tile, used=t.head_dim_v, read=t.value_chunks * CHUNK)
+        clear_padding(k, self.V_tile, used=t.slices.width, read=t.value_chunks * CHUNK)
 
     def scores(self, S: Fragment) -> None:
         """S = Q Kᵀ for this thread's rows and keys."""
@@ -91,7 +91,7 @@ class Products:
         return at.step(t.groups // t.interleave * i, t.interleave * CHUNK * chunks)
 
     def outputs(self, O: Fragment, add: AddRow) -> None:
-        """O += P V for this thread's rows and chunks of head_dim_v.
+        """O += P V for this thread's rows and chunks of columns.
 
         `add` adds one key's values to one row: `add_product` or `add_product_if_seen`.
         """

@@ -86,13 +86,13 @@ class KernelResources:
     def flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None) -> int:
         """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
 
-        Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on;
-        skipped tiles are not counted.
+        Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on, and
+        the scores as often as there are slices of values; skipped tiles are not counted.
         """
         t = self.config.tiling
         fma_per_tile = t.block_q * t.tile * (t.score_columns + t.output_columns)
         tiles = self.visited_tiles(seq_q, seq_k, window)
-        return FLOPS_PER_FMA * batch * heads * tiles * fma_per_tile
+        return FLOPS_PER_FMA * batch * heads * t.value_slices * tiles * fma_per_tile
 
     def useful_flops(
         self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -19,14 +19,14 @@ from flash.mma_tiling import (
     mma_tilings,
 )
 from flash.precision import IEEE, operands_of
-from flash.tiling import BLOCKS_Q, TILES, Tiling, micro_tiles
+from flash.tiling import BLOCKS_Q, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
 from ptxgen.errors import ConfigError
 from ptxgen.target import TARGETS, Target
 
 # The default tile and block_q, by the target's shared memory per block (at least so many bytes)
-# and head_dim or head_dim_v, whichever is larger (at most so many). Chosen by `Tiling.cost` among
-# the shapes that let eight warps, or as many as fit, live on one multiprocessor; `tools/bench.py`
-# measures them.
+# and head_dim or the columns of V that a CTA takes, whichever is more (at most so many). Chosen by
+# `Tiling.cost` among the shapes that let eight warps, or as many as fit, live on one
+# multiprocessor; `tools/bench.py` measures them.
 _KIB: Final = 1024
 DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     227 * _KIB: {
@@ -58,8 +58,9 @@ DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
     TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
-# Narrower copies go through registers, which larger tiles do not leave.
+# Narrower copies go through registers, which larger tiles, and wider slices of V, do not leave.
 _TILE_THROUGH_REGISTERS: Final = 32
+_SLICE_THROUGH_REGISTERS: Final = 160
 # So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
 _TILE_WITH_PLANES: Final = 32
 _WIDE: Final = 128  # elements of a row
@@ -78,7 +79,9 @@ def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
 def default_tile(
     head_dim: int, target: Target, dtype: DType = F32, precision: str | None = None
 ) -> tuple[int, int]:
-    """The documented default (tile, block_q); `head_dim` is the larger of the two."""
+    """The documented default (tile, block_q); `head_dim` is that, or the columns of V that a CTA
+    takes if they are more.
+    """
     operands = operands_of(dtype, precision)
     if dtype is F32 and operands:
         by_dim = DEFAULT_TF32_TILES[operands.name]
@@ -113,6 +116,26 @@ class TileRequest:
         """The query rows that a CTA of such a kernel may have."""
         return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
 
+    @property
+    def alignment(self) -> int:
+        """That of contiguous arrays, in bytes."""
+        return natural_alignment(self.head_dim, self.head_dim_v, self.dtype)
+
+    @property
+    def value_slices(self) -> int:
+        """Slices of the columns of V and O: as few as a CTA has registers for, because each of them
+        computes the scores again.
+        """
+        widest = WIDEST_F32_GRADE if self.operands is F32_GRADE else MAX_HEAD_DIM
+        if self.head_dim_v > widest and self.alignment < LEAST_ASYNCHRONOUS:
+            widest = _SLICE_THROUGH_REGISTERS
+        return -(-self.head_dim_v // widest)
+
+    @property
+    def columns(self) -> int:
+        """The most elements of a row of Q, K or V that a CTA takes."""
+        return max(self.head_dim, -(-self.head_dim_v // self.value_slices))
+
 
 @lru_cache(maxsize=1024)
 def choose_tiling(request: TileRequest, target: Target, alignment: int | None = None) -> AnyTiling:
@@ -122,14 +145,12 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     Raises `ConfigError` with the limit and the largest tile that fits.
     """
     _require_target(request, target)
-    _require_registers(request)
-    dims = request.head_dim, request.head_dim_v
-    default = default_tile(max(dims), target, request.dtype, request.precision)
+    default = default_tile(request.columns, target, request.dtype, request.precision)
     if alignment is None:
-        alignment = natural_alignment(*dims, request.dtype)
+        alignment = request.alignment
     if alignment < LEAST_ASYNCHRONOUS:
         default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
-    if request.dtype is not F32 and request.has_planes and max(dims) > _WIDE:
+    if request.dtype is not F32 and request.has_planes and request.columns > _WIDE:
         default = min(default[0], _TILE_WITH_PLANES), default[1]
     tiles = _candidates(request.tile, default[0], TILES)
     blocks = _candidates(request.block_q, default[1], request.blocks_q)
@@ -154,8 +175,8 @@ def offered_tiles(
 
 
 def largest_tile(request: TileRequest, target: Target) -> int:
-    """The largest tile of keys that fits, whatever `request.tile` is."""
-    return max(tile for tile, _ in tiles_that_fit(request, target))
+    """The largest tile of keys that fits, whatever `request.tile` is; 0 if none does."""
+    return max((tile for tile, _ in tiles_that_fit(request, target)), default=0)
 
 
 def most_generous() -> Target:
@@ -169,13 +190,14 @@ def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]
 
 
 def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:
-    dims = request.head_dim, request.head_dim_v
+    sizes = request.head_dim, request.head_dim_v, tile, block_q
+    slices = request.value_slices
     found: Sequence[AnyTiling]
     if request.operands is None:
-        found = micro_tiles(*dims, tile, block_q, target)
+        found = micro_tiles(*sizes, target, slices)
     else:
         beside = request.other_registers
-        found = mma_tilings(*dims, tile, block_q, request.stages, target, beside, request.operands)
+        found = mma_tilings(*sizes, request.stages, target, beside, request.operands, slices)
     return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
 
 
@@ -191,15 +213,6 @@ def _require_target(request: TileRequest, target: Target) -> None:
     )
 
 
-def _require_registers(request: TileRequest) -> None:
-    if request.operands is F32_GRADE and request.head_dim_v > WIDEST_F32_GRADE:
-        raise ConfigError(
-            f"AttentionConfig: precision={F32_GRADE.name!r} has head_dim_v up to "
-            f"{WIDEST_F32_GRADE}, got {request.head_dim_v}: beyond, O and both parts of what it is "
-            f"multiplied from do not fit the registers of a thread; use precision={IEEE!r}"
-        )
-
-
 def _candidates(asked: int | str, default: int, offered: tuple[int, ...]) -> tuple[int, ...]:
     if asked != "auto":
         return (int(asked),)
@@ -210,15 +223,21 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
     dims = request.head_dim, request.head_dim_v
     block_q = blocks[-1]
     limit = target.shared_per_block_optin
+    slices = request.value_slices
     smallest: AnyTiling = (
-        Tiling(*dims, tile, block_q, 4, 4, 1)
+        Tiling(*dims, tile, block_q, 4, 4, 1, slices)
         if request.operands is None
-        else MmaTiling(*dims, tile, block_q, 4, request.stages, request.operands)
+        else MmaTiling(*dims, tile, block_q, 4, request.stages, request.operands, slices)
     )
     offered = tiles_that_fit(request, target)
     fitting = [pair for pair in offered if pair[1] in blocks]
-    largest, goes_with = max(fitting or offered)
-    cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
+    if offered:
+        largest, goes_with = max(fitting or offered)
+        cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
+    else:
+        cure = (
+            f"no tile fits with stages={request.stages}; use stages={_most_stages(request, target)}"
+        )
     problem = (
         f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} "
         "bytes per block"
@@ -229,3 +248,9 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
         f"AttentionConfig: head_dim={dims[0]}, head_dim_v={dims[1]}, tile={tile}, "
         f"block_q={block_q} {problem}; {cure}"
     )
+
+
+def _most_stages(request: TileRequest, target: Target) -> int:
+    """The most stages with which there is a tile; there is one with 1."""
+    fewer = range(request.stages - 1, 0, -1)
+    return next(n for n in fewer if tiles_that_fit(replace(request, stages=n), target))

@@ -21,7 +21,8 @@ class Matrix:
     """One head of Q, K, V or O in global memory: `columns` elements in each of `rows` rows.
 
     `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how
-    many columns an aligned access may take.
+    many columns an aligned access may take. Columns before `written_from`, if there is one, are for
+    another CTA to write.
     """
 
     first: Value
@@ -29,6 +30,7 @@ class Matrix:
     rows: Value
     columns: int
     width: int
+    written_from: Value | None = None  # s32
 
     def row(self, k: KernelBuilder, index: Value) -> Value:
         """The address of a row, u64; 64-bit throughout."""

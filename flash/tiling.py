@@ -32,6 +32,7 @@ F32_BYTES: Final = 4
 TILES: Final = (16, 32, 64, 128)
 BLOCKS_Q: Final = (16, 32, 64, 128)
 MAX_HEAD_DIM: Final = 256
+MAX_HEAD_DIM_V: Final = 512
 BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
 
 # Registers beside the fragments (addresses, loop state, row statistics): what the assembler was
@@ -43,6 +44,30 @@ _MOST_REGISTERS: Final = 252
 def padded(value: int, unit: int) -> int:
     """`value` rounded up to a multiple of `unit`."""
     return -(-value // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSlices:
+    """The columns of V and O in `count` slices of `width`, each of them for a CTA of its own.
+
+    The last slice ends with the matrix, so that all are whole; `shared` columns it has in common
+    with the one before, whose CTA writes them.
+    """
+
+    count: int
+    width: int
+    shared: int
+
+    @classmethod
+    def of(cls, columns: int, count: int, unit: int) -> ValueSlices:
+        """So many columns in equal slices, a multiple of `unit` wide if there are several."""
+        width = columns if count == 1 else padded(-(-columns // count), unit)
+        return cls(count, width, count * width - columns)
+
+    @property
+    def last(self) -> int:
+        """The column with which the last slice begins."""
+        return (self.count - 1) * self.width - self.shared
 
 
 def _conflict_free(chunks: int, neighbours: int) -> int:
@@ -75,6 +100,12 @@ class Tiling:
     rows: int  # query rows of a thread
     keys: int  # keys of a thread's scores
     splits: int  # threads that share one score micro-tile, each over a part of head_dim
+    value_slices: int = 1  # of the columns of V and O
+
+    @property
+    def slices(self) -> ValueSlices:
+        """How the columns of V and O are dealt to CTAs."""
+        return ValueSlices.of(self.head_dim_v, self.value_slices, CHUNK)
 
     @property
     def key_lanes(self) -> int:
@@ -128,12 +159,12 @@ class Tiling:
 
     @property
     def value_chunks(self) -> int:
-        """16-byte chunks of head_dim_v."""
-        return padded(self.head_dim_v, CHUNK) // CHUNK
+        """16-byte chunks of a row of V."""
+        return padded(self.slices.width, CHUNK) // CHUNK
 
     @property
     def chunks(self) -> int:
-        """Chunks of head_dim_v that one thread holds."""
+        """Chunks of a row of O that one thread holds."""
         return -(-self.value_chunks // self.lanes)
 
     @property
@@ -143,7 +174,7 @@ class Tiling:
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that the kernel computes, padding included."""
+        """Columns of head_dim_v that a CTA computes, padding included."""
         return self.chunks * self.lanes * CHUNK
 
     @property
@@ -228,12 +259,17 @@ class Tiling:
 
 
 def micro_tiles(
-    head_dim: int, head_dim_v: int, tile: int, block_q: int, target: Target
+    head_dim: int,
+    head_dim_v: int,
+    tile: int,
+    block_q: int,
+    target: Target,
+    value_slices: int = 1,
 ) -> list[Tiling]:
     """The tilings of a CTA that fit the target, the cheapest first; ties go to more threads."""
     shapes = product((8, 4), (8, 4), (1, 2, 4, 8))
     found = [
-        Tiling(head_dim, head_dim_v, tile, block_q, rows, keys, splits)
+        Tiling(head_dim, head_dim_v, tile, block_q, rows, keys, splits, value_slices)
         for rows, keys, splits in shapes
         if rows <= block_q and keys <= tile
     ]

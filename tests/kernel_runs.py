@@ -95,7 +95,7 @@ def run_forward(
     result = run(
         module,
         kernel.name,
-        grid=(-(-seq_q // tiling.block_q) * heads * batch, 1, 1),
+        grid=(-(-seq_q // tiling.block_q) * heads * batch * tiling.value_slices, 1, 1),
         block=(tiling.threads, 1, 1),
         args=[
             q,

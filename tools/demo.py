@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -258,10 +259,9 @@ def _interpreted(
             values[f"{name}_{what}_stride"] = array.strides[axis] // array.itemsize
     values |= {"seq_q": q.shape[2], "seq_k": k.shape[2], "heads": q.shape[1]}
     values |= {"group": q.shape[1] // k.shape[1], "softmax_scale": kernel.config.scale}
-    blocks = -(-q.shape[2] // contract["block_q"])
     result = interpreter.run(
         kernel.module,
-        grid=blocks * q.shape[1] * q.shape[0],
+        grid=_ctas(contract, {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}),
         block=contract["block"],
         args=[values[parameter["name"]] for parameter in contract["parameters"]],
         dynamic_smem=contract["dynamic_shared_bytes"],
@@ -270,6 +270,14 @@ def _interpreted(
         progress=_progress(),
     )
     return (out, lse), [str(report) for report in result.reports]
+
+
+def _ctas(contract: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+    """The number of CTAs by the grid's formula for programs."""
+    x = contract["grid"]["x"]
+    rows, block = x["ceil_div"]
+    blocks: int = -(-sizes[rows] // block)
+    return blocks * math.prod(sizes.get(of, of) for of in x["times"])
 
 
 def _error(got: tuple[Array, Array], wanted: tuple[Array, Array]) -> float:

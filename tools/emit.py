@@ -381,6 +381,7 @@ def _tiles(config: AttentionConfig, chosen: Target, as_json: bool) -> str:
         needs = KernelResources(sized, t.registers, assembled=False, shared_bytes=t.shared_bytes)
         columns["tile"].append(tile)
         columns["block_q"].append(block_q)
+        columns["value_slices"].append(t.value_slices)
         columns["threads"].append(t.threads)
         columns["shared_bytes"].append(t.shared_bytes)
         columns["estimated_registers"].append(t.registers)

@@ -249,7 +249,7 @@ def _forward(name: str, **settings: Any) -> Subject:
         done = launch(
             module,
             kernel.name,
-            grid=-(-p.seq_q // tiling.block_q) * p.heads * p.batch,
+            grid=-(-p.seq_q // tiling.block_q) * p.heads * p.batch * tiling.value_slices,
             block=tiling.threads,
             args=[
                 *arrays, lse, *strides, p.seq_q, p.seq_k, p.heads, p.heads // p.kv_heads,

@@ -29,8 +29,8 @@ THOUSAND: Final = 1000  # scores, that figures are for
 class Subject:
     """A kernel as text, and how it is launched; `shared_bytes` is dynamic shared memory of a CTA.
 
-    `columns` is head_dim + head_dim_v as the kernel pads them: what a score costs in
-    multiplications with an addition.
+    `columns` is head_dim + head_dim_v as the kernel pads them, head_dim for each slice of the
+    values: what a score costs in multiplications with an addition.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Subject:
     def of(cls, made: Build) -> Subject:
         """One of our kernels."""
         t, kernel = made.config.tiling, made.kernel
-        columns = t.score_columns + t.output_columns
+        columns = t.value_slices * (t.score_columns + t.output_columns)
         return cls(made.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
 
 

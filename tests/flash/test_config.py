@@ -35,7 +35,12 @@ def test_a_head_dim_that_no_kernel_has_is_refused(value: Any) -> None:
 
 
 def test_a_head_dim_v_is_refused_by_its_own_name() -> None:
-    refused(TOO_LARGE.format("0").replace("head_dim must", "head_dim_v must"), head_dim_v=0)
+    for value in (0, 513, 3.5, True):
+        refused(
+            f"AttentionConfig: head_dim_v must be an integer from 1 to 512, got {value!r}; beyond "
+            "512 split V by columns, and each call gives those of O",
+            head_dim_v=value,
+        )
 
 
 @pytest.mark.parametrize("value", [0, -16, 8, 48, 256, 16.0, "16"])
@@ -188,6 +193,19 @@ def test_the_table_is_sorted_so_that_the_first_match_is_meant() -> None:
     for row in DEFAULT_TILES.values():
         assert list(row) == sorted(row)
         assert max(row) == MAX_HEAD_DIM
+
+
+def test_more_stages_than_there_is_room_for_are_refused_with_the_most_that_fit() -> None:
+    refused(
+        "AttentionConfig: head_dim=256, head_dim_v=256, tile=16, block_q=32 needs 163840 bytes of "
+        "shared memory, but sm_86 allows 101376 bytes per block; no tile fits with stages=4; use "
+        "stages=2",
+        head_dim=256, precision="tf32", stages=4, target="sm_86",
+    )  # fmt: skip
+    refused(
+        "AttentionConfig: tile must be one of 16, 32, 64, 128, 'auto', got 256",
+        head_dim=256, precision="tf32", stages=4, target="sm_86", tile=256,
+    )  # fmt: skip
 
 
 def test_a_given_tile_takes_the_largest_block_q_that_goes_with_it() -> None:

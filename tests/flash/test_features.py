@@ -16,7 +16,6 @@ from kernel_runs import Problem, random_operands, run_forward
 
 from flash.build import build
 from flash.config import AttentionConfig
-from flash.mma_tiling import WIDEST_F32_GRADE
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
@@ -139,8 +138,6 @@ def test_every_feature_is_right_for_the_shortest_sequences(
 def test_every_feature_at_once_is_right_with_the_default_tiles(
     dtype: str, head_dim: int, head_dim_v: int
 ) -> None:
-    if dtype == "f32_grade":
-        head_dim_v = min(head_dim_v, WIDEST_F32_GRADE)
     config = AttentionConfig(
         head_dim, head_dim_v, causal=True, return_lse=True, **kind(dtype), **FEATURES["all"]
     )

@@ -432,6 +432,18 @@ def test_a_grid_may_be_as_large_as_the_device_allows_and_no_larger() -> None:
     )
 
 
+def test_slices_of_wide_values_count_in_the_grid() -> None:
+    sliced = replace(ROOMY, value_slices=2)
+    launch.check_limits(geometry_of(16, 1, 2**20, 2**10 - 1), sliced)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_limits(geometry_of(16, 1, 2**20, 2**10), sliced)
+    assert str(caught.value) == (
+        "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
+        "(ceil(16 / 16) query blocks * 1024 heads * 1048576 batch * 2 slices of head_dim_v); "
+        "split the batch or use a larger block_q"
+    )
+
+
 def test_a_grid_of_more_heads_than_y_or_z_could_count_is_accepted() -> None:
     launch.check_limits(geometry_of(1, 1, 70_000, 70), ROOMY)
 

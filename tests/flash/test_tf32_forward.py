@@ -320,12 +320,6 @@ def test_nan_in_a_key_that_is_not_seen_does_not_matter() -> None:
             "AttentionConfig: precision must be one of None, 'auto', got 'tf32'; products of f16 "
             "are exact, and the choice is that of f32",
         ),
-        (
-            {"precision": "f32_grade", "head_dim_v": 161},
-            "AttentionConfig: precision='f32_grade' has head_dim_v up to 160, got 161: beyond, O "
-            "and both parts of what it is multiplied from do not fit the registers of a thread; "
-            "use precision='ieee'",
-        ),
     ],
 )
 def test_what_no_kernel_has_is_refused_by_name(how: dict[str, Any], message: str) -> None:

@@ -299,7 +299,8 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
     assert tool.main([*argv, "--list-tiles"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "tile  block_q  threads  shared_bytes  estimated_registers  ctas_per_sm  chosen"
+        "tile  block_q  value_slices  threads  shared_bytes  estimated_registers  ctas_per_sm  "
+        "chosen"
     )
     assert len(lines) == len(listed["tiles"]) + 1
     assert [line.split()[:2] for line in lines if line.endswith("*")] == [
@@ -356,7 +357,7 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--head-dim", "-8"], {"head_dim": -8}, "from 1 to 256, got -8; "),
         (["--head-dim", "3.5"], {"head_dim": 3.5}, "from 1 to 256, got 3.5; "),
         (["--head-dim", "1000000000"], {"head_dim": 10**9}, "from 1 to 256, got 1000000000; "),
-        (["--head-dim-v", "0"], {"head_dim_v": 0}, "head_dim_v must be an integer from 1 to 256"),
+        (["--head-dim-v", "0"], {"head_dim_v": 0}, "head_dim_v must be an integer from 1 to 512"),
         (["--tile", "0"], {"tile": 0}, "tile must be one of 16, 32, 64, 128, 'auto', got 0"),
         (["--tile", "16.0"], {"tile": 16.0}, "16, 32, 64, 128, 'auto', got 16.0"),
         (["--tile", "1", "--list-tiles"], {"tile": 1}, "one of 16, 32, 64, 128, 'auto', got 1"),

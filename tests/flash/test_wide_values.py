@@ -1,0 +1,319 @@
+"""Values of more columns than a CTA can hold, dealt to several: the kernels' own PTX, run on the
+interpreter with the sanitizers on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from judge import assert_attention_is_accurate, rounding_the_weights
+from kernel_runs import Problem, random_operands, run_forward
+
+import flash
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.contract import global_contract
+from flash.kernel import AttentionKernel
+from flash.reference import attention_reference
+from flash.tiling import MAX_HEAD_DIM_V, ValueSlices
+from ptxgen import interpreter
+from ptxgen.check.global_proof import prove_global
+from ptxgen.check.verify import verify
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.target import TARGETS
+from ptxgen.text import render
+
+Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, ...]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "f32": {},
+    "tf32": {"precision": "tf32"},
+    "f32_grade": {"precision": "f32_grade"},
+    "f16": {"dtype": "f16"},
+    "bf16": {"dtype": "bf16"},
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+# One of each kernel that can be judged by the types of its arrays, which tf32 cannot.
+JUDGED = pytest.mark.parametrize("kind", ["f32", "f32_grade", "f16"])
+DIMS = [(40, 257), (64, 264), (3, 300), (128, 320), (96, 384), (17, 511), (256, 512)]
+EVERY_FEATURE: dict[str, Any] = {
+    "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True, "sink": True,
+    "dropout": 0.25,
+}  # fmt: skip
+SEED = 11
+
+
+def config_of(kind: str, head_dim: int, head_dim_v: int, **how: Any) -> AttentionConfig:
+    return AttentionConfig(head_dim, head_dim_v, **{"return_lse": True, **KINDS[kind], **how})
+
+
+def slices_of(config: AttentionConfig) -> ValueSlices:
+    return config.kernel().tiling.slices
+
+
+def arrays_of(config: AttentionConfig, *sizes: int) -> Arrays:
+    """Of seq_q, seq_k, and perhaps batch, heads and kv_heads."""
+    seq_q, seq_k, *counts = sizes
+    problem = Problem(seq_q, seq_k, config.head_dim, config.value_dim, *counts)
+    return problem.arrays(dtype=config.element.numpy)
+
+
+def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **features: Any) -> None:
+    peer = None if config.dtype == "f32" else rounding_the_weights
+    how: Any = {"softmax_scale": config.scale, "causal": config.causal, **features}
+    assert_attention_is_accurate(out, lse, *arrays, peer=peer, **how)
+
+
+def bits(array: Array) -> Array:
+    return array.view(np.uint32 if array.itemsize == 4 else np.uint16)
+
+
+# ------------------------------------------------------------------------------------------
+# semantics
+
+
+@JUDGED
+@pytest.mark.parametrize(("head_dim", "head_dim_v"), DIMS)
+def test_wide_values_are_as_accurate_as_numpy(head_dim: int, head_dim_v: int, kind: str) -> None:
+    config = config_of(kind, head_dim, head_dim_v, causal=True)
+    arrays = arrays_of(config, 20, 37, 1, 2, 1)
+    out, lse, _ = run_forward(config, arrays, sanitize=True)
+    judge(config, arrays, out, lse)
+
+
+@pytest.mark.parametrize(("kind", "head_dim_v"), [*((k, 300) for k in KINDS), ("f32_grade", 400)])
+def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_v: int) -> None:
+    how: Any = {"tile": 16, "block_q": 32, "causal": "top_left"}
+    config = config_of(kind, 20, head_dim_v, **how)
+    slices = slices_of(config)
+    q, k, v = arrays_of(config, 40, 35, 2, 2, 1)
+    out, lse, _ = run_forward(config, (q, k, v), sanitize=True)
+    for first in (*range(0, slices.last, slices.width), slices.last):
+        columns = slice(first, first + slices.width)
+        narrow = config_of(kind, 20, slices.width, **how)
+        part, part_lse, _ = run_forward(narrow, (q, k, v[..., columns].copy()))
+        np.testing.assert_array_equal(bits(out[..., columns].copy()), bits(part))
+        np.testing.assert_array_equal(bits(lse), bits(part_lse))
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("head_dim_v", [300, 501])
+def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
+    # Two that write the same number are no race.
+    config = config_of(kind, 16, head_dim_v, tile=16, block_q=32)
+    slices, made = slices_of(config), build(config.kernel())
+    arrays = arrays_of(config, 20, 20)
+    for number in range(slices.count):
+        alone = parse(made.text.replace("%ctaid.x", str(number)))
+        assert alone != made.module
+        out, lse, _ = run_forward(config, arrays, alone)
+        begin, end = number * slices.width, min((number + 1) * slices.width, head_dim_v)
+        assert np.isfinite(out[..., begin:end]).all()
+        assert np.isnan(out[..., :begin]).all()
+        assert np.isnan(out[..., end:]).all()
+        assert np.isfinite(lse).all() if number == 0 else np.isnan(lse).all()
+
+
+@JUDGED
+def test_every_feature_works_on_wide_values(kind: str) -> None:
+    config = config_of(kind, 24, 300, causal=True, **EVERY_FEATURE)
+    arrays = arrays_of(config, 40, 50, 1, 2, 1)
+    operands = random_operands(config, Problem(40, 50, 24, 300, heads=2))
+    out, lse, _ = run_forward(config, arrays, operands=operands, dropout_seed=SEED, sanitize=True)
+    judge(
+        config, arrays, out, lse, window=config.window, softcap=config.softcap, dropout=0.25,
+        dropout_seed=SEED, **operands,
+    )  # fmt: skip
+
+
+@EVERY_KIND
+def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: str) -> None:
+    config = config_of(kind, 16, 300, causal=True, tile=16, block_q=32)
+    slices = slices_of(config)
+    q, k, v = arrays_of(config, 40, 60)
+    clean, _, _ = run_forward(config, (q, k, v))
+    # On both sides of what two slices have in common, and in it.
+    for key, column in enumerate((0, slices.last - 1, slices.last, slices.width - 1, slices.width)):
+        v[..., 2 + key, column], v[..., 50 + key, 299 - key] = np.inf, np.nan
+    out, _, _ = run_forward(config, (q, k, v), sanitize=True)
+    with np.errstate(invalid="ignore"):
+        wanted, _ = attention_reference(q, k, v, causal=True)
+    odd = ~np.isfinite(wanted)
+    np.testing.assert_array_equal(out[odd].astype(np.float64), wanted[odd])
+    np.testing.assert_array_equal(out[~odd], clean[~odd])
+    assert odd.any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), ("tf32", 4)]
+)
+def test_narrow_accesses_give_the_same_bits_as_wide_ones(kind: str, alignment: int) -> None:
+    config = config_of(kind, 8, 264, tile=16, block_q=32)
+    arrays = arrays_of(config, 37, 20)
+    wide, _, _ = run_forward(config, arrays)
+    of_narrow = config_of(kind, 8, 264, tile=16, block_q=32, alignment=alignment)
+    narrow, _, _ = run_forward(of_narrow, arrays, sanitize=True)
+    np.testing.assert_array_equal(bits(wide), bits(narrow))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_without_a_key_wide_outputs_are_zero(kind: str) -> None:
+    config = config_of(kind, 16, 500)
+    out, lse, _ = run_forward(config, arrays_of(config, 5, 0), sanitize=True)
+    np.testing.assert_array_equal(out, np.zeros_like(out))
+    np.testing.assert_array_equal(lse, -np.inf)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_backends_take_wide_values(dtype: Any, backend: str) -> None:
+    q, k, v = Problem(20, 30, 40, 511, 1, 4, 2).arrays(dtype=dtype)
+    out = np.full((1, 4, 20, 511), np.nan, dtype)  # not memory with what was there before
+    _, lse = flash.attention(q, k, v, out=out, causal=True, return_lse=True, backend=backend)
+    config = config_of("f32" if dtype is np.float32 else "bf16", 40, 511, causal=True)
+    judge(config, (q, k, v), out, lse)
+
+
+def test_a_host_can_launch_by_the_contract_alone() -> None:
+    made = build(config_of("f16", 8, 330, tile=16, block_q=32).kernel())
+    contract = made.contract
+    assert contract["grid"] == {
+        "formula": "(ceil(seq_q / 32) * heads * batch * 2, 1, 1)",
+        "x": {"ceil_div": ["seq_q", 32], "times": ["heads", "batch", 2]},
+        "y": 1,
+        "z": 1,
+    }
+    q, k, v = Problem(70, 20, 8, 330, 2, 4, 2).arrays(dtype=np.float16)
+    out, lse = np.full((2, 4, 70, 330), np.nan, np.float16), np.full((2, 4, 70), np.nan, np.float32)
+    given: dict[str, Any] = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse}
+    sizes = {"seq_q": 70, "seq_k": 20, "heads": 4, "group": 2, "batch": 2}
+    given |= {**sizes, "softmax_scale": np.float32(8**-0.5)}
+    for name in "QKVO":
+        for axis, what in enumerate(("batch", "head", "row")):
+            given[f"{name}_{what}_stride"] = given[name].strides[axis] // 2
+    x = contract["grid"]["x"]
+    rows, block = x["ceil_div"]
+    interpreter.run(
+        made.text, contract["entry"],
+        grid=-(-sizes[rows] // block) * math.prod(sizes.get(of, of) for of in x["times"]),
+        block=contract["block"], args=[given[p["name"]] for p in contract["parameters"]],
+        dynamic_smem=contract["dynamic_shared_bytes"], sanitize=True,
+    )  # fmt: skip
+    assert_attention_is_accurate(out, lse, q, k, v, peer=rounding_the_weights)
+
+
+# ------------------------------------------------------------------------------------------
+# what is chosen, and what it costs
+
+
+@pytest.mark.parametrize(
+    ("kind", "head_dim_v", "slices"),
+    [
+        ("f32", 256, (1, 256, 0)), ("f32", 257, (2, 132, 7)), ("f32", 512, (2, 256, 0)),
+        ("f16", 256, (1, 256, 0)), ("f16", 257, (2, 144, 31)), ("f16", 510, (2, 256, 2)),
+        ("f16", 511, (4, 128, 1)), ("tf32", 257, (2, 160, 63)), ("f32_grade", 160, (1, 160, 0)),
+        ("f32_grade", 161, (2, 96, 31)), ("f32_grade", 320, (2, 160, 0)),
+        ("f32_grade", 321, (3, 128, 63)), ("f32_grade", 512, (4, 128, 0)),
+    ],
+)  # fmt: skip
+def test_slices_are_as_few_as_registers_allow(
+    kind: str, head_dim_v: int, slices: tuple[int, int, int]
+) -> None:
+    assert slices_of(config_of(kind, 64, head_dim_v)) == ValueSlices(*slices)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_90"])
+def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> None:
+    for head_dim_v in (*range(1, MAX_HEAD_DIM_V, 37), MAX_HEAD_DIM_V):
+        for head_dim in (64, 256):
+            t = config_of(kind, head_dim, head_dim_v, target=name, **EVERY_FEATURE).kernel().tiling
+            assert t.slices.shared < t.slices.width, (head_dim_v, t)
+            assert t.slices.last + t.slices.width == head_dim_v
+
+
+@pytest.mark.parametrize(
+    ("kind", "head_dim", "head_dim_v", "how"),
+    [
+        ("f32", 40, 257, {}), ("tf32", 64, 264, {}), ("f32_grade", 256, 320, {"causal": True}),
+        ("f16", 5, 257, {"causal": True}), ("f16", 64, 512, {"window": (30, 9)}),
+        ("bf16", 64, 264, {}),
+    ],
+)  # fmt: skip
+def test_every_access_is_proved(
+    kind: str, head_dim: int, head_dim_v: int, how: dict[str, Any]
+) -> None:
+    made = build(config_of(kind, head_dim, head_dim_v, **how).kernel())
+    assert made.proof.complete, made.proof.unknown
+    assert made.global_proof.complete, made.global_proof.unknown
+    assert verify(made.module) == ()
+    assert parse(render(made.module)) == made.module
+
+
+def test_the_proof_sees_the_last_column_of_the_last_slice() -> None:
+    made = build(config_of("f16", 8, 264, tile=16, block_q=32).kernel())
+    promised = global_contract(made.config)
+    threads = made.config.tiling.threads
+    for name in "VO":
+        arrays = [
+            replace(a, nbytes=a.nbytes - 2) if a.pointer == name else a for a in promised.arrays
+        ]
+        proof = prove_global(
+            made.module, block=threads, contract=replace(promised, arrays=tuple(arrays))
+        )
+        assert {v.allocation for v in proof.violations} == {name}
+
+
+def test_scores_are_counted_for_each_slice() -> None:
+    found = build(config_of("f16", 64, 512).kernel()).resources
+    assert found.flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * 2 * (64 + 256)
+    assert found.useful_flops(2, 3, 128, 256) == 2 * 2 * 3 * 128 * 256 * (64 + 512)
+
+
+def test_explain_says_which_columns_a_cta_takes() -> None:
+    config = AttentionConfig(64, 300, dtype="f16", target="sm_80")
+    said = AttentionKernel(config).explain(
+        *arrays_of(config, 70, 10, 1, 3, 3), backend="interpreter"
+    )
+    assert "tiles:    64 queries by 64 keys and 160 of 300 columns of V, 128 threads" in said
+    assert "grid:     12 CTAs" in said
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize(
+    ("kind", "head_dim", "head_dim_v", "name"),
+    [
+        ("f32", 256, 512, "sm_80"), ("tf32", 256, 511, "sm_90"), ("f32_grade", 64, 480, "sm_86"),
+        ("f32_grade", 256, 512, "sm_90"), ("f16", 256, 512, "sm_90"), ("bf16", 256, 511, "sm_120"),
+    ],
+)  # fmt: skip
+def test_the_widest_kernels_do_not_spill(
+    kind: str, head_dim: int, head_dim_v: int, name: str, assembler: Assembler
+) -> None:
+    _assert_no_spill(config_of(kind, head_dim, head_dim_v, causal=True, target=name), assembler)
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@EVERY_KIND
+@pytest.mark.parametrize("name", [name for name, found in TARGETS.items() if found.sm >= 80])
+def test_no_default_kernel_spills(name: str, kind: str, assembler: Assembler) -> None:
+    for head_dim, head_dim_v in DIMS:
+        for causal in (False, True):
+            config = config_of(kind, head_dim, head_dim_v, causal=causal, target=name)
+            _assert_no_spill(config, assembler)
+
+
+def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
+    kernel = config.kernel()
+    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
+    usage = assembly.kernel(kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    assert spilled == 0, (kernel.name, kernel.target.name, usage)
