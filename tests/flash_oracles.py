@@ -63,8 +63,8 @@ def onnx_attention(
     """The operator of opset 25 or later, by ONNX's reference evaluator; of opset 27 or later with a
     window.
 
-    Its causality and its windows are top-left, and bottom-right when it is told how many keys are no
-    padding.
+    Its causality and its windows are top-left, and bottom-right when it is told how many keys are
+    no padding.
     """
     evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
     helper, kind = onnx.helper, onnx.TensorProto.DOUBLE
