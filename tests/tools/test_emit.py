@@ -327,6 +327,16 @@ def test_list_tiles_takes_types_and_features_into_account(
     assert chosen == [(contract["tile"], contract["block_q"])]
 
 
+@pytest.mark.parametrize(("dim", "slices"), [("256", 1), ("257", 2)])
+def test_list_tiles_says_to_how_many_ctas_values_are_dealt(
+    dim: str, slices: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--head-dim", "64", "--head-dim-v", dim, "--list-tiles", "--json"]
+    assert tool.main(argv) == 0
+    tiles = json.loads(capsys.readouterr().out)["tiles"]
+    assert {tile["value_slices"] for tile in tiles} == {slices}
+
+
 def test_the_sizes_of_a_window_and_the_cap_are_not_in_the_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
