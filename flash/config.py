@@ -56,6 +56,7 @@ class KernelConfig:
     alignment: int
     dtype: DType = F32
     features: Features = NO_FEATURES
+    packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
 
     @property
     def precision(self) -> str | None:
@@ -74,6 +75,7 @@ class KernelConfig:
         words += [f"s{t.stages}"] if isinstance(t, MmaTiling) and t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
+        words += ["packed"] if self.packed else []
         words += ["lse"] if self.return_lse else []
         words += (
             [f"align{self.alignment}"]
@@ -115,6 +117,9 @@ class AttentionConfig:
     dropout: the probability, from 0 to less than 1 and in steps of 1/65536, to make a weight 0; the
         others are divided by the probability to be kept. Launches give `dropout_seed`.
     bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
+    pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
+        then reads once for all of them (`flash/packing.py`). "auto" does so where it takes fewer
+        CTAs (for emitted text never); alibi, bias, mask and dropout do not go with True.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
     a GPU.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
@@ -142,6 +147,7 @@ class AttentionConfig:
     target: str | None = None
     alignment: int | str = "auto"
     precision: str | None = None
+    pack_gqa: bool | str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
@@ -166,6 +172,8 @@ class AttentionConfig:
         _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
         object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
         _require_softcap(self.softcap)
+        _require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
+        _require_packing(self.pack_gqa, self.features)
         _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
         blocks_q = self.tile_request.blocks_q
         _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
@@ -274,11 +282,20 @@ class AttentionConfig:
             alignment,
             self.element,
             self.features,
+            self.pack_gqa is True,
         )
 
     def with_target(self, target: str) -> AttentionConfig:
         """The same problem for another target."""
         return replace(self, target=target)
+
+
+def _require_packing(pack_gqa: bool | str, features: Features) -> None:
+    if pack_gqa is True and features.by_head:
+        raise ConfigError(
+            f"AttentionConfig: pack_gqa=True goes with what is the same for all heads, got "
+            f"{', '.join(features.by_head)}; use pack_gqa=False, or leave it 'auto'"
+        )
 
 
 def _size(value: Any, most: int) -> int | None:

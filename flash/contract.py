@@ -104,7 +104,6 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
     """
     kernel = module.kernels[0]
     t = config.tiling
-    slices = [t.value_slices] if t.value_slices > 1 else []
     meanings = parameters(config.dtype, config.features)
     return {
         "schema": SCHEMA,
@@ -130,8 +129,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
         ],
         "block": [t.threads, 1, 1],
         "grid": {
-            "formula": f"(ceil(seq_q / {t.block_q}) * heads * batch{_times(slices)}, 1, 1)",
-            "x": {"ceil_div": ["seq_q", t.block_q], "times": ["heads", "batch", *slices]},
+            **_grid(config),
             "y": 1,
             "z": 1,
         },
@@ -155,6 +153,21 @@ def _times(factors: list[int]) -> str:
     return "".join(f" * {factor}" for factor in factors)
 
 
+def _grid(config: KernelConfig) -> dict[str, Any]:
+    """How many CTAs there are along x. Rows that are packed are those of all heads of a group."""
+    t = config.tiling
+    slices = [t.value_slices] if t.value_slices > 1 else []
+    if config.packed:
+        rows, heads = "seq_q * group", "(heads / group)"
+        sizes: tuple[Any, Any] = {"times": ["seq_q", "group"]}, {"div": ["heads", "group"]}
+    else:
+        rows, heads = sizes = "seq_q", "heads"
+    return {
+        "formula": f"(ceil({rows} / {t.block_q}) * {heads} * batch{_times(slices)}, 1, 1)",
+        "x": {"ceil_div": [sizes[0], t.block_q], "times": [sizes[1], "batch", *slices]},
+    }
+
+
 def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
     shared = kernel.dynamic_shared_bytes
     constraints = [
@@ -162,6 +175,7 @@ def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
         f"LSE is a multiple of {F32_BYTES}",
         "the last dimension of Q, K, V and O is dense (stride 1)",
         f"seq_q and seq_k are at most {max_seq(config.features)}",
+        *([f"seq_q * group is at most {max_seq(config.features)}"] if config.packed else []),
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
         f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch",
@@ -208,22 +222,23 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         axes = tuple(Axis(axis, f"{nbytes} * {operand.stride(axis)}") for axis in operand.axes)
         arrays.append(GlobalArray(operand.name, axes, nbytes, nbytes))
         strides += tuple(operand.stride(axis) for axis in operand.axes)
-    bounds = {
+    bounds = {  # first what others are multiplied with: the proof does away with the last one first
+        "group": (1, MAX_CTAS),
         "seq_q": (1, longest),
         "seq_k": (0, longest),
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
-        "group": (1, MAX_CTAS),
         "heads": (1, MAX_CTAS),
         **{n.name: n.bounds for n in config.features.numbers if n.bounds is not None},
     }
-    return GlobalContract(
-        tuple(arrays),
-        strides,
-        bounds,
-        (f"(seq_q + {t.block_q - 1}) // {t.block_q} * heads * batch * {t.value_slices}", 1, 1),
-        {"heads": "group * kv_heads"},
-    )
+    equal = {"heads": "group * kv_heads"}
+    rows, of = "seq_q", "heads"
+    if config.packed:
+        rows, of = "rows", "kv_heads"
+        bounds["rows"], equal["rows"] = (1, longest), "seq_q * group"
+    blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
+    grid = f"{blocks} * {of} * batch * {t.value_slices}", 1, 1
+    return GlobalContract(tuple(arrays), strides, bounds, grid, equal)
 
 
 _STEPS: Final = ("batch", "head", "row")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flash.config import KernelConfig
@@ -10,9 +11,10 @@ from flash.dropout import Dropout
 from flash.dtypes import F32, DType
 from flash.features import Operand
 from flash.mask import Mask
+from flash.packing import PackedMatrix, PackedNumbers, Packing
 from flash.score_plane import ScorePlane
 from flash.scoring import Scoring
-from flash.softmax import LOG2E
+from flash.softmax import LOG2E, Sink, sink_terms
 from flash.tiles import Matrix, access_width
 from flash.tiling import Tiling, ValueSlices
 from ptxgen.dsl import KernelBuilder, Pointer, Value
@@ -35,6 +37,17 @@ class Array:
         elements = k.cvt(batch, dtype=s64) * of_batch + k.cvt(head, dtype=s64) * of_head
         first = self.first + (elements * self.nbytes).as_(u64)
         return Matrix(first, of_row * self.nbytes, rows, self.columns, self.width)
+
+    def group(
+        self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
+    ) -> PackedMatrix:
+        """The rows of all heads that share a head of K and V, packed."""
+        one = self.head(k, batch, kv_head * packing.group, rows)
+        head_bytes = self.strides[1] * self.nbytes
+        return PackedMatrix(
+            one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes,
+            packing=packing,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,8 +157,8 @@ class ValueSlice:
 
 @dataclass(frozen=True)
 class Cta:
-    """The part of the problem that one CTA computes: some query rows of one head, and of wide
-    values some columns.
+    """The part of the problem that one CTA computes: some query rows of one head, or packed ones
+    of all heads that share a head of K and V; and of wide values some columns.
 
     Its tiles of keys are those from `first_tile` on before `end_tile`; of the tiles from
     `first_whole` on before `end_whole` all rows see all keys.
@@ -156,11 +169,13 @@ class Cta:
     V: Matrix
     O: Matrix
     tile: int  # keys of one
-    head_of_batch: Value  # batch * heads + head
+    head_of_batch: Value  # batch * heads + head; of K and V if rows are packed
+    seq_q: Value
+    packing: Packing | None
     first_row: Value
     mask: Mask
     scoring: Scoring | None  # None where scores are products times a scale
-    sink: Value | None  # in units of log2
+    sink: Value | PackedNumbers | None  # in units of log2, or as given of each packed head
     dropout: Dropout | None
     all_see: Value  # the last key that all rows of the CTA see
     all_see_from: Value | None  # the first; None if it is key 0
@@ -171,11 +186,15 @@ class Cta:
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
         """This CTA's part. The grid is flat: slices of values fastest, whose CTAs read the same
-        queries and keys, then query blocks, then heads, then batches.
+        queries and keys, then query blocks, then heads (those of K and V if rows are packed), then
+        batches.
         """
         k.note("which query rows of which head")
         t = config.tiling
-        blocks = k.divide_up(given.seq_q, t.block_q)
+        packing = Packing(given.group) if config.packed else None
+        rows = given.seq_q if packing is None else given.seq_q * packing.group
+        heads = given.heads if packing is None else given.heads // packing.group
+        blocks = k.divide_up(rows, t.block_q)
         block, part = k.signed(k.block_id()), None
         if t.value_slices > 1:
             part = ValueSlice.of(k, t.slices, block % t.value_slices)
@@ -185,21 +204,24 @@ class Cta:
         if config.causal:  # the last rows see the most keys: begin with them
             nth_block = blocks - 1 - nth_block
         first_row = nth_block * t.block_q
-        batch, head = head_of_batch // given.heads, head_of_batch % given.heads
-        kv_head = head // given.group
-        scores = _Scores(k, config, given, batch, head)
+        batch, head = head_of_batch // heads, head_of_batch % heads
+        kv_head = head // given.group if packing is None else head
+        scores = _Scores(k, config, given, batch, head, packing)
         mask = scores.mask()
-        last_row = k.min(first_row + (t.block_q - 1), given.seq_q - 1)
+        last_row = k.min(first_row + (t.block_q - 1), rows - 1)
         Q, K, V, O = (
-            given.Q.head(k, batch, head, given.seq_q),
+            _rows(k, given.Q, batch, head, rows, packing),
             given.K.head(k, batch, kv_head, given.seq_k),
             given.V.head(k, batch, kv_head, given.seq_k),
-            given.O.head(k, batch, head, given.seq_q),
+            _rows(k, given.O, batch, head, rows, packing),
         )
         if part is not None:
             V, O = (part.part(k, of, config.dtype.nbytes) for of in (V, O))
-        all_see = mask.last_key(k, first_row)
-        tiles = mask.end_tile(k, last_row, t.tile)
+        first_query, last_query = first_row, last_row
+        if packing is not None and mask.has_positions:
+            first_query, last_query = packing.query(first_row), packing.query(last_row)
+        all_see = mask.last_key(k, first_query)
+        tiles = mask.end_tile(k, last_query, t.tile)
         return cls(
             Q,
             K,
@@ -207,21 +229,55 @@ class Cta:
             O,
             t.tile,
             head_of_batch,
+            given.seq_q,
+            packing,
             first_row,
             mask,
             scores.scoring(mask),
             scores.sink(),
             scores.dropout(head_of_batch),
             all_see,
-            None if mask.left is None else mask.first_key(k, last_row),
+            None if mask.left is None else mask.first_key(k, last_query),
             tiles,
-            None if mask.left is None else k.min(mask.first_key(k, first_row) // t.tile, tiles),
+            None if mask.left is None else k.min(mask.first_key(k, first_query) // t.tile, tiles),
             part,
         )
 
     def writes_lse(self, where: Value) -> Value:
         """Whether a thread for which `where` holds writes the LSE of its row: in one slice."""
         return where if self.slice is None else where & (self.slice.number == 0)
+
+    def query(self, row: Value) -> Value:
+        """The query of one of the CTA's rows."""
+        return row if self.packing is None else self.packing.query(row)
+
+    @property
+    def packs_positions(self) -> bool:
+        """Whether what a row sees depends on a query that is not the row itself."""
+        return self.packing is not None and self.mask.has_positions
+
+    def sinks(
+        self, k: KernelBuilder, lane: Value, rows: Sequence[int], first_row: Callable[[], Value]
+    ) -> list[Sink]:
+        """What a softmax begins with: once for all rows, or if they are of several heads for each.
+        They are counted from the first, which is only asked for then. `lane` is as for
+        `sink_terms`.
+        """
+        if not isinstance(self.sink, PackedNumbers):
+            return [sink_terms(k, self.sink, lane)]
+        first = first_row()
+        logits = [self.sink.of_row(k, first + row) for row in rows]
+        return [sink_terms(k, logit * LOG2E, lane) for logit in logits]
+
+    def lse(self, k: KernelBuilder, LSE: Pointer, row: Value) -> Pointer:
+        """Where the log-sum-exp of one of the CTA's rows is written."""
+        if self.packing is None:
+            place = k.mad_wide(self.head_of_batch, self.seq_q, k.cvt(row, dtype=s64))
+        else:
+            query = k.cvt(self.packing.query(row), dtype=s64)
+            place = k.mad_wide(self.packing.head(row), self.seq_q, query)
+            place = k.mad_wide(self.head_of_batch, self.O.rows, place)
+        return LSE.plus((place * F32.nbytes).as_(u64))
 
     def hides_keys(self, first_key: Value) -> Value:
         """Whether a row of the CTA does not see, by its position, a key of the tile that begins
@@ -241,6 +297,15 @@ class Cta:
         return end, k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
 
 
+def _rows(
+    k: KernelBuilder, array: Array, batch: Value, head: Value, rows: Value, packing: Packing | None
+) -> Matrix:
+    """The rows of a head of Q or O; with packing those of the heads that share this one of K."""
+    if packing is None:
+        return array.head(k, batch, head, rows)
+    return array.group(k, batch, head, rows, packing)
+
+
 @dataclass(frozen=True)
 class _Scores:
     """What the scores of one head are made of."""
@@ -249,7 +314,8 @@ class _Scores:
     config: KernelConfig
     given: Arguments
     batch: Value
-    head: Value
+    head: Value  # of K and V if heads are packed
+    packing: Packing | None
 
     def _plane(self, name: str) -> ScorePlane | None:
         array, given = self.given.operands.get(name), self.given
@@ -292,8 +358,13 @@ class _Scores:
             return None
         return Dropout(self.k, numbers["dropout_keep"], numbers["dropout_seed"], head_of_batch)
 
-    def sink(self) -> Value | None:
-        """The score that every row has beside those of its keys, in units of log2."""
+    def sink(self) -> Value | PackedNumbers | None:
+        """The score that every row has beside those of its keys."""
+        array = self.given.operands.get("sink")
+        if self.packing is not None and array is not None:
+            first = array.head(self.k, self.batch, self.head * self.packing.group)
+            step_bytes = array.strides["heads"] * array.dtype.nbytes
+            return PackedNumbers(first, step_bytes, self.packing)
         logit = self._of_head("sink")
         return None if logit is None else logit * LOG2E
 

@@ -14,7 +14,7 @@ from flash.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.tiles import Matrix
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import s64, u16, u32, u64
+from ptxgen.types import u16, u32, u64
 
 _EVERY_LANE: Final = -1
 _WORD: Final = u32.nbytes
@@ -89,7 +89,7 @@ class Epilogue:
             at = self.staging.pointer(panel.chunks, row, readable).plus_bytes(panel.offset)
             words = k.load(Pointer(at.value, "shared", u32, at.offset), 4)
             in_matrix = self.first_row + k.signed(row)
-            to = to_column + (k.cvt(in_matrix, dtype=s64) * self.out.row_bytes).as_(u64)
+            to = to_column + self.out.offset(k, in_matrix)
             present = in_matrix < self.out.rows
             if left < panel.chunks * self._chunk:
                 present = present & (k.signed(chunk) * self._chunk < left)

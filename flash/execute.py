@@ -13,7 +13,7 @@ from flash.arrays import ArrayView, host_array
 from flash.build import Build
 from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
-from flash.launch import Geometry
+from flash.launch import Geometry, grid_ctas
 from flash.operands import Operands
 from ptxgen import interpreter
 from ptxgen.runtime.plan import LaunchPlan
@@ -64,21 +64,12 @@ def make_plan(
     values |= {"softmax_scale": scale, **numbers}
     return LaunchPlan(
         entry=build.kernel.name,
-        grid=(grid_ctas(build, geometry), 1, 1),
+        grid=(grid_ctas(build.config, geometry), 1, 1),
         block=(t.threads, 1, 1),
         dynamic_shared=build.kernel.dynamic_shared_bytes,
         slots=build.slots,
         values=tuple(values[slot.name] for slot in build.slots),
     )
-
-
-def grid_ctas(build: Build, geometry: Geometry) -> int:
-    """How many CTAs a launch has: one for each block of query rows of each head and each slice of
-    the values.
-    """
-    t = build.config.tiling
-    blocks = -(-geometry.seq_q // t.block_q) * geometry.heads * geometry.batch
-    return blocks * t.value_slices
 
 
 def run_on_cpu(call: Call) -> None:

@@ -6,9 +6,8 @@ from flash.arrays import HOST, ArrayView
 from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.contract import CAUSAL
-from flash.execute import grid_ctas
 from flash.gpu import GpuLauncher
-from flash.launch import Geometry, alignment
+from flash.launch import Geometry, alignment, grid_ctas, variant
 from flash.tile_choice import AnyTiling
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
@@ -31,9 +30,9 @@ def explain(
     aligned = alignment(config, g, *(array.pointer for array in arrays))
     if backend == "cuda":
         ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
-        made = gpu.build(ordinal, aligned, config.return_lse)
+        made = gpu.build(geometry, ordinal, aligned, config.return_lse)
     else:
-        made = proved_build(config.kernel(None, aligned))
+        made = proved_build(variant(config.kernel(None, aligned), config.pack_gqa, geometry))
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
@@ -74,8 +73,9 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
         "kernel": f"{config.name} for {config.target}, verified",
         "proved": f"{_proved(made.proof)}; {_proved_global(made.global_proof)}",
         "access": f"{config.alignment} bytes at once, as addresses and strides allow",
-        "tiles": f"{t.block_q} queries by {t.tile} keys{_slice(t)}, {t.threads} threads",
-        "grid": f"{grid_ctas(made, geometry)} CTAs"
+        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} "
+        "threads",
+        "grid": f"{grid_ctas(config, geometry)} CTAs"
         if not geometry.is_empty
         else "nothing to launch: no query",
         "needs": str(made.resources),
@@ -93,6 +93,11 @@ def _slice(t: AnyTiling) -> str:
     if t.value_slices == 1:
         return ""
     return f" and {t.slices.width} of {t.head_dim_v} columns of V"
+
+
+def _queries(made: Build, geometry: Geometry) -> str:
+    """What the rows of a CTA are."""
+    return f"queries of {geometry.group} packed heads" if made.config.packed else "queries"
 
 
 def _proved(proof: Proof) -> str:
@@ -120,6 +125,7 @@ def _work(config: AttentionConfig, made: Build, g: Geometry) -> str:
     sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
     return (
         f"{resources.useful_flops(*sizes, config.window) / 1e9:.3g} GFLOP needed, "
-        f"{resources.flops(*sizes, config.window) / 1e9:.3g} by the kernel's whole tiles; memory "
+        f"{resources.flops(*sizes, config.window, kv_heads=g.kv_heads) / 1e9:.3g} by the kernel's "
+        "whole tiles; memory "
         f"{resources.memory(*sizes, kv_heads=g.kv_heads)}"
     )

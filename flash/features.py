@@ -88,6 +88,19 @@ class Features:
         return self.mask or self.bias is not None
 
     @property
+    def by_head(self) -> list[str]:
+        """What gives each head scores or weights of its own, as configs call it, and is not known
+        for packed heads.
+        """
+        flags = {
+            "alibi": self.alibi,
+            "bias": self.bias is not None,
+            "mask": self.mask,
+            "dropout": self.dropout,
+        }
+        return [name for name, there in flags.items() if there]
+
+    @property
     def registers(self) -> int:
         """Registers that a kernel may need for them, by what the assembler was seen to take: they
         come one after another.

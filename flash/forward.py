@@ -1,8 +1,9 @@
 """The f32 forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
 (FlashAttention-2, algorithm 1).
 
-One CTA computes `block_q` rows of one head, of values wider than it can hold a slice of the
-columns. Everything is f32 and each operation is rounded once.
+One CTA computes `block_q` rows of one head, or packed ones of several (`flash/packing.py`); of
+values wider than it can hold a slice of the columns. Everything is f32 and each operation is
+rounded once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from flash.dropout import OCTET
 from flash.philox import KEYS_PER_BLOCK
 from flash.products import Products, add_product, add_product_if_seen
 from flash.score_plane import ScorePlaces
-from flash.softmax import OnlineSoftmax, sink_terms
+from flash.softmax import OnlineSoftmax
 from flash.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
 from flash.tiling import CHUNK, F32_BYTES, Tiling
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
-from ptxgen.types import s32, s64, u64
+from ptxgen.types import s32, u64
 
 
 def attention_forward(config: KernelConfig) -> ir.Module:
@@ -44,10 +45,12 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
         _start(k, Q_loader, K_loader)
 
-    sink = sink_terms(k, cta.sink, me.key_lane)
-    softmax = OnlineSoftmax(k, t.rows, t.key_distances, sink)
+    sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
+    softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
+    # Found once, because that takes divisions.
+    queries = [cta.query(my_first_row + row) for row in t.score_rows if cta.packs_positions]
     with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
         k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
@@ -57,8 +60,9 @@ def attention_forward(config: KernelConfig) -> ir.Module:
         products.scores(S)
         lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
         places = ScorePlaces(
-            k, my_first_row, first_key, lane, t.score_rows, t.score_keys, begins_block
-        )
+            k, my_first_row, first_key, lane, t.score_rows, t.score_keys, begins_block,
+            queries.__getitem__ if queries else None,
+        )  # fmt: skip
         hides_keys = _score(k, S, given, cta, places)
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
@@ -152,12 +156,11 @@ def _store(
         inverse, lse = softmax.finish(i)
         if cta.dropout is not None:
             inverse = inverse * cta.dropout.scale
-        with k.when(row < given.seq_q):
+        with k.when(row < cta.O.rows):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
             if given.LSE is not None:
                 with k.when(cta.writes_lse(me.lane == 0)):
-                    place = k.mad_wide(cta.head_of_batch, given.seq_q, k.cvt(row, dtype=s64))
-                    k.store(given.LSE.plus((place * F32_BYTES).as_(u64)), lse)
+                    k.store(cta.lse(k, given.LSE, row), lse)
 
 
 def _store_row(

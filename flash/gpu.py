@@ -10,7 +10,15 @@ from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.dlpack import LEGACY_DEFAULT_STREAM
 from flash.execute import Call, make_plan
-from flash.launch import Geometry, Limits, alignment, check, check_limits, max_seq
+from flash.launch import (
+    Geometry,
+    Limits,
+    alignment,
+    check,
+    check_limits,
+    max_seq,
+    variant,
+)
 from flash.staging import Staging
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
@@ -61,7 +69,8 @@ class GpuLauncher:
         fits the target.
         """
         device = self.backend.device_properties(ordinal)
-        tiling = self.config.kernel(self.target(ordinal)).tiling
+        kernel = variant(self.config.kernel(self.target(ordinal)), self.config.pack_gqa, geometry)
+        tiling = kernel.tiling
         limits = Limits(
             tiling.block_q,
             tiling.shared_bytes,
@@ -69,12 +78,14 @@ class GpuLauncher:
             str(device),
             max_seq(self.config.features),
             tiling.value_slices,
+            kernel.packed,
         )
         check_limits(geometry, limits)
 
-    def build(self, ordinal: int, aligned: int, with_lse: bool) -> Build:
-        """The kernel for a device and for arrays of some alignment in bytes."""
-        return proved_build(self.config.kernel(self.target(ordinal), aligned, with_lse))
+    def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool) -> Build:
+        """The kernel for a launch on a device, of arrays of some alignment in bytes."""
+        kernel = self.config.kernel(self.target(ordinal), aligned, with_lse)
+        return proved_build(variant(kernel, self.config.pack_gqa, geometry))
 
     def cache_key(self, made: Build) -> CacheKey:
         """What the compiled kernel is kept under."""
@@ -143,7 +154,7 @@ class GpuLauncher:
         self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]
     ) -> Ready:
         self.check_limits(call.geometry, ordinal)
-        made = self.build(ordinal, aligned, call.lse is not None)
+        made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
         plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers)
         program = self.program(made)
         kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)

@@ -21,6 +21,7 @@ from flash.launch import (
     check_addresses,
     conversion,
     raise_problems,
+    variant,
 )
 from flash.launch import scale as scale_of
 from flash.launch import seed as seed_of
@@ -313,6 +314,7 @@ class AttentionKernel:
                 call.out.pointer,
             )
             config = self.config.kernel(None, aligned, call.lse is not None)
+            config = variant(config, self.config.pack_gqa, call.geometry)
             run_on_interpreter(call, proved_build(config))
         elif call.q.device == HOST:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())

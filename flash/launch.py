@@ -15,11 +15,12 @@ from typing import Final
 
 from flash import overlap
 from flash.arrays import UNKNOWN_DEVICE, ArrayView
-from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, is_scale
+from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, KernelConfig, is_scale
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, OF_ARRAYS, DType
 from flash.features import MAX_WINDOWED_SEQ, Features
 from flash.operands import Operands, operand_problems, operand_strides
+from flash.packing import packing_saves_ctas
 from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
 from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
@@ -68,6 +69,11 @@ class Geometry:
         return self.heads // self.kv_heads if self.kv_heads else 1
 
     @property
+    def packed_rows(self) -> int:
+        """Queries of all heads that share a key/value head."""
+        return self.seq_q * self.group
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no row of output, so that nothing needs to run."""
         return 0 in (self.batch, self.heads, self.seq_q)
@@ -76,7 +82,8 @@ class Geometry:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What bounds a launch on a device: query rows of a CTA, dynamic shared memory in bytes, and
-    slices of values.
+    slices of values. `packed` says that the rows are those of all heads that share a head of K and
+    V.
     """
 
     block_q: int
@@ -85,6 +92,7 @@ class Limits:
     device: str
     max_seq: int = MAX_SEQ
     value_slices: int = 1
+    packed: bool = False
 
 
 def check(
@@ -338,6 +346,36 @@ def _out_problems(out: ArrayView | None, geometry: Geometry) -> list[str]:
     return problems
 
 
+def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> KernelConfig:
+    """The kernel of a launch with `pack_gqa` of its config: `kernel`, or that with packed heads if
+    it is "auto" and packing is possible and saves CTAs.
+    """
+    if (
+        pack_gqa != "auto"
+        or kernel.features.by_head
+        or geometry.packed_rows > max_seq(kernel.features)
+        or not packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
+    ):
+        return kernel
+    return replace(kernel, packed=True)
+
+
+def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
+    """How many CTAs a launch has: one for each block of rows of each head and each slice of the
+    values.
+    """
+    rows, heads = _rows_of_heads(geometry, kernel.packed)
+    t = kernel.tiling
+    return -(-rows // t.block_q) * heads * geometry.batch * t.value_slices
+
+
+def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
+    """How many rows a head has, and how many heads a batch: those of K and V if they are packed."""
+    if packed:
+        return geometry.packed_rows, geometry.kv_heads
+    return geometry.seq_q, geometry.heads
+
+
 def check_limits(geometry: Geometry, limits: Limits) -> None:
     """Refuse, with all problems in one `LaunchError`, what a kernel or its device cannot do."""
     raise_problems(list(_limit_problems(geometry, limits)))
@@ -349,12 +387,19 @@ def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
             yield (
                 f"{name} must be at most {limits.max_seq}, got {length}; split it and merge by LSE"
             )
-    slices = limits.value_slices
-    ctas = -(-geometry.seq_q // limits.block_q) * geometry.heads * geometry.batch * slices
-    if ctas > MAX_CTAS:
+    rows, heads = _rows_of_heads(geometry, limits.packed)
+    if rows > limits.max_seq >= geometry.seq_q:
         yield (
-            f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({geometry.seq_q} / "
-            f"{limits.block_q}) query blocks * {geometry.heads} heads * {geometry.batch} batch"
+            f"seq_q times heads / kv_heads must be at most {limits.max_seq} with pack_gqa=True, "
+            f"got {geometry.seq_q} * {geometry.group}; use pack_gqa='auto'"
+        )
+    slices = limits.value_slices
+    ctas = -(-rows // limits.block_q) * heads * geometry.batch * slices
+    if ctas > MAX_CTAS:
+        kind = "kv_heads" if limits.packed else "heads"
+        yield (
+            f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({rows} / "
+            f"{limits.block_q}) query blocks * {heads} {kind} * {geometry.batch} batch"
             f"{f' * {slices} slices of head_dim_v' if slices > 1 else ''}); "
             "split the batch or use a larger block_q"
         )

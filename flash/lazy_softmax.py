@@ -14,7 +14,7 @@ can outgrow it; differences between scores are nothing there.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from flash.softmax import LN2, NO_SINK, Sink, over_lanes
@@ -29,8 +29,8 @@ class LazySoftmax:
 
     `distances` are the lane distances over which the lanes that share a row, each with its own
     keys, are joined. `scale` turns scores into units of log2 and is positive, None if that is what
-    they are in; `slack` is in such units, the shifts in those of the scores. `sink` is as
-    `sink_terms` makes it, for scores in units of log2.
+    they are in; `slack` is in such units, the shifts in those of the scores. `sinks` are
+    those of the rows or one for all, as `sink_terms` makes them, for scores in units of log2.
     """
 
     def __init__(
@@ -40,17 +40,19 @@ class LazySoftmax:
         distances: list[int],
         scale: Value | None,
         slack: float,
-        sink: Sink = NO_SINK,
+        sinks: Sequence[Sink] = (NO_SINK,),
     ) -> None:
         self.k = k
         self.distances = distances
         self.scale = scale
         self.slack = slack
-        shift, total = sink
-        first = k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST
-        self.shift = [k.var(f32, first) for _ in range(rows)]
+        first = [
+            k.max(shift, LOWEST, NaN=True) if isinstance(shift, Value) else LOWEST
+            for shift, _ in sinks
+        ]
+        self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
         # Of this lane's keys only, until `finish`.
-        self.row_sum = [k.var(f32, total) for _ in range(rows)]
+        self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
 
     def _scaled(self, difference: Value) -> Value:
         """A difference of scores in units of log2."""

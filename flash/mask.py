@@ -37,8 +37,12 @@ class Mask:
     @property
     def hides_keys(self) -> bool:
         """Whether a query may not see a key that exists."""
-        limited = self.is_causal or self.left is not None or self.right is not None
-        return limited or self.hides_anywhere
+        return self.has_positions or self.hides_anywhere
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether what a query sees depends on its own position."""
+        return self.is_causal or self.left is not None or self.right is not None
 
     def last_key(self, k: KernelBuilder, row: Value) -> Value:
         """The last key that a row may see; -1 or less if it sees none."""
@@ -61,15 +65,15 @@ class Mask:
 
     def apply(self, k: KernelBuilder, S: Fragment, places: ScorePlaces) -> None:
         """Set this thread's scores of unseen keys to -inf."""
-        first_row, first_key, keys = places.first_row, places.my_first_key, places.keys
-        for row, scores in zip(places.rows, S, strict=True):
+        first_key, keys = places.my_first_key, places.keys
+        for i, scores in enumerate(S):
             # Keys at this distance or nearer are seen.
-            reach = self.last_key(k, first_row + row) - first_key
+            reach = self.last_key(k, places.query(i)) - first_key
             for key, score in zip(keys, scores, strict=True):
                 with k.only_if(reach < key):
                     score.set(NEG_INF)
             if self.left is not None:
-                start = self.first_key(k, first_row + row) - first_key
+                start = self.first_key(k, places.query(i)) - first_key
                 for key, score in zip(keys, scores, strict=True):
                     with k.only_if(start > key):
                         score.set(NEG_INF)

@@ -1,8 +1,9 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
 (FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
 
-One CTA computes `block_q` rows of one head, of values wider than it can hold a slice of the
-columns. Products of 16-bit elements are exact and summed in
+One CTA computes `block_q` rows of one head, or packed ones of several (`flash/packing.py`); of
+values wider than it can hold a slice of the columns. Products of 16-bit elements are exact and
+summed in
 f32; P is rounded to the 16-bit type, O once at the end. What is done with f32,
 `flash/tf32_products.py` says. K and V are walked from the last tile, so that the tiles which a
 mask or the end of the keys cuts come first, in a loop of their own.
@@ -18,13 +19,16 @@ from flash.cta import Arguments, Cta
 from flash.epilogue import Epilogue
 from flash.lazy_softmax import LazySoftmax
 from flash.mma_products import (
+    FRAGMENT_STEP,
     QUAD,
+    QUAD_LANES,
     MmaProducts,
     Tiles,
     WarpPlace,
     WarpProducts,
     fragment_columns,
     fragment_rows,
+    of_quad,
 )
 from flash.mma_tiling import HALF, MmaTiling
 from flash.nonfinite import NonFinite
@@ -32,13 +36,12 @@ from flash.panel_loader import PanelLoader
 from flash.philox import KEYS_PER_BLOCK
 from flash.pipeline import KeyValuePipeline
 from flash.score_plane import ScorePlaces
-from flash.softmax import sink_terms
 from flash.swizzle import SwizzledTile
 from flash.tf32_products import Tf32Products
 from flash.tiles import await_copies
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value
-from ptxgen.types import bf16, f16, f32, s64, u64
+from ptxgen.types import bf16, f16, f32
 
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
@@ -64,14 +67,15 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     )
     # What `scoring` makes is in units of log2 already.
     scale = k.max(k.abs(given.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
-    sink = sink_terms(k, cta.sink, me.in_quad)
-    softmax = LazySoftmax(k, 2 * t.row_tiles, QUAD, scale, _SLACK[dtype], sink)
+    rows, keys = fragment_rows(t), fragment_columns(t.tile)
+    sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
+    softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
     odd = NonFinite(k, dtype) if cta.mask.hides_keys else None
     my_first_row = cta.first_row + k.signed(me.first_row(t))
-    rows, keys = fragment_rows(t), fragment_columns(t.tile)
+    query_of = _queries(k, cta, me, my_first_row, len(rows))
 
     def attend(n: Value, *, masked: bool) -> None:
         """Take in the next tile, the last of -n that are left."""
@@ -82,7 +86,9 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         if masked or cta.scoring is not None or cta.dropout is not None:
             first_key, lane = pipeline.first_key(n), me.in_quad * 2
             begins_block = t.tile >= KEYS_PER_BLOCK
-            places = ScorePlaces(k, my_first_row, first_key, lane, rows, keys, begins_block)
+            places = ScorePlaces(
+                k, my_first_row, first_key, lane, rows, keys, begins_block, query_of
+            )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if masked:
@@ -109,6 +115,21 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         runs = [(begin, end) for begin, end, masked in _runs(k, cta, lambda: cta) if masked]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
+
+
+def _queries(
+    k: KernelBuilder, cta: Cta, me: WarpPlace, my_first_row: Value, rows: int
+) -> Callable[[int], Value] | None:
+    """Gives the query of each of a lane's rows; None if that is the row itself, or nobody asks.
+
+    The lanes of a quad have the same rows: each does the division for every fourth of them and
+    hands it to the others when they ask, because registers are short.
+    """
+    if not cta.packs_positions:
+        return None
+    mine = my_first_row + k.signed(me.in_quad) * FRAGMENT_STEP
+    found = [cta.query(mine + FRAGMENT_STEP * n) for n in range(0, rows, QUAD_LANES)]
+    return lambda i: of_quad(k, found[i // QUAD_LANES], i % QUAD_LANES)
 
 
 def _runs(
@@ -193,6 +214,5 @@ def _finish(
             k.mul(output, inverse, into=output)
         if given.LSE is not None:
             row = first_row + down
-            with k.when(cta.writes_lse((row < given.seq_q) & (me.in_quad == 0))):
-                place = k.mad_wide(cta.head_of_batch, given.seq_q, k.cvt(row, dtype=s64))
-                k.store(given.LSE.plus((place * f32.nbytes).as_(u64)), lse)
+            with k.when(cta.writes_lse((row < cta.O.rows) & (me.in_quad == 0))):
+                k.store(cta.lse(k, given.LSE, row), lse)

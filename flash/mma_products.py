@@ -20,10 +20,13 @@ from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
 
-_HALF: Final = MMA_ROWS // 2
 _TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
+FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # between them, and to those of the next tile
 _TILE_COLUMNS: Final = 2  # columns of one
 QUAD: Final = [1, 2]  # distances of the lanes that hold other columns of the same rows
+QUAD_LANES: Final = 4
+# PTX ISA, "shfl.sync": a segment of four lanes, of which each is in it.
+_QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,12 @@ class WarpPlace:
 
 def fragment_rows(t: MmaTiling) -> list[int]:
     """The rows of a lane's fragment, counted from its first."""
-    return [_HALF * half + MMA_ROWS * tile for tile, half in product(range(t.row_tiles), range(2))]
+    return [FRAGMENT_STEP * n for n in range(_TILE_ROWS * t.row_tiles)]
+
+
+def of_quad(k: KernelBuilder, value: Value, n: int) -> Value:
+    """The value of lane n of the four that share rows."""
+    return k.shfl(value, n, _QUAD_SEGMENT, -1, mode="idx")
 
 
 def fragment_columns(columns: int) -> list[int]:

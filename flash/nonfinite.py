@@ -69,29 +69,28 @@ class NonFinite:
             warp, lane = k.signed(thread // WARP_SIZE), k.signed(thread % WARP_SIZE)
             last = k.min(cta.first_row + block_q, cta.O.rows)
             first = cta.O.written_from
-            with (
-                k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row,
-                k.loop(
-                    lane if first is None else first + lane, cta.O.columns, step=WARP_SIZE
-                ) as column,
-            ):
-                self._restore_element(cta, row, column, cleared)
+            with k.loop(cta.first_row + warp, last, step=k.threads // WARP_SIZE) as row:
+                query = cta.query(row)
+                begin = lane if first is None else first + lane
+                with k.loop(begin, cta.O.columns, step=WARP_SIZE) as column:
+                    self._restore_element(cta, row, query, column, cleared)
 
     def _restore_element(
         self,
         cta: Cta,
         row: Value,
+        query: Value,
         column: Value,
         cleared: Sequence[tuple[Value | int, Value]],
     ) -> None:
         k, mask = self.k, cta.mask
         there = k.load(self._element(cta.O, row, column))
         total, some = k.var(f32, self._number(there)), k.var(u32, 0)
-        end_seen = mask.last_key(k, row) + 1
+        end_seen = mask.last_key(k, query) + 1
         for begin, end in cleared:
             # A computed 0: the proof follows a loop from there to an end that may be below it.
             start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
-            first = start if mask.left is None else k.max(mask.first_key(k, row), start)
+            first = start if mask.left is None else k.max(mask.first_key(k, query), start)
             last = end_seen if len(cleared) == 1 else k.min(end_seen, end)
             with k.loop(first, last) as key:
                 bits = k.load(self._element(cta.V, key, column))

@@ -101,11 +101,13 @@ class PanelLoader:
     def _start_copies(self, share: _Share, first_row: Value, ragged: bool) -> None:
         row = first_row + self.k.signed(share.row)
         source = self._source(share, row)
-        turn_bytes = (self.matrix.row_bytes * share.rows_at_once).as_(u64)
+        turn_bytes = self.matrix.step(share.rows_at_once)
         rows_left = self.matrix.rows - row if ragged else None
         for first in range(0, self.tile.rows, share.rows_at_once):
-            if first:
+            if first and turn_bytes is not None:
                 source = source + turn_bytes
+            elif first:
+                source = self._source(share, row + first)
             present = None if rows_left is None else rows_left > first
             with self._rows_of(share, first):
                 self._copy_row(share, share.place, source, first, present)
@@ -113,9 +115,16 @@ class PanelLoader:
     def _copy_in_turns(self, share: _Share, first_row: Value) -> None:
         """Copy through registers, in a loop: all rows at once would take too many."""
         k, row = self.k, first_row + self.k.signed(share.row)
-        turn_bytes = (self.matrix.row_bytes * share.rows_at_once).as_(u64)
+        turn_bytes = self.matrix.step(share.rows_at_once)
         source = k.var(u64, self._source(share, row))
         rows_left = k.var(s32, self.matrix.rows - row)
+
+        def here() -> Value:
+            """The address of a thread's first chunk in the row of this turn."""
+            if turn_bytes is not None:
+                return source
+            return self._source(share, self.matrix.rows - rows_left)
+
         place = k.var(u32, share.place.value)
         turns = -(-self.tile.rows // share.rows_at_once)
         if turns == 1:
@@ -124,8 +133,9 @@ class PanelLoader:
             return
         with k.loop(0, turns):
             with self._rows_of(share, 0):
-                self._copy_row(share, share.place.moved(place), source, 0, rows_left > 0)
-            k.add(source, turn_bytes, into=source)
+                self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
+            if turn_bytes is not None:
+                k.add(source, turn_bytes, into=source)
             k.sub(rows_left, share.rows_at_once, into=rows_left)
             k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
 

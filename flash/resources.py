@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flash.config import KernelConfig
 from flash.dtypes import F32_BYTES
@@ -71,19 +72,37 @@ class KernelResources:
         """The part of a multiprocessor's warps that can be resident, 0 to 1."""
         return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.config.target.warps_per_sm
 
-    def visited_tiles(self, seq_q: int, seq_k: int, window: Window = None) -> int:
-        """Tiles of keys that all CTAs of one head visit; those that causality or the window hides
-        are skipped.
+    def visited_tiles(self, seq_q: int, seq_k: int, window: Window = None, group: int = 1) -> int:
+        """Tiles of keys that all CTAs of one head visit, or of the `group` of heads that share one
+        of K and V if they are packed; those that causality or the window hides are skipped.
         """
-        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
-        first_rows = np.arange(0, seq_q, t.block_q, dtype=np.int64)
-        last_rows = np.minimum(first_rows + t.block_q, seq_q) - 1
-        last_seen = seq_k if behind is None else last_rows + diagonal + behind + 1
-        first_seen = 0 if before is None else first_rows + diagonal - before
-        ends = -(-np.clip(last_seen, 0, seq_k) // t.tile) + 0 * first_rows
-        return int((ends - np.minimum(np.maximum(first_seen, 0) // t.tile, ends)).sum())
+        return int(self.tiles_of_blocks(seq_q, seq_k, window, group).sum())
 
-    def flops(self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None) -> int:
+    def tiles_of_blocks(
+        self, seq_q: int, seq_k: int, window: Window = None, group: int = 1
+    ) -> NDArray[np.int64]:
+        """The same for each block of query rows, from the first one on."""
+        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
+        packed = group if self.config.packed else 1
+        first_rows = np.arange(0, seq_q * packed, t.block_q, dtype=np.int64)
+        last = (np.minimum(first_rows + t.block_q, seq_q * packed) - 1) // packed
+        first = first_rows // packed
+        last_seen = seq_k if behind is None else last + diagonal + behind + 1
+        first_seen = 0 if before is None else first + diagonal - before
+        ends = -(-np.clip(last_seen, 0, seq_k) // t.tile) + 0 * first_rows
+        begins = np.minimum(np.maximum(first_seen, 0) // t.tile, ends)
+        return np.asarray(ends - begins, np.int64)
+
+    def flops(
+        self,
+        batch: int,
+        heads: int,
+        seq_q: int,
+        seq_k: int,
+        window: Window = None,
+        *,
+        kv_heads: int | None = None,
+    ) -> int:
         """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
 
         Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on, and
@@ -91,7 +110,10 @@ class KernelResources:
         """
         t = self.config.tiling
         fma_per_tile = t.block_q * t.tile * (t.score_columns + t.output_columns)
-        tiles = self.visited_tiles(seq_q, seq_k, window)
+        group = heads // kv_heads if kv_heads else 1
+        tiles = self.visited_tiles(seq_q, seq_k, window, group)
+        if self.config.packed:
+            heads //= group
         return FLOPS_PER_FMA * batch * heads * t.value_slices * tiles * fma_per_tile
 
     def useful_flops(

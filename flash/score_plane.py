@@ -23,11 +23,17 @@ class ScorePlaces:
     rows: Sequence[int]
     keys: Sequence[int]
     begins_block: bool = False  # whether first_key is a multiple of 32, and lane less than 8
+    # Of packed rows, by their number in `rows`; None if each row is its own query.
+    query_of: Callable[[int], Value] | None = None
 
     @cached_property
     def my_first_key(self) -> Value:
         """The first key; computed where it is first asked for."""
         return self.first_key + self.k.signed(self.lane)
+
+    def query(self, i: int) -> Value:
+        """The query of row i, of which masks know the position."""
+        return self.first_row + self.rows[i] if self.query_of is None else self.query_of(i)
 
 
 @dataclass(frozen=True)

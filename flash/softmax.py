@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from flash.mask import NEG_INF
@@ -43,18 +43,22 @@ class OnlineSoftmax:
     """The running maximum and sum of `rows` rows, and the step that takes in new scores.
 
     `distances` are the lane distances over which the lanes that share a row, each with its own
-    keys, are joined. Scores are in units of log2. `sink` is as `sink_terms` makes it.
+    keys, are joined. Scores are in units of log2. `sinks` are those of the rows, or one for
+    all, as `sink_terms` makes them.
     """
 
     def __init__(
-        self, k: KernelBuilder, rows: int, distances: list[int], sink: Sink = NO_SINK
+        self,
+        k: KernelBuilder,
+        rows: int,
+        distances: list[int],
+        sinks: Sequence[Sink] = (NO_SINK,),
     ) -> None:
         self.k = k
         self.distances = distances
-        largest, total = sink
-        self.row_max = [k.var(f32, largest) for _ in range(rows)]  # over all lanes
+        self.row_max = [k.var(f32, sinks[i % len(sinks)][0]) for i in range(rows)]  # over all lanes
         # Of this lane's keys only, until `finish`.
-        self.row_sum = [k.var(f32, total) for _ in range(rows)]
+        self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
 
     def take(self, S: Fragment) -> list[Value]:
         """Replace the scores by P = exp2(S - max) and return the factors that what was summed so

@@ -34,8 +34,17 @@ class Matrix:
 
     def row(self, k: KernelBuilder, index: Value) -> Value:
         """The address of a row, u64; 64-bit throughout."""
-        offset = k.cvt(index, dtype=s64) * self.row_bytes
-        return self.first + offset.as_(u64)
+        return self.first + self.offset(k, index)
+
+    def offset(self, k: KernelBuilder, index: Value) -> Value:
+        """Of a row from `first`, in bytes, u64."""
+        return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
+
+    def step(self, rows: int) -> Value | None:
+        """The distance of two rows that are so many apart, in bytes, u64; None if it is not the
+        same everywhere.
+        """
+        return (self.row_bytes * rows).as_(u64)
 
 
 def access_width(columns: int, alignment: int, nbytes: int = F32_BYTES) -> int:
@@ -79,7 +88,8 @@ class TileLoader:
         # `advance`.
         self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
         self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
-        self.turn_bytes = (matrix.row_bytes * self.rows_at_once).as_(u64)
+        self.column_bytes = column_bytes
+        self.turn_bytes = matrix.step(self.rows_at_once)
         self.tile_bytes = (matrix.row_bytes * tile.rows).as_(u64)
         self.place = tile.pointer(self.row, self.lane * matrix.width)
 
@@ -89,14 +99,21 @@ class TileLoader:
         source, rows_left = k.var(u64, self.source), k.var(s32, self.rows_left)
         place = self.place.cursor()
 
+        def here(first: int) -> Value:
+            """Where this thread reads in a row that is so much further down than `rows_left`."""
+            if self.turn_bytes is not None:
+                return source
+            return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
+
         def copy_turn(n: int) -> None:
             first = n * self.rows_at_once
             if self.rows_at_once > self.tile.rows:  # more threads than the tile has rows for
                 with k.when(self.row < self.tile.rows):
-                    self._copy_row(source, place.step(first), rows_left > first)
+                    self._copy_row(here(first), place.step(first), rows_left > first)
             else:
-                self._copy_row(source, place.step(first), rows_left > first)
-            k.add(source, self.turn_bytes, into=source)
+                self._copy_row(here(first), place.step(first), rows_left > first)
+            if self.turn_bytes is not None:
+                k.add(source, self.turn_bytes, into=source)
 
         def advance(turns: int) -> None:
             place.advance(turns * self.rows_at_once)

@@ -58,6 +58,15 @@ def random_operands(
     return found
 
 
+def _blocks(kernel: KernelConfig, q: np.ndarray[Any, Any], k: np.ndarray[Any, Any]) -> int:
+    """The CTAs of a launch, one for each block of rows of a head; with packed heads of K's."""
+    batch, heads, seq_q = q.shape[:3]
+    rows = seq_q
+    if kernel.packed:
+        heads, rows = k.shape[1], seq_q * (heads // k.shape[1])
+    return -(-rows // kernel.tiling.block_q) * heads * batch * kernel.tiling.value_slices
+
+
 def run_forward(
     config: AttentionConfig,
     arrays: tuple[np.ndarray[Any, Any], ...],
@@ -65,10 +74,12 @@ def run_forward(
     kernel: KernelConfig | None = None,
     operands: Mapping[str, np.ndarray[Any, Any]] = MappingProxyType({}),
     dropout_seed: int = 0,
+    ctas: int | None = None,
     **how: Any,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
     """(out, lse, what the run did); lse stays NaN without `return_lse`, and another `module` may
-    take the kernel's place. `operands` are those of its features, by name.
+    take the kernel's place. `operands` are those of its features, by name; `ctas` is how many are
+    run, else all.
     """
     q, k, v = arrays
     kernel = kernel or config.kernel()
@@ -95,7 +106,7 @@ def run_forward(
     result = run(
         module,
         kernel.name,
-        grid=(-(-seq_q // tiling.block_q) * heads * batch * tiling.value_slices, 1, 1),
+        grid=(_blocks(kernel, q, k) if ctas is None else ctas, 1, 1),
         block=(tiling.threads, 1, 1),
         args=[
             q,

@@ -185,6 +185,13 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         default=0.0,
         help="weights of keys that are dropped, by a seed of the launch",
     )
+    add(
+        "--pack-gqa",
+        action="store_const",
+        const=True,
+        default="auto",
+        help="a CTA's rows are of all heads that share a head of K and V, for few queries of many",
+    )
     add("--return-lse", action="store_true", help="also write the log-sum-exp of each row")
     add(
         "--alignment",
@@ -257,6 +264,7 @@ def _output(arguments: argparse.Namespace) -> str:
         bias=arguments.bias,
         mask=arguments.mask,
         sink=arguments.sink,
+        pack_gqa=arguments.pack_gqa,
         dropout=arguments.dropout,
         target=chosen.name,
         alignment=arguments.alignment,

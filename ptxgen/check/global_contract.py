@@ -52,8 +52,8 @@ class GlobalContract:
 
     `strides` are parameters of 64 bits that may be any number; `bounds` gives the lowest and the
     highest value of each other integer parameter that counts, and of names that are no parameters;
-    `equal` says what parameters are in terms of other names; `grid` is the number of blocks along
-    x, y and z.
+    `equal` says what any of these are in terms of other names, such as a product with bounds of its
+    own; `grid` is the number of blocks along x, y and z.
     """
 
     arrays: tuple[GlobalArray, ...]

@@ -106,8 +106,19 @@ class Goals:
         top = max(a for m in goal.terms for a in m)
         return any(
             self._search(g, facts, lanes, depth + 1, split)
-            for g in (*_combined(goal, top, facts), *_loose(given, goal, top, facts))
+            for g in (
+                *self._factors(goal), *_combined(goal, top, facts),
+                *_loose(given, goal, top, facts),
+            )
         ) or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)  # fmt: skip
+
+    def _factors(self, goal: Poly) -> Iterator[Poly]:
+        """The goal without an atom that all of it is multiplied with, if that is not negative."""
+        common = frozenset.intersection(*[frozenset(m) for m in goal.terms])
+        for number in common:
+            parts = goal.split(number)
+            if parts is not None and self._atoms[number].low >= 0:
+                yield parts[0]
 
     def _low(self, goal: Poly, lanes: Lanes | None) -> int:
         constant = goal.terms.get((), 0)
@@ -143,6 +154,17 @@ class Goals:
 
     def _bounded(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
         """The goal with a bound for the atom, where what it is multiplied with is not negative."""
+        highest: list[Poly | None] = [Poly.of(atom.high) if atom.high < UNBOUNDED else None]
+        if atom.kind == "rem":
+            highest.append(atom.args[1] - 1)
+        for high in highest:
+            found = self._at_bounds(goal, atom, high)
+            if found is not None:
+                yield found
+
+    def _at_bounds(self, goal: Poly, atom: Atom, high: Poly | None) -> Poly | None:
+        """The goal with the least the atom may be where more would be more, else with `high`."""
+        low = Poly.of(atom.low) if atom.low > -UNBOUNDED else None
         found = ZERO
         for m, c in goal.terms.items():
             if atom.number not in m:
@@ -150,11 +172,11 @@ class Goals:
                 continue
             rest = list(m)
             rest.remove(atom.number)
-            bound = atom.low if c > 0 else atom.high
-            if self._atoms.product(tuple(rest))[0] < 0 or abs(bound) >= UNBOUNDED:
-                return
-            found = found + Poly({tuple(rest): c * bound})
-        yield found
+            bound = low if c > 0 else high
+            if bound is None or self._atoms.product(tuple(rest))[0] < 0:
+                return None
+            found = found + Poly({tuple(rest): c}) * bound
+        return found
 
     def _each_turn(
         self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int],

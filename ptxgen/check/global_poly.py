@@ -133,7 +133,7 @@ class Poly:
         for m, c in self.terms.items():
             if m:
                 divisor = math.gcd(divisor, c) if isinstance(c, int) else 1
-        if divisor <= 1:
+        if divisor <= 1 or (divisor > _MOST and not isinstance(self.terms.get((), 0), int)):
             return self
         return Poly({m: _plain(c // divisor) for m, c in self.terms.items()})
 

@@ -91,7 +91,8 @@ def _kernel(module: Module, entry: str | None) -> Kernel:
 
 def _check(kernel: Kernel, contract: GlobalContract) -> None:
     names = [p.name for p in kernel.params]
-    for name in (*[a.pointer for a in contract.arrays], *contract.strides, *contract.equal):
+    equal = [name for name in contract.equal if name not in contract.bounds]
+    for name in (*[a.pointer for a in contract.arrays], *contract.strides, *equal):
         if name not in names:
             raise LaunchError(
                 f"prove_global: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}"

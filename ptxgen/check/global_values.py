@@ -210,6 +210,11 @@ class Symbolic:
             low, high = self.atoms.bounds(rest)
             if low >= 0 and high < by:
                 return whole if kind == "div" else rest
+        elif len(b.terms) == 1:  # such as heads / group, where heads is kv_heads * group
+            ((monomial, factor),) = b.terms.items()
+            parts = a.quotient(monomial, factor, proper=False) if isinstance(factor, int) else None
+            if parts is not None and not parts[1].terms:
+                return parts[0] if kind == "div" else ZERO
         return self.atoms.made(kind, a, b)
 
     def _least(self, node: Node, words: list[str]) -> Poly | None:

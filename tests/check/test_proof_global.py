@@ -474,6 +474,58 @@ def _contract(**changed: Any) -> GlobalContract:
     return replace(CONTRACT, **changed)
 
 
+# n is m * g, of which g is no parameter; g numbers behind Z, and as many blocks.
+GROUPED = _contract(
+    arrays=(*CONTRACT.arrays, GlobalArray("Z", (Axis("g", 4),), 4, 4)),
+    bounds={"m": (1, 1 << 30), "g": (1, 1 << 30), "n": (1, 1 << 30)},
+    grid=("g", 1, 1),
+    equal={"n": "m * g"},
+)
+Z_AT = "ld.param.u64 %rd3, [Z]; cvta.to.global.u64 %rd3, %rd3; mad.wide.s32 %rd3, %r5, 4, %rd3;"
+GROUP = (
+    "div.u32 %r6, %r1, %r2; rem.u32 %r4, %r3, %r6; rem.u32 %r5, %r0, %r2;"
+    "mad.lo.s32 %r5, %r4, %r2, %r5;"
+)
+GROUPS: dict[str, tuple[str, str]] = {
+    "a quotient of sizes": (
+        "div.u32 %r6, %r1, %r2; rem.u32 %r5, %r0, %r6;" + Z_AT + "st.global.u32 [%rd3], %r0;",
+        "proved",
+    ),
+    "a quotient of sizes and one more": (
+        "div.u32 %r6, %r1, %r2; add.u32 %r6, %r6, 1; rem.u32 %r5, %r0, %r6;" + Z_AT
+        + "st.global.u32 [%rd3], %r0;",
+        "violation",
+    ),
+    "a remainder of sizes": (
+        "rem.u32 %r5, %r1, %r2;" + Z_AT + "st.global.u32 [%rd3], %r0;", "proved",
+    ),
+    "a row of a group": (GROUP + ROW + "st.global.u32 [%rd3], %r0;", "proved"),
+    "a row behind a group": (
+        GROUP + "add.u32 %r5, %r5, 1;" + ROW + "st.global.u32 [%rd3], %r0;", "violation",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_sizes_that_are_products_are_followed(name: str) -> None:
+    body, verdict = GROUPS[name]
+    assert only(prove_global(text(body), block=THREADS, contract=GROUPED)).verdict == verdict
+
+
+@pytest.mark.parametrize(("most", "verdict"), [(1 << 30, "proved"), (1 << 32, "unknown")])
+def test_a_product_may_have_bounds_of_its_own(most: int, verdict: str) -> None:
+    body = (
+        "mul.lo.u32 %r6, %r1, %r2; mad.lo.u32 %r4, %r3, 64, %r0; setp.lt.u32 %p1, %r4, %r6;"
+        "@!%p1 bra end; div.u32 %r5, %r4, %r2;" + ROW + "ld.global.u32 %r7, [%rd3];"
+    )
+    contract = _contract(
+        bounds={"m": (1, 1 << 30), "n": (1, 1 << 30), "rows": (1, most)},
+        grid=("(rows + 63) // 64", 1, 1),
+        equal={"rows": "n * m"},
+    )
+    assert only(prove_global(text(body), block=THREADS, contract=contract)).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("contract", "entry", "message"),
     [
@@ -482,6 +534,11 @@ def _contract(**changed: Any) -> GlobalContract:
             _contract(strides=("row_strid",)),
             "k",
             "prove_global: k has no parameter 'row_strid'; did you mean 'row_stride'?",
+        ),
+        (
+            _contract(equal={"nn": "2 * m"}),
+            "k",
+            "prove_global: k has no parameter 'nn'; did you mean 'n'?",
         ),
         (
             _contract(grid=("mm", 1, 1)),

@@ -26,6 +26,7 @@ from flash.dlpack import dense_strides
 from flash.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
+from flash.launch import check
 from flash.results import DeviceArray
 from flash.staging import Staging
 from ptxgen.check.proof_verdicts import UNKNOWN
@@ -645,7 +646,7 @@ def test_the_parameters_reach_the_driver(
     out = make(CONFIG).launch(*arrays, softmax_scale=0.25)
     (launch,) = driver.launches
     assert launch.ordinal == 1
-    assert launch.grid == (3 * 6 * 2, 1, 1)
+    assert launch.grid == (5 * 3 * 2, 1, 1)  # of 74 packed rows for each head of k and v
     assert launch.dynamic_shared == CONFIG.kernel().tiling.shared_bytes
     assert [launch.values[name] for name in "QKVO"] == [a.pointer for a in (*arrays, out)]
     assert {n: x for n, x in launch.values.items() if n not in "QKVO"} == {
@@ -809,10 +810,11 @@ def test_a_kernel_is_assembled_once_and_kept(
     backend, cache = CudaBackend(driver), ModuleCache(None)
     monkeypatch.setattr(driver, "version", 99_000)  # takes the cubins of any assembler
     first, second = (GpuLauncher(CONFIG, backend, cache) for _ in range(2))
-    program = first.program(first.build(0, 16, with_lse=False))
+    geometry = check(CONFIG, *[view(a, "a") for a in problem()], None)
+    program = first.program(first.build(geometry, 0, 16, with_lse=False))
     assert program.startswith(b"\x7fELF")
     monkeypatch.setattr(backend, "compile", None)  # a second compilation would fail
-    assert second.program(second.build(0, 16, with_lse=False)) == program
+    assert second.program(second.build(geometry, 0, 16, with_lse=False)) == program
     assert set(asked) == {"sm_90a"}
 
 

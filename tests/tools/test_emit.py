@@ -92,6 +92,7 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--bias", "f32"], {"bias": "f32"}),
         (["--mask"], {"mask": True}),
         (["--sink"], {"sink": True}),
+        (["--pack-gqa"], {"pack_gqa": True}),
         (["--dropout", "0.1"], {"dropout": 0.1}),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
@@ -108,6 +109,7 @@ def test_the_options_of_the_kernel_change_the_text(capsys: pytest.CaptureFixture
     options = [
         [], ["--head-dim-v", "8"], ["--causal"], ["--causal", "top_left"], ["--return-lse"],
         ["--alignment", "4"], ["--tile", "32"], ["--block-q", "32"], ["--target", "sm_75"],
+        ["--pack-gqa"],
     ]  # fmt: skip
     texts = set()
     for argv in options:

@@ -1,0 +1,541 @@
+"""Packed heads: rows of a CTA that are the queries of all heads of a group. The kernels' own PTX is
+run on the interpreter with the sanitizers on, beside that without packing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from judge import assert_attention_is_accurate, rounding_the_weights
+from kernel_runs import Problem, run_forward
+
+from flash import launch
+from flash.arrays import ArrayView, view
+from flash.build import build
+from flash.config import AttentionConfig
+from flash.contract import global_contract
+from flash.kernel import AttentionKernel
+from flash.packing import PackedMatrix, Packing, packing_saves_ctas
+from flash.reference import visible_keys
+from ptxgen.check.global_proof import prove_global
+from ptxgen.check.verify import verify
+from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.interpreter import PCT, Result
+from ptxgen.parse import parse
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.text import render
+
+Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, ...]
+
+NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+# Each kind of kernel, by its dtype and precision.
+KINDS: dict[str, dict[str, Any]] = {
+    "f32": {"dtype": "f32"},
+    "f16": {"dtype": "f16"},
+    "bf16": {"dtype": "bf16", "stages": 2},
+    "tf32": {"dtype": "f32", "precision": "tf32"},
+    "f32_grade": {"dtype": "f32", "precision": "f32_grade"},
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+ONE_OF_EACH_KERNEL = pytest.mark.parametrize("kind", ["f32", "f16"])
+EVERY_CAUSAL = pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
+# seq_q, seq_k and how many heads share one of K and V; blocks have 16 or 32 rows.
+SIZES = [(1, 40, 8), (1, 17, 1), (3, 37, 3), (3, 50, 12), (17, 20, 2), (65, 33, 1), (65, 70, 3)]
+
+
+def config_of(kind: str, head_dim: int = 16, **how: Any) -> AttentionConfig:
+    """Small tiles, so that small problems have many."""
+    tiles = {"tile": 16, "block_q": 16 if kind == "f32" else 32, "return_lse": True}
+    return AttentionConfig(head_dim, **{**KINDS[kind], **tiles, "pack_gqa": True, **how})
+
+
+def unpacked(config: AttentionConfig) -> AttentionConfig:
+    return replace(config, pack_gqa=False)
+
+
+def arrays_of(config: AttentionConfig, seq_q: int, seq_k: int, group: int) -> Arrays:
+    """Two batches of two heads of K."""
+    problem = Problem(seq_q, seq_k, config.head_dim, config.value_dim, 2, 2 * group, 2)
+    return problem.arrays(dtype=NUMPY[config.dtype])
+
+
+def run(config: AttentionConfig, arrays: Arrays, **how: Any) -> tuple[Array, Array]:
+    out, lse, _ = run_forward(config, arrays, **{"sanitize": True, **how})
+    return out, lse
+
+
+def judge(
+    config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **operands: Array
+) -> None:
+    """As accurate as numpy. How accurate tf32 is, its own tests say; here bits are compared."""
+    if config.precision == "tf32":
+        return
+    assert_attention_is_accurate(
+        out, lse, *arrays, softmax_scale=config.scale, causal=config.causal, window=config.window,
+        softcap=config.softcap, peer=None if config.dtype == "f32" else rounding_the_weights,
+        **operands,
+    )  # fmt: skip
+
+
+def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> None:
+    for a, b in zip(one, other, strict=True):
+        kind = np.uint32 if a.itemsize == 4 else np.uint16
+        np.testing.assert_array_equal(a.view(kind), b.view(kind))
+
+
+def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
+    """Rows have the bits that they have if their queries are made those of one head, whose masks
+    are given as such; returns them. Each row is then at the same place in its matrix: in another
+    one the interpreter, which asks BLAS, may round otherwise.
+    """
+    q, k, v = arrays
+    (batch, heads, seq_q, _), (_, kv_heads, seq_k, _) = q.shape, k.shape
+    group = heads // kv_heads
+
+    def packed(array: Array) -> Array:
+        apart = array.reshape(batch, kv_heads, group, seq_q, -1).transpose(0, 1, 3, 2, 4)
+        return np.ascontiguousarray(apart).reshape(batch, kv_heads, seq_q * group, -1)
+
+    seen = visible_keys((1, 1, seq_q, seq_k), config.causal, config.window)
+    one_head = replace(config, pack_gqa=False, causal=False, window=None, mask=True)
+    wanted = run(
+        one_head, (packed(q), k, v), sanitize=False,
+        operands={"mask": np.repeat(seen, group, axis=2)},
+    )  # fmt: skip
+    out, lse = run(config, arrays)
+    assert_same_bits((packed(out), packed(lse)[..., 0]), wanted)
+    return out, lse
+
+
+# ------------------------------------------------------------------------------------------
+# results
+
+
+@EVERY_KIND
+@EVERY_CAUSAL
+def test_packed_rows_are_right(kind: str, causal: Any) -> None:
+    config = config_of(kind, causal=causal)
+    for sizes in SIZES if kind in ("f32", "f16") else SIZES[::3]:
+        arrays = arrays_of(config, *sizes)
+        judge(config, arrays, *check(config, arrays))
+
+
+@EVERY_CAUSAL
+def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
+    config = config_of("f32", causal=causal)
+    for sizes in SIZES:
+        arrays = arrays_of(config, *sizes)
+        assert_same_bits(run(config, arrays), run(unpacked(config), arrays))
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
+@pytest.mark.parametrize("causal", [False, "top_left"])
+def test_a_window_of_packed_rows_is_that_of_their_queries(
+    kind: str, window: Any, causal: Any
+) -> None:
+    config = config_of(kind, window=window, causal=causal, softcap=3.0)
+    for sizes in ((3, 37, 3), (20, 60, 5)):
+        arrays = arrays_of(config, *sizes)
+        judge(config, arrays, *check(config, arrays))
+
+
+@EVERY_KIND
+@EVERY_CAUSAL
+def test_each_packed_row_has_the_sink_of_its_head(kind: str, causal: Any) -> None:
+    config = config_of(kind, causal=causal, sink=True, window=(12, 9))
+    for seq_q, seq_k, group in ((1, 40, 8), (21, 9, 3), (17, 0, 5)):
+        arrays = arrays_of(config, seq_q, seq_k, group)
+        sinks = 3 * np.random.default_rng(0).standard_normal((2, 2 * group)).astype(np.float32)
+        sinks[1, 1] = -np.inf
+        given = {"sink": sinks}
+        found = run(config, arrays, operands=given)
+        if kind == "f32":
+            assert_same_bits(found, run(unpacked(config), arrays, operands=given))
+        judge(config, arrays, *found, **given)
+        in_steps = np.repeat(sinks, 2, axis=1)[:, ::-2][:, ::-1]
+        assert_same_bits(run(config, arrays, operands={"sink": in_steps}), found)
+
+
+@ONE_OF_EACH_KERNEL
+@EVERY_CAUSAL
+@pytest.mark.parametrize("seq_k", [0, 5])
+def test_packed_queries_that_see_no_key_give_zero_and_minus_infinity(
+    kind: str, causal: Any, seq_k: int
+) -> None:
+    config = config_of(kind, causal=causal)
+    out, lse = check(config, arrays_of(config, 9, seq_k, 3))
+    blind = {"bottom_right": slice(0, 9 - seq_k), "top_left": slice(0, 0)}.get(causal, slice(0, 0))
+    blind = slice(0, 9) if seq_k == 0 else blind
+    np.testing.assert_array_equal(out[:, :, blind], 0)
+    np.testing.assert_array_equal(lse[:, :, blind], -np.inf)
+    assert np.isfinite(lse[:, :, blind.stop :]).all()
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("features", [{"causal": True}, {"window": (5, 2)}], ids=str)
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_what_a_packed_query_does_not_see_cannot_reach_it(
+    kind: str, features: dict[str, Any], poison: float
+) -> None:
+    config = config_of(kind, **features)
+    q, k, v = arrays_of(config, 21, 40, 3)
+    clean, _ = run(config, (q, k, v))
+    v = v.copy()
+    v[..., [25, 38], 3] = poison
+    out, _ = run(config, (q, k, v))
+    # Query i is at the position of key i + 19.
+    positions = np.arange(21) + 19
+    sees = np.zeros(21, np.bool_)
+    for key in (25, 38):
+        before, behind = config.window or (40, 0)
+        assert before is not None
+        assert behind is not None
+        sees |= (key >= positions - before) & (key <= positions + behind)
+    assert sees.any()
+    assert not sees.all()
+    kept = out.copy()
+    kept[:, :, sees, 3] = clean[:, :, sees, 3]
+    np.testing.assert_array_equal(kept, clean)
+    assert not np.isfinite(out[:, :, sees, 3].astype(np.float32)).any()
+
+
+@ONE_OF_EACH_KERNEL
+@pytest.mark.parametrize("head_dim", [(3, 5), (40, 72), (63, 63), (128, 64), (20, 300)], ids=str)
+def test_packed_rows_of_any_width_are_right(kind: str, head_dim: tuple[int, int]) -> None:
+    config = AttentionConfig(
+        *head_dim, causal=True, return_lse=True, pack_gqa=True, **KINDS[kind]
+    )  # fmt: skip
+    arrays = arrays_of(config, 19, 37, 7)
+    judge(config, arrays, *check(config, arrays))
+
+
+@ONE_OF_EACH_KERNEL
+@pytest.mark.parametrize("alignment", [4, 2])
+def test_narrow_accesses_to_packed_rows_give_the_same_bits(kind: str, alignment: int) -> None:
+    if kind == "f32" and alignment == 2:
+        alignment = 8
+    config = config_of(kind, 64, alignment=alignment, causal=True)
+    arrays = arrays_of(config, 17, 30, 5)
+    assert_same_bits(run(config, arrays), run(replace(config, alignment="auto"), arrays))
+
+
+def test_gpus_without_asynchronous_copies_read_packed_rows_through_registers() -> None:
+    config = config_of("f32", causal=True, target="sm_75", block_q=32)
+    arrays = arrays_of(config, 17, 30, 5)
+    judge(config, arrays, *check(config, arrays))
+
+
+@ONE_OF_EACH_KERNEL
+def test_packed_rows_may_have_any_strides(kind: str) -> None:
+    config = config_of(kind, causal=True)
+    arrays = arrays_of(config, 9, 20, 4)
+    wanted = run(config, arrays)
+    reversed_ = tuple(np.ascontiguousarray(a[:, ::-1, ::-1])[:, ::-1, ::-1] for a in arrays)
+    heads_inside = tuple(
+        np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for a in arrays
+    )
+    assert_same_bits(run(config, reversed_), wanted)
+    assert_same_bits(run(config, heads_inside), wanted)
+
+
+@ONE_OF_EACH_KERNEL
+def test_other_orders_of_the_warps_give_packed_rows_the_same_bits(kind: str) -> None:
+    config = config_of(kind, causal=True, window=(9, None))
+    arrays = arrays_of(config, 17, 40, 5)
+    wanted = run(config, arrays)
+    for seed in range(2):
+        assert_same_bits(run(config, arrays, schedule=PCT(seed)), wanted)
+
+
+# ------------------------------------------------------------------------------------------
+# what packing is for
+
+
+def counted(config: AttentionConfig, arrays: Arrays) -> Result:
+    return run_forward(config, arrays, profile=True)[2]
+
+
+@ONE_OF_EACH_KERNEL
+def test_keys_and_values_are_read_once_for_all_heads_that_share_them(kind: str) -> None:
+    config = config_of(kind, return_lse=False)
+    arrays = arrays_of(config, 1, 64, 8)
+    packed, plain = (counted(c, arrays).counters for c in (config, unpacked(config)))
+    one_head = 64 * 2 * 16 * config.element.nbytes // 32  # sectors of K and V
+    of_queries = packed.global_sectors_read - 4 * one_head
+    assert plain.global_sectors_read - of_queries == 8 * 4 * one_head
+    assert 0 < of_queries <= 4 * 8 * (-(-16 * config.element.nbytes // 32))
+    assert plain.warp_instructions > 6 * packed.warp_instructions
+
+
+@ONE_OF_EACH_KERNEL
+def test_a_decode_of_few_heads_takes_one_cta_for_each_head_of_keys(kind: str) -> None:
+    config = config_of(kind, return_lse=False)
+    arrays = arrays_of(config, 2, 33, 8)  # 16 rows
+    geometry = launch.check(config, *views(arrays), None)
+    assert launch.grid_ctas(config.kernel(), geometry) == 4
+    assert launch.grid_ctas(unpacked(config).kernel(), geometry) == 32
+
+
+@ONE_OF_EACH_KERNEL
+@EVERY_CAUSAL
+def test_the_count_of_tiles_is_that_of_tiles_which_packed_ctas_visit(
+    kind: str, causal: Any
+) -> None:
+    config = config_of(kind, causal=causal, window=(30, None))
+    made = build(config.kernel())
+    block_q, tile = made.config.tiling.block_q, made.config.tiling.tile
+    for seq_q, seq_k, group in (*SIZES, (40, 100, 5)):
+        offset = seq_k - seq_q if causal != "top_left" else 0
+        visited = 0
+        for first in range(0, seq_q * group, block_q):
+            queries = [r // group for r in range(first, min(first + block_q, seq_q * group))]
+            end = min(queries[-1] + offset + 1 if causal else seq_k, seq_k)
+            visited += len(range(max(queries[0] + offset - 30, 0) // tile, -(-end // tile)))
+        found = made.resources.visited_tiles(seq_q, seq_k, config.window, group)
+        assert found == visited, (seq_q, seq_k, group)
+        flops = made.resources.flops(3, 2 * group, seq_q, seq_k, config.window, kv_heads=2)
+        t = made.config.tiling
+        each = 2 * block_q * tile * (t.score_columns + t.output_columns)
+        assert flops == 3 * 2 * visited * each
+
+
+# ------------------------------------------------------------------------------------------
+# when heads are packed
+
+
+def views(arrays: Arrays) -> list[ArrayView]:
+    return [view(array, "array") for array in arrays]
+
+
+def test_auto_packs_heads_where_that_saves_ctas() -> None:
+    assert packing_saves_ctas(1, 8, 64)  # 1 CTA instead of 8
+    assert packing_saves_ctas(65, 2, 64)  # 3 instead of 4
+    assert not packing_saves_ctas(1, 1, 64)
+    assert not packing_saves_ctas(64, 8, 64)  # all rows are in use either way
+    assert not packing_saves_ctas(127, 2, 64)  # 4 and 4
+
+
+@pytest.mark.parametrize(
+    ("choice", "sizes", "packed"),
+    [
+        ("auto", (1, 40, 8), True),
+        ("auto", (32, 40, 8), False),
+        ("auto", (33, 40, 8), True),
+        ("auto", (1, 40, 1), False),
+        (False, (1, 40, 8), False),
+        (True, (32, 40, 8), True),
+        (True, (1, 40, 1), True),
+    ],
+    ids=str,
+)
+def test_a_launch_takes_the_kernel_that_the_config_and_its_sizes_say(
+    choice: bool | str, sizes: tuple[int, int, int], packed: bool
+) -> None:
+    config = config_of("f16", pack_gqa=choice)
+    kernel, arrays = AttentionKernel(config), arrays_of(config, *sizes)
+    lines = kernel.explain(*arrays, backend="interpreter").splitlines()
+    name = (
+        config.kernel()
+        .name.replace("_packed", "")
+        .replace("_lse", "_packed_lse" if packed else "_lse")
+    )
+    assert f"kernel:   {name} for sm_80, verified" in lines
+    seq_q, _, group = sizes
+    ctas = -(-seq_q * group // 32) * 4 if packed else -(-seq_q // 32) * 4 * group
+    assert f"grid:     {ctas} CTAs" in lines
+    queries = f"queries of {group} packed heads" if packed else "queries"
+    assert f"tiles:    32 {queries} by 16 keys, 64 threads" in lines
+    out, lse = kernel.launch(*arrays, backend="interpreter")
+    judge(config, arrays, out, lse)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [{"alibi": True}, {"bias": "f32"}, {"mask": True}, {"dropout": 0.5}],
+    ids=str,
+)
+def test_what_differs_by_head_is_not_packed(features: dict[str, Any]) -> None:
+    (name,) = features
+    with pytest.raises(ConfigError) as caught:
+        config_of("f16", **features)
+    assert str(caught.value) == (
+        "AttentionConfig: pack_gqa=True goes with what is the same for all heads, got "
+        f"{name}; use pack_gqa=False, or leave it 'auto'"
+    )
+    config = config_of("f16", pack_gqa="auto", **features)
+    geometry = launch.check(config_of("f16"), *views(arrays_of(config, 1, 40, 8)), None)
+    assert launch.variant(config.kernel(), "auto", geometry) == config.kernel()
+
+
+def test_all_that_differs_by_head_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("f16", alibi=True, mask=True, dropout=0.1)
+    assert str(caught.value) == (
+        "AttentionConfig: pack_gqa=True goes with what is the same for all heads, got "
+        "alibi, mask, dropout; use pack_gqa=False, or leave it 'auto'"
+    )
+
+
+@pytest.mark.parametrize("value", [1, None, "yes"])
+def test_a_choice_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("f16", pack_gqa=value)
+    assert str(caught.value) == (
+        f"AttentionConfig: pack_gqa must be one of 'auto', True, False, got {value!r}"
+    )
+
+
+def test_emitted_text_is_packed_only_if_asked() -> None:
+    auto, never, always = (config_of("f16", pack_gqa=c).kernel() for c in ("auto", False, True))
+    assert auto == never
+    assert never.name == "attention_forward_f16_d16_m32_n16_lse"
+    assert always == replace(never, packed=True)
+    assert always.name == "attention_forward_f16_d16_m32_n16_packed_lse"
+
+
+def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> launch.Geometry:
+    return launch.Geometry(
+        batch, kv_heads * group, kv_heads, seq_q, 1, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (),
+        2, 16,
+    )  # fmt: skip
+
+
+def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -> None:
+    limits = launch.Limits(32, 0, 0, "device 0", packed=True)
+    fits, too_many = geometry_of(2**26 - 8, 1, 1, 31), geometry_of(2**26 - 7, 1, 1, 32)
+    launch.check_limits(fits, limits)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_limits(too_many, limits)
+    assert str(caught.value) == (
+        "launch: seq_q times heads / kv_heads must be at most 2147483392 with pack_gqa=True, got "
+        "67108857 * 32; use pack_gqa='auto'"
+    )
+    kernel = config_of("f16", pack_gqa="auto").kernel()
+    assert launch.variant(kernel, "auto", replace(fits, seq_q=2**26 - 9)).packed
+    assert not launch.variant(kernel, "auto", too_many).packed
+
+
+def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
+    limits = launch.Limits(32, 0, 0, "device 0", packed=True)
+    launch.check_limits(geometry_of(1, 2**11, 2**19, 32), limits)
+    launch.check_limits(geometry_of(3, 2**9, 2**19, 32), limits)
+    with pytest.raises(LaunchError) as caught:
+        launch.check_limits(geometry_of(3, 2**11, 2**19, 32), limits)
+    assert str(caught.value) == (
+        "launch: a grid has at most 2147483647 CTAs, this call needs 3221225472 (ceil(96 / 32) "
+        "query blocks * 524288 kv_heads * 2048 batch); split the batch or use a larger block_q"
+    )
+
+
+# ------------------------------------------------------------------------------------------
+# text, contract, proofs, registers
+
+
+@EVERY_KIND
+def test_the_text_verifies_and_reads_back(kind: str) -> None:
+    module = build(config_of(kind, causal=True).kernel()).module
+    assert verify(module) == ()
+    assert parse(render(module)) == module
+
+
+def test_the_contract_says_how_many_ctas_there_are() -> None:
+    made = build(config_of("f16").kernel())
+    assert made.contract["grid"] == {
+        "formula": "(ceil(seq_q * group / 32) * (heads / group) * batch, 1, 1)",
+        "x": {
+            "ceil_div": [{"times": ["seq_q", "group"]}, 32],
+            "times": [{"div": ["heads", "group"]}, "batch"],
+        },
+        "y": 1,
+        "z": 1,
+    }
+    assert "seq_q * group is at most 2147483392" in made.contract["constraints"]
+    assert (
+        made.contract["parameters"]
+        == build(unpacked(config_of("f16")).kernel()).contract["parameters"]
+    )
+
+
+PROVED: list[dict[str, Any]] = [
+    {}, {"causal": "bottom_right"}, {"causal": "top_left"}, {"window": (20, None)},
+    {"window": (5, 9)}, {"window": (None, 3)}, {"causal": True, "window": (9, None), "sink": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "f32_grade"])
+@pytest.mark.parametrize("features", PROVED, ids=str)
+def test_every_access_to_packed_rows_is_proved(kind: str, features: dict[str, Any]) -> None:
+    how = {**KINDS[kind], **features}
+    made = build(AttentionConfig(64, return_lse=True, pack_gqa=True, **how).kernel())
+    assert made.proof.complete, made.proof.unknown
+    assert made.global_proof.complete, made.global_proof.unknown
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"dtype": "f16", "alignment": 2},
+        {"target": "sm_75"},
+        {"dtype": "f16", "head_dim_v": 400},
+        {"head_dim_v": 400},
+    ],
+    ids=str,
+)
+def test_every_access_through_registers_and_to_wide_values_is_proved(how: dict[str, Any]) -> None:
+    made = build(AttentionConfig(63, causal=True, return_lse=True, pack_gqa=True, **how).kernel())
+    assert made.proof.complete, made.proof.unknown
+    assert made.global_proof.complete, made.global_proof.unknown
+
+
+def swapped(self: PackedMatrix, k: KernelBuilder, index: Value) -> Value:
+    """The offset of a row whose query and head are taken for each other."""
+    other = replace(self, head_bytes=self.row_bytes, row_bytes=self.head_bytes)
+    return OFFSET(other, k, index)
+
+
+OFFSET = PackedMatrix.offset
+
+
+@ONE_OF_EACH_KERNEL
+@pytest.mark.parametrize("of", ["offset", "query", "head"])
+def test_a_wrong_place_of_a_packed_row_is_a_violation(
+    kind: str, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if of == "offset":
+        monkeypatch.setattr(PackedMatrix, "offset", swapped)
+    else:
+        monkeypatch.setattr(Packing, of, lambda _, row: row)
+    kernel = config_of(kind).kernel()
+    made = build.__wrapped__(kernel)
+    contract = global_contract(kernel)
+    found = prove_global(made.module, block=kernel.tiling.threads, contract=contract)
+    assert found.violations
+
+
+KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
+    {}, {"causal": True}, {"causal": True, "window": (20, None), "sink": True},
+]  # fmt: skip
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "tf32", "f32_grade"])
+def test_no_default_kernel_with_packed_heads_spills(
+    kind: str, target: str, assembler: Assembler
+) -> None:
+    how = {**KINDS[kind], "target": target, "return_lse": True, "pack_gqa": True}
+    for head_dim in (64, 128):
+        for features in KERNELS_OF_ALL_KINDS:
+            kernel = AttentionConfig(head_dim, **how, **features).kernel()
+            assembly = assembler.assemble(build(kernel).text, target)
+            usage = assembly.kernel(kernel.name)
+            spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+            assert spilled == 0, (kernel.name, target, usage)
+            assert assembly.advisories == ()

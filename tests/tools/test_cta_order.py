@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_runs import Problem, run_forward
+
+from flash.build import build
+from flash.config import AttentionConfig
+from tools import cta_order as tool
+from tools.cta_order import ORDERS, Launch, simulated
+
+BLOCK_Q = 32
+
+
+@pytest.mark.parametrize(
+    ("causal", "packed", "order"),
+    [
+        (True, False, tool.by_head),
+        (True, True, tool.by_head),
+        (False, False, tool.by_head_from_first),
+    ],
+)
+def test_the_order_of_the_kernels_is_that_of_the_model(
+    causal: bool, packed: bool, order: tool.Order
+) -> None:
+    config = AttentionConfig(
+        16, dtype="f16", causal=causal, tile=16, block_q=BLOCK_Q, pack_gqa=packed
+    )
+    arrays = Problem(2 * BLOCK_Q + 3, 20, 16, 16, 2, 3, 3).arrays(dtype=np.float16)
+    written: list[tool.Cta] = []
+    module = build(config.kernel()).module
+    for ctas in range(1, 3 * 6 + 1):
+        out, _, _ = run_forward(config, arrays, module, ctas=ctas)
+        rows = ~np.isnan(out.astype(np.float32)).all(axis=3).reshape(6, -1)
+        found = [(head, block) for head in range(6) for block in range(3) if rows[head, 32 * block]]
+        (new,) = set(found) - set(written)
+        written.append(new)
+    assert written == order(Launch(6, 1, (1, 1, 1), 1))
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
+@pytest.mark.parametrize(("heads", "section"), [(1, 1), (6, 4), (6, 6), (7, 2)])
+def test_every_order_has_every_cta_once(order: tool.Order, heads: int, section: int) -> None:
+    found = order(Launch(heads, 1, (1, 2, 3), section))
+    assert sorted(found) == [(head, block) for head in range(heads) for block in range(3)]
+
+
+def test_a_section_begins_with_the_last_blocks_of_all_its_heads() -> None:
+    assert tool.sections(Launch(3, 1, (1, 2), 2)) == [
+        (0, 1), (1, 1), (0, 0), (1, 0), (2, 1), (2, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("order", "heads", "tiles", "time", "live"),
+    [
+        # Blocks take 4, 3 and 2: two at a time are done after 5, and one head is live.
+        (tool.by_head, 1, (1, 2, 3), 1.0, 1.0),
+        # 2 and 3 begin, 4 begins after 2 and ends at 6.
+        (tool.by_head_from_first, 1, (1, 2, 3), 6 / 5, 1.0),
+        # 4 and 2 of the first head, 2 and 4 of the other: 4 ends at 4, 2 at 2, 4 at 6, 2 at 6.
+        (tool.by_head, 2, (1, 3), 1.0, (2 * 1 + 2 * 2 + 2 * 1) / 6),
+        (tool.all_heads, 2, (1, 3), 1.0, 2.0),
+        # Four blocks of 3, two at a time.
+        (tool.by_head, 4, (2,), 1.0, 2.0),
+        # No fewer than the longest takes.
+        (tool.by_head, 1, (9, 0), 1.0, 1.0),
+    ],
+)
+def test_a_launch_takes_as_long_as_by_hand(
+    order: tool.Order, heads: int, tiles: tuple[int, ...], time: float, live: float
+) -> None:
+    found = simulated(Launch(heads, 1, tiles, 1), order, 2)
+    assert found == pytest.approx((time, live))
+
+
+def test_heads_that_share_keys_count_once() -> None:
+    assert simulated(Launch(4, 2, (2,), 1), tool.by_head, 2)[1] == 1.0
+    assert simulated(Launch(4, 1, (2,), 1), tool.by_head, 2)[1] == 2.0
+
+
+def test_with_causality_the_last_block_first_is_better_than_the_first() -> None:
+    for heads, blocks in ((8, 64), (32, 64), (32, 33), (1, 300)):
+        launch = Launch(heads, 1, tuple(range(1, blocks + 1)), 1)
+        last, first = (simulated(launch, o, 132) for o in (tool.by_head, tool.by_head_from_first))
+        assert last[0] <= first[0]
+        assert last[1] <= first[1]
+
+
+def test_heads_that_fit_the_cache_end_evenly_and_keep_little_live() -> None:
+    launch = Launch(32, 1, tuple(range(1, 65)), 8)
+    head_by_head, together, fitting = (
+        simulated(launch, o, 132) for o in (tool.by_head, tool.all_heads, tool.sections)
+    )
+    assert fitting[0] < 1.02 < head_by_head[0]
+    assert head_by_head[1] < fitting[1] < 16 < 2 * together[1]
+
+
+def test_the_table_has_a_line_for_each_order(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--head-dim", "64", "--causal", "--seq", "512", "--heads", "4", "--kv-heads", "2"]
+    assert tool.main([*argv, "--multiprocessors", "3"]) == tool.OK
+    first, header, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("attention_forward_f16_d64_m128_n64_bottom_right, 16 CTAs, ")
+    assert header.split() == ["order", "time", "/", "even", "live", "K,", "V"]
+    assert [line[:32].strip() for line in lines] == list(ORDERS)
+    # K and V of both heads are 2 * 2 * 512 * 64 * 2 bytes.
+    assert all(float(line.split()[-2]) <= 0.3 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--dtype", "f8"], "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),
+        (["--head-dim", "0"], "head_dim must be an integer from 1 to 256, got 0"),
+    ],
+)
+def test_what_no_kernel_can_do_is_refused(
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
+    assert tool.main(argv) == tool.UNSUPPORTED
+    said = capsys.readouterr().err
+    assert said.startswith(f"cta_order.py: error: AttentionConfig: {message}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--heads", "6", "--kv-heads", "4"], "--heads must be a multiple of --kv-heads, got 6"),
+        (["--seq", "0"], "argument --seq: must be at least 1, got 0"),
+    ],
+)
+def test_wrong_usage_is_refused(
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        tool.main(argv)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith(f"cta_order.py: error: {message}\n")
