@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from flash.config import KernelConfig
 from flash.dropout import Dropout
-from flash.dtypes import F32, DType
+from flash.dtypes import F32, F32_BYTES, DType
 from flash.features import Operand
 from flash.mask import Mask
 from flash.score_plane import ScorePlane
 from flash.scoring import Scoring
 from flash.softmax import LOG2E
+from flash.span import Span
 from flash.tiles import Matrix, access_width
 from flash.tiling import Tiling, ValueSlices
 from ptxgen.dsl import KernelBuilder, Pointer, Value
@@ -21,20 +22,24 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class Array:
-    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements."""
+    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements; of packed
+    sequences head by row.
+    """
 
     first: Value
-    strides: tuple[Value, Value, Value]  # of batch, head and row, in elements, s64
+    strides: dict[str, Value]  # of batch, head and row, in elements, s64
     columns: int  # that a CTA computes with
     width: int  # of them that one access may take
     nbytes: int  # of an element
+    begin: Value | None = None  # the row that one of the packed sequences begins with
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
         """The rows of one head. Offsets are 64 bits wide."""
-        of_batch, of_head, of_row = self.strides
-        elements = k.cvt(batch, dtype=s64) * of_batch + k.cvt(head, dtype=s64) * of_head
-        first = self.first + (elements * self.nbytes).as_(u64)
-        return Matrix(first, of_row * self.nbytes, rows, self.columns, self.width)
+        outer = ("batch", batch) if self.begin is None else ("row", self.begin)
+        steps = (outer, ("head", head))
+        one, other = (k.cvt(index, dtype=s64) * self.strides[step] for step, index in steps)
+        first = self.first + ((one + other) * self.nbytes).as_(u64)
+        return Matrix(first, self.strides["row"] * self.nbytes, rows, self.columns, self.width)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,14 @@ class ScoreArray:
         """Declare and load the strides."""
         strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
         return cls(at.value, strides, operand.dtype)
+
+    def of_sequence(self, k: KernelBuilder, index: Value) -> Value:
+        """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
+        CTA read the same.
+        """
+        elements = k.cvt(index, dtype=s64) * self.strides["batch"]
+        at = self.first + (elements * self.dtype.nbytes).as_(u64)
+        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
         """Where the numbers of one head begin."""
@@ -75,7 +88,7 @@ class Arguments:
     V: Array
     O: Array
     LSE: Pointer | None
-    seq_q: Value  # s32, as all that rows and keys are counted in
+    seq_q: Value  # s32, as all that rows and keys are counted in; all rows of packed sequences
     seq_k: Value
     heads: Value
     group: Value  # query heads for each head of K and V
@@ -96,19 +109,15 @@ class Arguments:
         Q, K, V, O = (
             Array(
                 pointers[name].value,
-                (
-                    k.param(f"{name}_batch_stride", s64),
-                    k.param(f"{name}_head_stride", s64),
-                    k.param(f"{name}_row_stride", s64),
-                ),
+                {step: k.param(f"{name}_{step}_stride", s64) for step in config.features.steps},
                 computed,
                 access_width(in_row, config.alignment, nbytes),
                 nbytes,
             )
             for name, (in_row, computed) in columns.items()
         )
-        counts = (k.signed(k.param(name, u32)) for name in ("seq_q", "seq_k", "heads", "group"))
-        seq_q, seq_k, heads, group = counts
+        names = (*config.features.row_counts, "heads", "group")
+        seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
         scale = k.param("softmax_scale", f32)
         scale_log2 = scale * LOG2E
         numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
@@ -116,6 +125,59 @@ class Arguments:
         return cls(
             Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
         )
+
+    @property
+    def longest_q(self) -> Value:
+        """The most query rows of a sequence."""
+        longest = self.numbers.get("max_seqlen_q")
+        return self.seq_q if longest is None else longest.as_(s32)
+
+    def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
+        """What concerns one of the packed sequences: arrays that begin with its rows, and its own
+        lengths.
+        """
+        queries, keys = (
+            self._span(k, side, number, total)
+            for side, total in (("q", self.seq_q), ("k", self.seq_k))
+        )
+        LSE = self.LSE
+        if LSE is not None:
+            LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
+        return replace(
+            self,
+            Q=replace(self.Q, begin=queries.begin),
+            K=replace(self.K, begin=keys.begin),
+            V=replace(self.V, begin=keys.begin),
+            O=replace(self.O, begin=queries.begin),
+            LSE=LSE,
+            seq_q=queries.length,
+            seq_k=keys.length,
+        )
+
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+        ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
+        assert ends is not None  # sequences are packed
+        return Span.clamped(
+            k,
+            ends.of_sequence(k, number),
+            ends.of_sequence(k, number + 1),
+            None if used is None else used.of_sequence(k, number),
+            total,
+        )
+
+
+@dataclass(frozen=True)
+class LogSums:
+    """Where the log-sum-exp of one head's rows goes: `rows` f32 for each head."""
+
+    first: Pointer
+    head: Value
+    rows: Value
+
+    def at(self, k: KernelBuilder, row: Value) -> Pointer:
+        """The place of a row."""
+        place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
+        return self.first.plus((place * F32_BYTES).as_(u64))
 
 
 @dataclass(frozen=True)
@@ -155,8 +217,8 @@ class Cta:
     K: Matrix
     V: Matrix
     O: Matrix
+    LSE: LogSums | None
     tile: int  # keys of one
-    head_of_batch: Value  # batch * heads + head
     first_row: Value
     mask: Mask
     scoring: Scoring | None  # None where scores are products times a scale
@@ -175,7 +237,7 @@ class Cta:
         """
         k.note("which query rows of which head")
         t = config.tiling
-        blocks = k.divide_up(given.seq_q, t.block_q)
+        blocks = k.divide_up(given.longest_q, t.block_q)
         block, part = k.signed(k.block_id()), None
         if t.value_slices > 1:
             part = ValueSlice.of(k, t.slices, block % t.value_slices)
@@ -187,6 +249,9 @@ class Cta:
         first_row = nth_block * t.block_q
         batch, head = head_of_batch // given.heads, head_of_batch % given.heads
         kv_head = head // given.group
+        every_row, is_packed = given.seq_q, config.features.varlen
+        if is_packed:
+            given = given.of_sequence(k, batch)
         scores = _Scores(k, config, given, batch, head)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), given.seq_q - 1)
@@ -200,13 +265,14 @@ class Cta:
             V, O = (part.part(k, of, config.dtype.nbytes) for of in (V, O))
         all_see = mask.last_key(k, first_row)
         tiles = mask.end_tile(k, last_row, t.tile)
+        of_head = head if is_packed else head_of_batch
         return cls(
             Q,
             K,
             V,
             O,
+            None if given.LSE is None else LogSums(given.LSE, of_head, every_row),
             t.tile,
-            head_of_batch,
             first_row,
             mask,
             scores.scoring(mask),
@@ -218,6 +284,17 @@ class Cta:
             None if mask.left is None else k.min(mask.first_key(k, first_row) // t.tile, tiles),
             part,
         )
+
+    @classmethod
+    def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
+        """The same; a CTA ends here if its rows are behind those of its sequence, which is shorter
+        than the longest.
+        """
+        cta = cls.of(k, config, given)
+        if config.features.varlen:
+            with k.only_if(cta.first_row >= cta.O.rows):
+                k.ret()
+        return cta
 
     def writes_lse(self, where: Value) -> Value:
         """Whether a thread for which `where` holds writes the LSE of its row: in one slice."""

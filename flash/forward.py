@@ -20,7 +20,7 @@ from flash.tiles import Matrix, TileLoader, await_copies, commit_copies, store_c
 from flash.tiling import CHUNK, F32_BYTES, Tiling
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
-from ptxgen.types import s32, s64, u64
+from ptxgen.types import s32, u64
 
 
 def attention_forward(config: KernelConfig) -> ir.Module:
@@ -31,7 +31,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     assert isinstance(t, Tiling)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
-    cta = Cta.of(k, config, given)
+    cta = Cta.entered(k, config, given)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -78,7 +78,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
         k.note("O += P V")
         _add_outputs(k, products, O, cta, hides_keys)
 
-    _store(k, t, given, cta, me, softmax, O)
+    _store(k, t, cta, me, softmax, O)
     return k.build()
 
 
@@ -138,7 +138,6 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
 def _store(
     k: KernelBuilder,
     t: Tiling,
-    given: Arguments,
     cta: Cta,
     me: Thread,
     softmax: OnlineSoftmax,
@@ -152,12 +151,11 @@ def _store(
         inverse, lse = softmax.finish(i)
         if cta.dropout is not None:
             inverse = inverse * cta.dropout.scale
-        with k.when(row < given.seq_q):
+        with k.when(row < cta.O.rows):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
-            if given.LSE is not None:
+            if cta.LSE is not None:
                 with k.when(cta.writes_lse(me.lane == 0)):
-                    place = k.mad_wide(cta.head_of_batch, given.seq_q, k.cvt(row, dtype=s64))
-                    k.store(given.LSE.plus((place * F32_BYTES).as_(u64)), lse)
+                    k.store(cta.LSE.at(k, row), lse)
 
 
 def _store_row(

@@ -19,8 +19,8 @@ from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, is_scale
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, OF_ARRAYS, DType
 from flash.features import MAX_WINDOWED_SEQ, Features
-from flash.operands import Operands, operand_problems, operand_strides
-from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
+from flash.operands import Operands, batch_problems, operand_problems, operand_strides
+from flash.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
 from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
 from ptxgen.errors import LaunchError, did_you_mean
@@ -32,8 +32,8 @@ MAX_CTAS: Final = MAX_GRID[0]
 
 
 def max_seq(features: Features) -> int:
-    """The most queries, and keys, of a head."""
-    return MAX_WINDOWED_SEQ if features.windowed else MAX_SEQ
+    """The most queries, and keys, of a head; of packed sequences together."""
+    return MAX_WINDOWED_SEQ if features.windowed or features.varlen else MAX_SEQ
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key
@@ -45,7 +45,9 @@ class Geometry:
     `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
     is, for each of the four, the byte offset of its first byte and of the byte after its last one,
     from its pointer. Shapes are in the caller's layout. `nbytes` is the size of an element of the
-    four, `natural_alignment` the most bytes that their rows let a kernel use at once.
+    four, `natural_alignment` the most bytes that their rows let a kernel use at once. Of packed
+    sequences seq_q and seq_k are the rows of all, and `max_seqlen_q` the most queries of one; else
+    it is None.
     """
 
     batch: int
@@ -61,6 +63,7 @@ class Geometry:
     nbytes: int
     natural_alignment: int
     operand_strides: tuple[tuple[int, ...], ...] = ()
+    max_seqlen_q: int | None = None
 
     @property
     def group(self) -> int:
@@ -70,7 +73,12 @@ class Geometry:
     @property
     def is_empty(self) -> bool:
         """Whether there is no row of output, so that nothing needs to run."""
-        return 0 in (self.batch, self.heads, self.seq_q)
+        return 0 in (self.batch, self.heads, self.seq_q, self.longest_q)
+
+    @property
+    def longest_q(self) -> int:
+        """The most queries of a sequence."""
+        return self.seq_q if self.max_seqlen_q is None else self.max_seqlen_q
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +104,11 @@ def check(
     *,
     layout: str = "bhsd",
     operands: Operands = MappingProxyType({}),
+    max_seqlen_q: int | None = None,
 ) -> Geometry:
     """The geometry of a call; without `out` that of a dense one. Shapes as in
-    `AttentionKernel.launch`. `operands` are those that the config's features have.
+    `AttentionKernel.launch`. `operands` are those that the config's features have, `max_seqlen_q`
+    is that of packed sequences.
 
     Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
     """
@@ -107,6 +117,7 @@ def check(
             f"layout must be one of {', '.join(LAYOUTS)}, got "
             f"{layout!r}{did_you_mean(str(layout), LAYOUTS)}"
         )
+    layout = _layout_of(config, layout)
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
     problems = list(_dtype_problems(config.element, arrays))
     problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
@@ -114,9 +125,14 @@ def check(
     ranks = rank_problems(arrays, layout)
     if not ranks:
         ranks = shape_problems(config, q.shape, k.shape, v.shape, layout)
+    if config.varlen:
+        ranks += batch_problems(operands)
     if ranks:
         raise_problems(problems + ranks)
     geometry = _geometry(config, q, k, v, out, layout)
+    if config.varlen:
+        batch = operands["cu_seqlens_q"].size - 1
+        geometry = replace(geometry, batch=batch, max_seqlen_q=max_seqlen_q or 0)
     problems += _out_problems(out, geometry)
     if not operands:
         raise_problems(problems)
@@ -125,6 +141,18 @@ def check(
     problems += operand_problems(config.features, operands, sizes)
     raise_problems(problems)
     return replace(geometry, operand_strides=operand_strides(config.features, operands))
+
+
+def _layout_of(config: AttentionConfig, layout: str) -> str:
+    """The layout of Q, K, V and O: packed sequences have only one."""
+    if not config.varlen:
+        return layout
+    if layout != LAYOUTS[0]:
+        raise LaunchError(
+            f"launch: layout is for batches of one length, got {layout!r}, but with varlen q, k "
+            "and v are [total, heads, dim]; leave out the layout"
+        )
+    return PACKED
 
 
 def check_addresses(
@@ -344,19 +372,20 @@ def check_limits(geometry: Geometry, limits: Limits) -> None:
 
 
 def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
-    for name, length in (("seq_q", geometry.seq_q), ("seq_k", geometry.seq_k)):
+    names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
+    for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
         if length > limits.max_seq:
             yield (
                 f"{name} must be at most {limits.max_seq}, got {length}; split it and merge by LSE"
             )
     slices = limits.value_slices
-    ctas = -(-geometry.seq_q // limits.block_q) * geometry.heads * geometry.batch * slices
+    ctas = -(-geometry.longest_q // limits.block_q) * geometry.heads * geometry.batch * slices
     if ctas > MAX_CTAS:
         yield (
-            f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({geometry.seq_q} / "
-            f"{limits.block_q}) query blocks * {geometry.heads} heads * {geometry.batch} batch"
-            f"{f' * {slices} slices of head_dim_v' if slices > 1 else ''}); "
-            "split the batch or use a larger block_q"
+            f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} "
+            f"(ceil({geometry.longest_q} / {limits.block_q}) query blocks * {geometry.heads} heads "
+            f"* {geometry.batch} batch{f' * {slices} slices of head_dim_v' if slices > 1 else ''}"
+            "); split the batch or use a larger block_q"
         )
     if limits.shared_needed > limits.shared_available:
         yield (

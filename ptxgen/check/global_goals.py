@@ -17,7 +17,7 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 Facts = tuple[Poly, ...]
 
 _STEPS: Final = 2000  # of one search
-_ALL_STEPS: Final = 40_000  # of all, of which proofs of attention take less than 15 thousand
+_ALL_STEPS: Final = 40_000  # of all, of which proofs of attention take less than 30 thousand
 _DEPTHS: Final = (2, 4, 7, 10, 14)  # one after the other: most that can be shown is near
 _GROUPS: Final = 64  # of threads whose goals differ in more than the constant
 
