@@ -1,4 +1,4 @@
-"""Attention kernels: a config, a kernel object that launches on arrays, and a function for both at
+"""Attention kernels: a config, a kernel object that launches on arrays, and functions for both at
 once.
 """
 
@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from flash.config import AttentionConfig
-    from flash.kernel import AttentionKernel, attention
+    from flash.functions import attention, attention_varlen
+    from flash.kernel import AttentionKernel
 
-__all__ = ["AttentionConfig", "AttentionKernel", "attention"]
+__all__ = ["AttentionConfig", "AttentionKernel", "attention", "attention_varlen"]
 
-_HOME: Final = {"AttentionConfig": "config", "AttentionKernel": "kernel", "attention": "kernel"}
+_HOME: Final = {
+    "AttentionConfig": "config",
+    "AttentionKernel": "kernel",
+    "attention": "functions",
+    "attention_varlen": "functions",
+}
 
 
 def __getattr__(name: str) -> object:

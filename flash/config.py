@@ -36,6 +36,9 @@ MAX_SCALE: Final = 2.0**127
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
 _SIDES: Final = 2  # of a window
+_FLAGS: Final = (
+    "return_lse", "alibi", "mask", "sink", "varlen", "seqused_q", "seqused_k",
+)  # fmt: skip
 # Scores are divided by it, and the results multiplied: both in f32, without loss at either end.
 _LEAST_SOFTCAP: Final = 2.0**-20
 _MOST_SOFTCAP: Final = 2.0**20
@@ -119,7 +122,12 @@ class AttentionConfig:
     bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/packing.py`). "auto" does so where it takes fewer
-        CTAs (for emitted text never); alibi, bias, mask and dropout do not go with True.
+        CTAs (for emitted text never); alibi, bias, mask, dropout and varlen do not go
+        with True.
+    varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
+        another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias or mask.
+    seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
+        queries, and keys, count.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
     a GPU.
     alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
@@ -144,6 +152,9 @@ class AttentionConfig:
     mask: bool = False
     sink: bool = False
     dropout: float = 0.0
+    varlen: bool = False
+    seqused_q: bool = False
+    seqused_k: bool = False
     target: str | None = None
     alignment: int | str = "auto"
     precision: str | None = None
@@ -164,12 +175,13 @@ class AttentionConfig:
         if self.target is not None:
             object.__setattr__(self, "target", find_target(self.target).name)
         _require_dropout(self.dropout)
-        for flag in ("return_lse", "alibi", "mask", "sink"):
+        for flag in _FLAGS:
             if not isinstance(getattr(self, flag), bool):
                 raise ConfigError(
                     f"AttentionConfig: {flag} must be True or False, got {getattr(self, flag)!r}"
                 )
         _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
+        self._require_packable()
         object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
         _require_softcap(self.softcap)
         _require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
@@ -185,6 +197,22 @@ class AttentionConfig:
         choose_tiling(
             self.tile_request, find_target(self.target) if self.target else most_generous()
         )
+
+    def _require_packable(self) -> None:
+        for name in ("seqused_q", "seqused_k"):
+            if getattr(self, name) and not self.varlen:
+                raise ConfigError(
+                    f"AttentionConfig: {name} is for sequences of their own lengths; use "
+                    f"varlen=True with it, or leave {name}=False"
+                )
+        for name in ("bias", "mask"):
+            if getattr(self, name) and self.varlen:
+                raise ConfigError(
+                    f"AttentionConfig: varlen cannot be combined with {name}, which has a number "
+                    "for each score of [batch, heads, seq_q, seq_k], and sequences of their own "
+                    "lengths have no such array; use window, causal or alibi, or a batch for each "
+                    "length"
+                )
 
     def _why_no_precision(self) -> str:
         if self.element is F32:
@@ -240,6 +268,9 @@ class AttentionConfig:
             mask=self.mask,
             sink=self.sink,
             dropout=self.dropout > 0,
+            varlen=self.varlen,
+            seqused_q=self.seqused_q,
+            seqused_k=self.seqused_k,
         )
 
     @property
@@ -291,10 +322,10 @@ class AttentionConfig:
 
 
 def _require_packing(pack_gqa: bool | str, features: Features) -> None:
-    if pack_gqa is True and features.by_head:
+    if pack_gqa is True and features.not_packed:
         raise ConfigError(
-            f"AttentionConfig: pack_gqa=True goes with what is the same for all heads, got "
-            f"{', '.join(features.by_head)}; use pack_gqa=False, or leave it 'auto'"
+            f"AttentionConfig: pack_gqa=True does not go with "
+            f"{', '.join(features.not_packed)}; use pack_gqa=False, or leave it 'auto'"
         )
 
 

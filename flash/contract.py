@@ -28,12 +28,12 @@ def parameters(dtype: DType, features: Features = NO_FEATURES) -> dict[str, str]
     order.
     """
     rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
-    sizes = {
-        "Q": "batch, heads, seq_q",
-        "K": "batch, kv_heads, seq_k",
-        "V": "batch, kv_heads, seq_k",
-        "O": "batch, heads, seq_q",
-    }
+    of_q, of_k = (
+        ("total_q, heads", "total_k, kv_heads")
+        if features.varlen
+        else ("batch, heads, seq_q", "batch, kv_heads, seq_k")
+    )
+    sizes = {"Q": of_q, "K": of_k, "V": of_k, "O": of_q}
     use = {
         "Q": "the queries, read",
         "K": "the keys, read",
@@ -49,12 +49,14 @@ def parameters(dtype: DType, features: Features = NO_FEATURES) -> dict[str, str]
     }
     meanings["LSE"] = (
         "device address of the log-sum-exp of each row's scaled scores, written: natural "
-        "logarithm, f32 [batch, heads, seq_q], dense; -inf for a row that sees no key"
+        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}], dense; -inf for a row "
+        "that sees no key"
     )
     for operand in features.operands:
+        extents = ", ".join(map(operand.extent, operand.axes))
         meanings[operand.name] = (
-            f"device address of {operand.name}: {operand.dtype.name} "
-            f"[{', '.join(operand.axes)}], read, strides as below; {operand.meaning}"
+            f"device address of {operand.name}: {operand.dtype.name} [{extents}], read, strides as "
+            f"below; {operand.meaning}"
         )
     steps = {
         "batch": "one batch to the next",
@@ -62,14 +64,21 @@ def parameters(dtype: DType, features: Features = NO_FEATURES) -> dict[str, str]
         "row": "one sequence position to the next",
     }
     for name in rows:
-        for what, step in steps.items():
+        for what in features.steps:
+            step = steps[what]
             meanings[f"{name}_{what}_stride"] = (
                 f"elements (of {dtype.nbytes} bytes) from {step} in {name}; any sign, 0 repeats"
             )
     longest = max_seq(features)
     lse = "LSE is the sink" if features.sink else "LSE is -inf"
-    meanings["seq_q"] = f"queries of each head, 1 to {longest}"
-    meanings["seq_k"] = f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
+    if features.varlen:
+        meanings["total_q"] = f"rows of Q and O: those of all sequences, 1 to {longest}"
+        meanings["total_k"] = (
+            f"rows of K and V, 0 to {longest}; of a sequence without keys the output is 0 and {lse}"
+        )
+    else:
+        meanings["seq_q"] = f"queries of each head, 1 to {longest}"
+        meanings["seq_k"] = f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
     meanings["heads"] = "heads of Q and O, at least 1"
     meanings["group"] = (
         "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded "
@@ -137,11 +146,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
         "static_shared_bytes": static_shared_bytes(kernel),
         "alignment": config.alignment,
         "constraints": _constraints(config, kernel),
-        "layout": (
-            "the last dimension of Q, K, V and O is dense; the strides of the others are "
-            "parameters, so that [batch, heads, seq, dim], [batch, seq, heads, dim] and views of "
-            "a larger buffer all work"
-        ),
+        "layout": _PACKED if config.features.varlen else _BATCHED,
         "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
         "lse": meanings["LSE"]
         if config.return_lse
@@ -161,20 +166,33 @@ def _grid(config: KernelConfig) -> dict[str, Any]:
         rows, heads = "seq_q * group", "(heads / group)"
         sizes: tuple[Any, Any] = {"times": ["seq_q", "group"]}, {"div": ["heads", "group"]}
     else:
-        rows, heads = sizes = "seq_q", "heads"
+        rows, heads = sizes = config.features.longest_q, "heads"
     return {
         "formula": f"(ceil({rows} / {t.block_q}) * {heads} * batch{_times(slices)}, 1, 1)",
         "x": {"ceil_div": [sizes[0], t.block_q], "times": [sizes[1], "batch", *slices]},
     }
 
 
+_BATCHED: Final = (
+    "the last dimension of Q, K, V and O is dense; the strides of the others are parameters, so "
+    "that [batch, heads, seq, dim], [batch, seq, heads, dim] and views of a larger buffer all work"
+)
+_PACKED: Final = (
+    "the sequences of a batch lie one after another in Q, K, V and O, whose last dimension is "
+    "dense; the strides of the others are parameters. Sequences may be empty. Rows that are in no "
+    "sequence, or beyond what is used of one, are neither read nor written. Elsewhere seq_q and "
+    "seq_k are a sequence's own numbers of queries and keys"
+)
+
+
 def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
     shared = kernel.dynamic_shared_bytes
+    rows = config.features.row_counts
     constraints = [
         f"Q, K, V and O, and their strides in bytes, are multiples of {config.alignment} bytes; "
         f"LSE is a multiple of {F32_BYTES}",
         "the last dimension of Q, K, V and O is dense (stride 1)",
-        f"seq_q and seq_k are at most {max_seq(config.features)}",
+        f"{rows[0]} and {rows[1]} are at most {max_seq(config.features)}",
         *([f"seq_q * group is at most {max_seq(config.features)}"] if config.packed else []),
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
@@ -188,6 +206,11 @@ def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
             else " or later"
         ),
     ]
+    if config.features.varlen:
+        constraints.append(
+            "what the kernel is told of the sequences is not written while it runs; whatever it "
+            "says, nothing outside the arrays is accessed"
+        )
     if shared > config.target.shared_per_block:
         constraints.append(
             "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "
@@ -201,38 +224,42 @@ def global_contract(config: KernelConfig) -> GlobalContract:
 
     `batch` and `kv_heads` are no parameters: the grid and `group` carry them.
     """
-    t = config.tiling
+    t, features = config.tiling, config.features
+    rows_q, rows_k = features.row_counts
     arrays = [
         _array(config, name, heads, rows, columns)
         for name, heads, rows, columns in (
-            ("Q", "heads", "seq_q", t.head_dim),
-            ("K", "kv_heads", "seq_k", t.head_dim),
-            ("V", "kv_heads", "seq_k", t.head_dim_v),
-            ("O", "heads", "seq_q", t.head_dim_v),
+            ("Q", "heads", rows_q, t.head_dim),
+            ("K", "kv_heads", rows_k, t.head_dim),
+            ("V", "kv_heads", rows_k, t.head_dim_v),
+            ("O", "heads", rows_q, t.head_dim_v),
         )
     ]
-    strides = tuple(f"{a.pointer}_{step}_stride" for a in arrays for step in _STEPS)
+    strides = tuple(f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps)
     if config.return_lse:
-        row = Axis("seq_q", F32_BYTES)
-        heads = Axis("batch * heads", f"{F32_BYTES} * seq_q")
+        row = Axis(rows_q, F32_BYTES)
+        heads = Axis("heads" if features.varlen else "batch * heads", f"{F32_BYTES} * {rows_q}")
         arrays.append(GlobalArray("LSE", (heads, row), F32_BYTES, F32_BYTES))
-    longest = max_seq(config.features)
-    for operand in config.features.operands:
+    longest = max_seq(features)
+    for operand in features.operands:
         nbytes = operand.dtype.nbytes
-        axes = tuple(Axis(axis, f"{nbytes} * {operand.stride(axis)}") for axis in operand.axes)
+        axes = tuple(
+            Axis(operand.extent(axis), f"{nbytes} * {operand.stride(axis)}")
+            for axis in operand.axes
+        )
         arrays.append(GlobalArray(operand.name, axes, nbytes, nbytes))
         strides += tuple(operand.stride(axis) for axis in operand.axes)
     bounds = {  # first what others are multiplied with: the proof does away with the last one first
         "group": (1, MAX_CTAS),
-        "seq_q": (1, longest),
-        "seq_k": (0, longest),
+        rows_q: (1, longest),
+        rows_k: (0, longest),
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
         "heads": (1, MAX_CTAS),
-        **{n.name: n.bounds for n in config.features.numbers if n.bounds is not None},
+        **{n.name: n.bounds for n in features.numbers if n.bounds is not None},
     }
     equal = {"heads": "group * kv_heads"}
-    rows, of = "seq_q", "heads"
+    rows, of = features.longest_q, "heads"
     if config.packed:
         rows, of = "rows", "kv_heads"
         bounds["rows"], equal["rows"] = (1, longest), "seq_q * group"
@@ -241,13 +268,9 @@ def global_contract(config: KernelConfig) -> GlobalContract:
     return GlobalContract(tuple(arrays), strides, bounds, grid, equal)
 
 
-_STEPS: Final = ("batch", "head", "row")
-
-
 def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
-    extents, nbytes = ("batch", heads, rows), config.dtype.nbytes
+    extents, nbytes = {"batch": "batch", "head": heads, "row": rows}, config.dtype.nbytes
     axes = tuple(
-        Axis(extent, f"{nbytes} * {name}_{step}_stride")
-        for extent, step in zip(extents, _STEPS, strict=True)
+        Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in config.features.steps
     )
     return GlobalArray(name, axes, columns * nbytes, config.alignment)

@@ -59,6 +59,7 @@ def attention_cpu(
     sink: NDArray[Any] | None = None,
     dropout: float = 0.0,
     dropout_seed: int = 0,
+    first_batch: int = 0,
     threads: int | None = None,
 ) -> None:
     """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
@@ -70,8 +71,8 @@ def attention_cpu(
     such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
     types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives
     0 and -inf; what the keys and values hold that a row does not see cannot reach it; NaN in one
-    that it sees does. What `window`, `softcap`, `alibi_slopes`, `bias`, `mask`, `sink` and
-    `dropout` mean, `attention_reference` says.
+    that it sees does. What `window`, `softcap`, `alibi_slopes`, `bias`, `mask`, `sink`, `dropout`
+    and `first_batch` mean, `attention_reference` says.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
     `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
@@ -89,7 +90,8 @@ def attention_cpu(
         q, k, v, out, lse,
         scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
         rules=ScoreRules.of(
-            (*q.shape[:2], seq_q, seq_k), causal, window, dtype, softcap, (dropout, dropout_seed),
+            (*q.shape[:2], seq_q, seq_k), causal, window, dtype, softcap,
+            (dropout, dropout_seed, first_batch),
             alibi_slopes=alibi_slopes, bias=bias, mask=mask, sink=sink,
         ),
         dtype=dtype,

@@ -28,7 +28,7 @@ class ScoreRules:
     behind: int | None
     dtype: np.dtype[Any]
     softcap: float | None
-    dropout: tuple[float, int]  # probability and seed
+    dropout: tuple[float, int, int]  # probability, seed, and the number of batch 0
     alibi_slopes: Array | None
     bias: Array | None
     mask: Array | None
@@ -42,7 +42,7 @@ class ScoreRules:
         window: Window,
         dtype: np.dtype[Any],
         softcap: float | None,
-        dropout: tuple[float, int],
+        dropout: tuple[float, int, int],
         **arrays: Array | None,
     ) -> ScoreRules:
         """The rules for scores of `shape`, [batch, heads, seq_q, seq_k]."""
@@ -101,9 +101,9 @@ class ScoreRules:
 
     def drop(self, weight: Array, b: int, heads: slice, queries: slice, keys: slice) -> None:
         """Make the weights of a block that are not kept 0, and scale the others."""
-        probability, seed = self.dropout
+        probability, seed, first_batch = self.dropout
         if probability:
-            numbers = b * self.heads + np.arange(heads.start, heads.stop)
+            numbers = (first_batch + b) * self.heads + np.arange(heads.start, heads.stop)
             places = (np.arange(part.start, part.stop) for part in (queries, keys))
             keep = kept(probability, seed, numbers, *places)
             weight *= np.where(keep, self.dtype.type(STEPS / threshold(probability)), 0)

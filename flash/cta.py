@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from flash.config import KernelConfig
 from flash.dropout import Dropout
-from flash.dtypes import F32, DType
+from flash.dtypes import F32, F32_BYTES, DType
 from flash.features import Operand
 from flash.mask import Mask
 from flash.packing import PackedMatrix, PackedNumbers, Packing
 from flash.score_plane import ScorePlane
 from flash.scoring import Scoring
 from flash.softmax import LOG2E, Sink, sink_terms
+from flash.span import Span
 from flash.tiles import Matrix, access_width
 from flash.tiling import Tiling, ValueSlices
 from ptxgen.dsl import KernelBuilder, Pointer, Value
@@ -23,27 +24,31 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class Array:
-    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements."""
+    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements; of packed
+    sequences head by row.
+    """
 
     first: Value
-    strides: tuple[Value, Value, Value]  # of batch, head and row, in elements, s64
+    strides: dict[str, Value]  # of batch, head and row, in elements, s64
     columns: int  # that a CTA computes with
     width: int  # of them that one access may take
     nbytes: int  # of an element
+    begin: Value | None = None  # the row that one of the packed sequences begins with
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
         """The rows of one head. Offsets are 64 bits wide."""
-        of_batch, of_head, of_row = self.strides
-        elements = k.cvt(batch, dtype=s64) * of_batch + k.cvt(head, dtype=s64) * of_head
-        first = self.first + (elements * self.nbytes).as_(u64)
-        return Matrix(first, of_row * self.nbytes, rows, self.columns, self.width)
+        outer = ("batch", batch) if self.begin is None else ("row", self.begin)
+        steps = (outer, ("head", head))
+        one, other = (k.cvt(index, dtype=s64) * self.strides[step] for step, index in steps)
+        first = self.first + ((one + other) * self.nbytes).as_(u64)
+        return Matrix(first, self.strides["row"] * self.nbytes, rows, self.columns, self.width)
 
     def group(
         self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
     ) -> PackedMatrix:
         """The rows of all heads that share a head of K and V, packed."""
         one = self.head(k, batch, kv_head * packing.group, rows)
-        head_bytes = self.strides[1] * self.nbytes
+        head_bytes = self.strides["head"] * self.nbytes
         return PackedMatrix(
             one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes,
             packing=packing,
@@ -63,6 +68,14 @@ class ScoreArray:
         """Declare and load the strides."""
         strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
         return cls(at.value, strides, operand.dtype)
+
+    def of_sequence(self, k: KernelBuilder, index: Value) -> Value:
+        """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
+        CTA read the same.
+        """
+        elements = k.cvt(index, dtype=s64) * self.strides["batch"]
+        at = self.first + (elements * self.dtype.nbytes).as_(u64)
+        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
         """Where the numbers of one head begin."""
@@ -88,7 +101,7 @@ class Arguments:
     V: Array
     O: Array
     LSE: Pointer | None
-    seq_q: Value  # s32, as all that rows and keys are counted in
+    seq_q: Value  # s32, as all that rows and keys are counted in; all rows of packed sequences
     seq_k: Value
     heads: Value
     group: Value  # query heads for each head of K and V
@@ -109,19 +122,15 @@ class Arguments:
         Q, K, V, O = (
             Array(
                 pointers[name].value,
-                (
-                    k.param(f"{name}_batch_stride", s64),
-                    k.param(f"{name}_head_stride", s64),
-                    k.param(f"{name}_row_stride", s64),
-                ),
+                {step: k.param(f"{name}_{step}_stride", s64) for step in config.features.steps},
                 computed,
                 access_width(in_row, config.alignment, nbytes),
                 nbytes,
             )
             for name, (in_row, computed) in columns.items()
         )
-        counts = (k.signed(k.param(name, u32)) for name in ("seq_q", "seq_k", "heads", "group"))
-        seq_q, seq_k, heads, group = counts
+        names = (*config.features.row_counts, "heads", "group")
+        seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
         scale = k.param("softmax_scale", f32)
         scale_log2 = scale * LOG2E
         numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
@@ -129,6 +138,68 @@ class Arguments:
         return cls(
             Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
         )
+
+    @property
+    def longest_q(self) -> Value:
+        """The most query rows of a sequence."""
+        longest = self.numbers.get("max_seqlen_q")
+        return self.seq_q if longest is None else longest.as_(s32)
+
+    def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
+        """What concerns one of the packed sequences: arrays that begin with its rows, and its own
+        lengths.
+        """
+        queries, keys = (
+            self._span(k, side, number, total)
+            for side, total in (("q", self.seq_q), ("k", self.seq_k))
+        )
+        LSE = self.LSE
+        if LSE is not None:
+            LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
+        return replace(
+            self,
+            Q=replace(self.Q, begin=queries.begin),
+            K=replace(self.K, begin=keys.begin),
+            V=replace(self.V, begin=keys.begin),
+            O=replace(self.O, begin=queries.begin),
+            LSE=LSE,
+            seq_q=queries.length,
+            seq_k=keys.length,
+        )
+
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+        ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
+        assert ends is not None  # sequences are packed
+        return Span.clamped(
+            k,
+            ends.of_sequence(k, number),
+            ends.of_sequence(k, number + 1),
+            None if used is None else used.of_sequence(k, number),
+            total,
+        )
+
+
+@dataclass(frozen=True)
+class LogSums:
+    """Where the log-sum-exp of a CTA's rows goes: `rows` f32 for each head. With packing `head` is
+    that of K and V, whose heads of Q have `all_rows` together.
+    """
+
+    first: Pointer
+    head: Value
+    rows: Value
+    packing: Packing | None
+    all_rows: Value
+
+    def at(self, k: KernelBuilder, row: Value) -> Pointer:
+        """The place of a row."""
+        if self.packing is None:
+            place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
+        else:
+            query = k.cvt(self.packing.query(row), dtype=s64)
+            place = k.mad_wide(self.packing.head(row), self.rows, query)
+            place = k.mad_wide(self.head, self.all_rows, place)
+        return self.first.plus((place * F32_BYTES).as_(u64))
 
 
 @dataclass(frozen=True)
@@ -168,9 +239,8 @@ class Cta:
     K: Matrix
     V: Matrix
     O: Matrix
+    LSE: LogSums | None
     tile: int  # keys of one
-    head_of_batch: Value  # batch * heads + head; of K and V if rows are packed
-    seq_q: Value
     packing: Packing | None
     first_row: Value
     mask: Mask
@@ -192,7 +262,7 @@ class Cta:
         k.note("which query rows of which head")
         t = config.tiling
         packing = Packing(given.group) if config.packed else None
-        rows = given.seq_q if packing is None else given.seq_q * packing.group
+        rows = given.longest_q if packing is None else given.longest_q * packing.group
         heads = given.heads if packing is None else given.heads // packing.group
         blocks = k.divide_up(rows, t.block_q)
         block, part = k.signed(k.block_id()), None
@@ -206,6 +276,10 @@ class Cta:
         first_row = nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
         kv_head = head // given.group if packing is None else head
+        every_row, of_head = given.seq_q, head_of_batch
+        if config.features.varlen:
+            given = given.of_sequence(k, batch)
+            rows, of_head = given.seq_q, head
         scores = _Scores(k, config, given, batch, head, packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
@@ -227,9 +301,8 @@ class Cta:
             K,
             V,
             O,
+            None if given.LSE is None else LogSums(given.LSE, of_head, every_row, packing, rows),
             t.tile,
-            head_of_batch,
-            given.seq_q,
             packing,
             first_row,
             mask,
@@ -242,6 +315,17 @@ class Cta:
             None if mask.left is None else k.min(mask.first_key(k, first_query) // t.tile, tiles),
             part,
         )
+
+    @classmethod
+    def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
+        """The same; a CTA ends here if its rows are behind those of its sequence, which is shorter
+        than the longest.
+        """
+        cta = cls.of(k, config, given)
+        if config.features.varlen:
+            with k.only_if(cta.first_row >= cta.O.rows):
+                k.ret()
+        return cta
 
     def writes_lse(self, where: Value) -> Value:
         """Whether a thread for which `where` holds writes the LSE of its row: in one slice."""
@@ -268,16 +352,6 @@ class Cta:
         first = first_row()
         logits = [self.sink.of_row(k, first + row) for row in rows]
         return [sink_terms(k, logit * LOG2E, lane) for logit in logits]
-
-    def lse(self, k: KernelBuilder, LSE: Pointer, row: Value) -> Pointer:
-        """Where the log-sum-exp of one of the CTA's rows is written."""
-        if self.packing is None:
-            place = k.mad_wide(self.head_of_batch, self.seq_q, k.cvt(row, dtype=s64))
-        else:
-            query = k.cvt(self.packing.query(row), dtype=s64)
-            place = k.mad_wide(self.packing.head(row), self.seq_q, query)
-            place = k.mad_wide(self.head_of_batch, self.O.rows, place)
-        return LSE.plus((place * F32.nbytes).as_(u64))
 
     def hides_keys(self, first_key: Value) -> Value:
         """Whether a row of the CTA does not see, by its position, a key of the tile that begins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ptxgen.types import ScalarType, bf16, f16, f32, pred, u8
+from ptxgen.types import ScalarType, bf16, f16, f32, pred, s32, u8
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +34,10 @@ F32: Final = DType("f32", "float32", f32)  # also of LSE, and of what a kernel a
 F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
 BOOL: Final = DType("bool", "bool", u8)  # of masks: a byte, 0 or 1
+I32: Final = DType("i32", "int32", s32)  # of lengths, and of places in packed rows
 
 DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # of Q, K, V and O
-OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), BOOL)}
+OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), BOOL, I32)}
 F32_BYTES: Final = F32.nbytes
 
 

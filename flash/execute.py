@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
 from flash.launch import Geometry, grid_ctas
 from flash.operands import Operands
+from flash.packed import LENGTHS, each_sequence
 from ptxgen import interpreter
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -55,9 +57,11 @@ def make_plan(
     for name, strides in zip("QKVO", geometry.strides, strict=True):
         for what, stride in zip(("batch", "head", "row"), strides, strict=True):
             values[f"{name}_{what}_stride"] = stride
+    rows_q, rows_k = build.config.features.row_counts
     values |= {
-        "seq_q": geometry.seq_q,
-        "seq_k": geometry.seq_k,
+        rows_q: geometry.seq_q,
+        rows_k: geometry.seq_k,
+        "max_seqlen_q": geometry.longest_q,
         "heads": geometry.heads,
         "group": geometry.group,
     }
@@ -74,20 +78,40 @@ def make_plan(
 
 def run_on_cpu(call: Call) -> None:
     """Compute the call with numpy."""
-    q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
     config = call.config
     operands: dict[str, Any] = {name: host_array(array) for name, array in call.operands.items()}
-    attention_cpu(
-        q, k, v, out,
-        None if call.lse is None else host_array(call.lse).reshape(out.shape[:3]),
+    attend = functools.partial(
+        attention_cpu,
         softmax_scale=call.scale,
         causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
         window=config.window,
         softcap=config.softcap,
         dropout=config.dropout,
         dropout_seed=int(call.numbers.get("dropout_seed", 0)),
-        **operands,
-    )  # fmt: skip
+    )
+    lse = None if call.lse is None else host_array(call.lse)
+    if config.varlen:
+        _each_on_cpu(call, attend, operands, lse)
+        return
+    q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
+    attend(q, k, v, out, None if lse is None else lse.reshape(out.shape[:3]), **operands)
+
+
+def _each_on_cpu(
+    call: Call, attend: Callable[..., None], operands: dict[str, Any], lse: NDArray[Any] | None
+) -> None:
+    """Compute packed sequences one after another."""
+    q, k, v, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.k, call.v, call.out))
+    lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
+    of_heads = call.geometry.batch, call.geometry.heads
+    wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
+    for b, rows, keys in each_sequence(**lengths):
+        attend(
+            q[None, :, rows], k[None, :, keys], v[None, :, keys], out[None, :, rows],
+            None if lse is None else lse[None, :, rows],
+            **{name: array[b : b + 1] for name, array in wide.items()},
+            first_batch=b,
+        )  # fmt: skip
 
 
 def run_on_interpreter(call: Call, build: Build) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from flash.arrays import HOST, ArrayView
+import functools
+
+from flash.arrays import HOST, ArrayView, host_array
 from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.contract import CAUSAL
 from flash.gpu import GpuLauncher
 from flash.launch import Geometry, alignment, grid_ctas, variant
+from flash.operands import Operands
+from flash.packed import LENGTHS, each_sequence
 from flash.tile_choice import AnyTiling
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
@@ -20,11 +24,12 @@ def explain(
     gpu: GpuLauncher,
     geometry: Geometry,
     arrays: tuple[ArrayView, ...],
+    operands: Operands,
     backend: str,
     why: str,
 ) -> str:
     """Lines about the backend, the problem, the kernel and its cost; `arrays` are q, k, v and
-    perhaps out.
+    perhaps out, `operands` those of the config's features.
     """
     g = geometry
     aligned = alignment(config, g, *(array.pointer for array in arrays))
@@ -36,8 +41,8 @@ def explain(
     lines = {
         "backend": f"{backend} ({why})",
         "problem": (
-            f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, seq_q {g.seq_q}, seq_k "
-            f"{g.seq_k}, head_dim {config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
+            f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, {_rows(g)}, head_dim "
+            f"{config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
         ),
         "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
         **_scores(config),
@@ -47,7 +52,7 @@ def explain(
             if backend == "cpu"
             else _kernel(made, geometry, gpu, backend)
         ),
-        "work": _work(config, made, geometry),
+        "work": _work(config, made, geometry, operands),
     }
     return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
 
@@ -56,7 +61,11 @@ def _scores(config: AttentionConfig) -> dict[str, str]:
     """What a kernel does to scores beyond scaling them, if there is anything."""
     words = [f"window {config.window}"] if config.window else []
     words += [f"softcap {config.softcap:g}"] if config.softcap is not None else []
-    words += [f"{operand.name} ({operand.dtype.name})" for operand in config.features.operands]
+    words += [
+        f"{operand.name} ({operand.dtype.name})"
+        for operand in config.features.operands
+        if operand.name not in LENGTHS
+    ]
     words += [f"dropout {config.dropout:g}"] if config.dropout else []
     return {"scores": ", ".join(words)} if words else {}
 
@@ -120,12 +129,33 @@ def _why(proof: Proof | GlobalProof) -> str:
     return "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
 
 
-def _work(config: AttentionConfig, made: Build, g: Geometry) -> str:
+def _rows(g: Geometry) -> str:
+    if g.max_seqlen_q is None:
+        return f"seq_q {g.seq_q}, seq_k {g.seq_k}"
+    return f"total_q {g.seq_q}, total_k {g.seq_k}, max_seqlen_q {g.max_seqlen_q}"
+
+
+def _work(config: AttentionConfig, made: Build, g: Geometry, operands: Operands) -> str:
     resources = made.resources
-    sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
+    if g.max_seqlen_q is None:
+        lengths = [(g.seq_q, g.seq_k)] * min(g.batch, 1)
+        sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
+        times, memory = g.batch, resources.memory(*sizes, kv_heads=g.kv_heads)
+    else:
+        given = {name: operands[name] for name in LENGTHS if name in operands}
+        if any(array.device != HOST for array in given.values()):
+            return "as much as the lengths say, which are on a GPU and not read"
+        of_host = {name: host_array(array) for name, array in given.items()}
+        lengths = [sequence.lengths for sequence in each_sequence(**of_host)]
+        times, memory = 1, resources.packed_memory(g.heads, g.kv_heads, lengths)
+    needed, done = (
+        times * sum(count(1, g.heads, *rows, config.window) for rows in lengths)
+        for count in (
+            resources.useful_flops,
+            functools.partial(resources.flops, kv_heads=g.kv_heads),
+        )
+    )
     return (
-        f"{resources.useful_flops(*sizes, config.window) / 1e9:.3g} GFLOP needed, "
-        f"{resources.flops(*sizes, config.window, kv_heads=g.kv_heads) / 1e9:.3g} by the kernel's "
-        "whole tiles; memory "
-        f"{resources.memory(*sizes, kv_heads=g.kv_heads)}"
+        f"{needed / 1e9:.3g} GFLOP needed, {done / 1e9:.3g} by the kernel's whole tiles; memory "
+        f"{memory}"
     )

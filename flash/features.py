@@ -6,28 +6,38 @@ checks of a launch and its argument block follow.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from flash.dtypes import BOOL, F32, DType
+from flash.dtypes import BOOL, F32, I32, DType
 from ptxgen.types import ScalarType, f32, s32, u32, u64
 
 # Of either sequence in kernels with a window, whose sums of a row, a length and a window must not
-# leave s32; also the widest window.
+# leave s32, and of all rows together of packed sequences; also the widest window.
 MAX_WINDOWED_SEQ: Final = 2**30 - 256
 
 _PER_HEAD: Final = ("batch", "heads")
 _PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
+_PER_SEQUENCE: Final = ("batch",)
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides."""
+    """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
+
+    One with `more` numbers along its axis than that has is not broadcast.
+    """
 
     name: str
     dtype: DType
     axes: tuple[str, ...]
     meaning: str
+    more: int = 0
+
+    def extent(self, axis: str) -> str:
+        """How many numbers lie along an axis."""
+        return f"{axis} + {self.more}" if self.more else axis
 
     def stride(self, axis: str) -> str:
         """The name of the parameter with the stride of an axis, in elements."""
@@ -56,6 +66,9 @@ class Features:
     mask: bool = False
     sink: bool = False
     dropout: bool = False
+    varlen: bool = False
+    seqused_q: bool = False
+    seqused_k: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -68,6 +81,9 @@ class Features:
             "mask": self.mask,
             "sink": self.sink,
             "dropout": self.dropout,
+            "varlen": self.varlen,
+            "usedq": self.seqused_q,
+            "usedk": self.seqused_k,
         }
         words = [word for word, there in flags.items() if there]
         return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
@@ -88,17 +104,33 @@ class Features:
         return self.mask or self.bias is not None
 
     @property
-    def by_head(self) -> list[str]:
-        """What gives each head scores or weights of its own, as configs call it, and is not known
-        for packed heads.
+    def not_packed(self) -> list[str]:
+        """What does not go with packed heads, as configs call it: what gives each of them scores or
+        weights of its own, and packed sequences.
         """
         flags = {
             "alibi": self.alibi,
             "bias": self.bias is not None,
             "mask": self.mask,
             "dropout": self.dropout,
+            "varlen": self.varlen,
         }
         return [name for name, there in flags.items() if there]
+
+    @property
+    def row_counts(self) -> tuple[str, str]:
+        """The parameters with the numbers of rows of Q and O, and of K and V."""
+        return ("total_q", "total_k") if self.varlen else ("seq_q", "seq_k")
+
+    @property
+    def longest_q(self) -> str:
+        """The parameter with the most query rows of a sequence, for which the grid is made."""
+        return "max_seqlen_q" if self.varlen else "seq_q"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What Q, K, V and O have strides of, beside their dense columns."""
+        return ("head", "row") if self.varlen else ("batch", "head", "row")
 
     @property
     def registers(self) -> int:
@@ -138,7 +170,28 @@ class Features:
                     "a score that every row has beside those of its keys, with a value of 0",
                 )
             )  # fmt: skip
-        return tuple(found)
+        return (*found, *self._of_sequences)
+
+    @property
+    def _of_sequences(self) -> Iterator[Operand]:
+        """Where each sequence's rows begin and end among all, and how many of them count."""
+        if self.varlen:
+            for side, what in (("q", "queries"), ("k", "keys")):
+                yield Operand(
+                    f"cu_seqlens_{side}", I32, _PER_SEQUENCE,
+                    f"the {what} of sequence b are rows cu_seqlens_{side}[b] to "
+                    f"cu_seqlens_{side}[b + 1] - 1 of total_{side}; never decreasing",
+                    more=1,
+                )  # fmt: skip
+        for side, what, there in (
+            ("q", "queries", self.seqused_q),
+            ("k", "keys", self.seqused_k),
+        ):
+            if there:
+                yield Operand(
+                    f"seqused_{side}", I32, _PER_SEQUENCE,
+                    f"how many {what} each sequence has: the first of its rows",
+                )  # fmt: skip
 
     @property
     def numbers(self) -> tuple[Number, ...]:
@@ -163,6 +216,15 @@ class Features:
                 Number(
                     "softcap", f32,
                     "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi",
+                )
+            )  # fmt: skip
+        if self.varlen:
+            found.append(
+                Number(
+                    "max_seqlen_q", u32,
+                    "the most queries of a sequence, for which the grid is made; those of longer "
+                    f"ones beyond it are left out; 1 to {MAX_WINDOWED_SEQ}",
+                    (1, MAX_WINDOWED_SEQ),
                 )
             )  # fmt: skip
         if self.dropout:

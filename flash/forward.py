@@ -32,7 +32,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     assert isinstance(t, Tiling)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
-    cta = Cta.of(k, config, given)
+    cta = Cta.entered(k, config, given)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -82,7 +82,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
         k.note("O += P V")
         _add_outputs(k, products, O, cta, hides_keys)
 
-    _store(k, t, given, cta, me, softmax, O)
+    _store(k, t, cta, me, softmax, O)
     return k.build()
 
 
@@ -142,7 +142,6 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
 def _store(
     k: KernelBuilder,
     t: Tiling,
-    given: Arguments,
     cta: Cta,
     me: Thread,
     softmax: OnlineSoftmax,
@@ -158,9 +157,9 @@ def _store(
             inverse = inverse * cta.dropout.scale
         with k.when(row < cta.O.rows):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
-            if given.LSE is not None:
+            if cta.LSE is not None:
                 with k.when(cta.writes_lse(me.lane == 0)):
-                    k.store(cta.lse(k, given.LSE, row), lse)
+                    k.store(cta.LSE.at(k, row), lse)
 
 
 def _store_row(

@@ -136,7 +136,10 @@ class GpuLauncher:
             lse = None if call.lse is None else staging.room_for(call.lse)
             # The copies are dense, which the caller's arrays may not be.
             operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
-            geometry = check(self.config, q, k, v, out, layout=call.layout, operands=operands)
+            geometry = check(
+                self.config, q, k, v, out, layout=call.layout, operands=operands,
+                max_seqlen_q=call.geometry.max_seqlen_q,
+            )  # fmt: skip
             staged = call._replace(
                 geometry=geometry, q=q, k=k, v=v, out=out, lse=lse, operands=operands
             )

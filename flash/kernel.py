@@ -6,11 +6,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flash import results
+from flash import packed, results
 from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.build import Build, proved_build
 from flash.config import AttentionConfig
-from flash.dtypes import DTYPES, F32, OF_ARRAYS
+from flash.dtypes import F32
 from flash.execute import Call, run_on_cpu, run_on_interpreter
 from flash.explain import explain
 from flash.gpu import GpuLauncher
@@ -19,7 +19,6 @@ from flash.launch import (
     alignment,
     check,
     check_addresses,
-    conversion,
     raise_problems,
     variant,
 )
@@ -129,6 +128,11 @@ class AttentionKernel:
         mask: object = None,
         sink: object = None,
         dropout_seed: int | None = None,
+        cu_seqlens_q: object = None,
+        cu_seqlens_k: object = None,
+        seqused_q: object = None,
+        seqused_k: object = None,
+        max_seqlen_q: int | None = None,
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -149,6 +153,18 @@ class AttentionKernel:
         row, with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config
         with dropout makes 0: the same on every backend and for all tiles (`flash/philox.py`).
 
+        With a config that says varlen the sequences of a batch have lengths of their own and lie
+        one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out as q,
+        lse [heads, total_q]. The queries of sequence b are the rows from cu_seqlens_q[b] on before
+        cu_seqlens_q[b + 1], of which the first seqused_q[b] count if the config says seqused_q; its
+        keys likewise. `cu_seqlens_q` and `cu_seqlens_k` are int32 [batch + 1] and never decrease,
+        `seqused_q` and `seqused_k` int32 of a shape that broadcasts to [batch]. Causality, windows
+        and ALiBi go by a sequence's own lengths. Sequences may be empty. Rows of out and lse that
+        are no counted query of a sequence are not written. `max_seqlen_q` is at least the most
+        queries of a sequence; on the host it is found if it is left out. What the four arrays hold
+        is checked on the host only: on a GPU nothing outside the arrays is accessed whatever it is,
+        and queries beyond max_seqlen_q are left out.
+
         `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
         numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
         GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream object
@@ -166,10 +182,14 @@ class AttentionKernel:
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed)}
         explicit = None if stream is None else results.stream_handle(stream)
-        given = {"alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink}
+        given = {
+            "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
+            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+            "seqused_q": seqused_q, "seqused_k": seqused_k,
+        }  # fmt: skip
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
-        geometry = self._geometry(arrays, layout, operands)
+        geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
         check_addresses(geometry, arrays, operands)
         name = self._choose(backend, like)[0]
         _check_place(name, like, explicit)
@@ -211,18 +231,27 @@ class AttentionKernel:
         bias: object = None,
         mask: object = None,
         sink: object = None,
+        cu_seqlens_q: object = None,
+        cu_seqlens_k: object = None,
+        seqused_q: object = None,
+        seqused_k: object = None,
+        max_seqlen_q: int | None = None,
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        given = {"alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink}
+        given = {
+            "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
+            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+            "seqused_q": seqused_q, "seqused_k": seqused_k,
+        }  # fmt: skip
         arrays, there = self._views(q, k, v, out, given, None)
-        geometry = self._geometry(arrays, layout, there)
+        geometry = self._geometry(arrays, layout, there, max_seqlen_q)
         check_addresses(geometry, arrays, there)
         name, why = self._choose(backend, arrays[0])
         _check_place(name, arrays[0], None)
-        return explain(self.config, self._gpu, geometry, arrays, name, why)
+        return explain(self.config, self._gpu, geometry, arrays, there, name, why)
 
     def _views(
         self,
@@ -269,11 +298,37 @@ class AttentionKernel:
         return array._replace(device=("cuda", ordinal))
 
     def _geometry(
-        self, arrays: tuple[ArrayView, ...], layout: str, operands: dict[str, ArrayView]
+        self,
+        arrays: tuple[ArrayView, ...],
+        layout: str,
+        operands: dict[str, ArrayView],
+        max_seqlen_q: object,
+    ) -> Geometry:
+        """The checked geometry of a call; of packed sequences their lengths are checked, too."""
+        if not self.config.varlen:
+            if max_seqlen_q is not None:
+                raise LaunchError(
+                    "launch: max_seqlen_q is given, but the config does not say varlen; use "
+                    "AttentionConfig(varlen=True, ...)"
+                )
+            return self._shared_geometry(arrays, layout, operands)
+        most = packed.most_queries(operands, max_seqlen_q)
+        found = self._shared_geometry(arrays, layout, operands, most)
+        raise_problems(
+            list(packed.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
+        )
+        return found
+
+    def _shared_geometry(
+        self,
+        arrays: tuple[ArrayView, ...],
+        layout: str,
+        operands: dict[str, ArrayView],
+        max_seqlen_q: int | None = None,
     ) -> Geometry:
         """The checked geometry of a call, kept for the next call like it."""
         # All that a check looks at: shape, strides, dtype, device, read_only.
-        key = (layout, *[array[1:6] for array in (*arrays, *operands.values())])
+        key = (layout, max_seqlen_q, *[array[1:6] for array in (*arrays, *operands.values())])
         try:
             found = self._geometries.get(key)
         except TypeError:  # no key, so no layout either: the check says so
@@ -281,8 +336,9 @@ class AttentionKernel:
         if found is None:
             q, k, v, *given = arrays
             found = check(
-                self.config, q, k, v, given[0] if given else None, layout=layout, operands=operands
-            )
+                self.config, q, k, v, given[0] if given else None, layout=layout,
+                operands=operands, max_seqlen_q=max_seqlen_q,
+            )  # fmt: skip
             if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
                 self._gpu.check_limits(found, q.device[1])
             if len(self._geometries) >= _MOST_GEOMETRIES:
@@ -320,119 +376,6 @@ class AttentionKernel:
             self._gpu.launch_from_host(call, stream or 0, self._gpu.backend.current_device())
         else:
             self._gpu.launch(call, results.current_stream(call.q) if stream is None else stream)
-
-
-def attention(
-    q: object,
-    k: object,
-    v: object,
-    *,
-    causal: bool | str = False,
-    precision: str | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    alibi_slopes: object = None,
-    bias: object = None,
-    mask: object = None,
-    sink: object = None,
-    dropout: float = 0.0,
-    dropout_seed: int | None = None,
-    softmax_scale: float | None = None,
-    return_lse: bool = False,
-    out: object = None,
-    stream: object = None,
-    backend: str = AUTO,
-    layout: str = "bhsd",
-) -> Any:
-    """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
-
-    `causal`, `precision`, `window`, `softcap` and `dropout` as in `AttentionConfig`; everything
-    else as in `AttentionKernel.launch`, which says what is raised. head_dim and head_dim_v are the
-    last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is
-    float32 or of that type.
-    """
-    head_dim, head_dim_v = (_last_dimension(array, name) for array, name in ((q, "q"), (v, "v")))
-    choices = (
-        head_dim, head_dim_v, _dtype_of(q), causal, precision, window, softcap,
-        alibi_slopes is not None, None if bias is None else _dtype_of(bias, "bias"),
-        mask is not None, sink is not None, dropout,
-    )  # fmt: skip
-    try:
-        kernel = _kernel(*choices)
-    except TypeError:  # what cannot be a key is no choice of the config's, which says so
-        kernel = _kernel.__wrapped__(*choices)
-    return kernel.launch(
-        q,
-        k,
-        v,
-        out=out,
-        stream=stream,
-        backend=backend,
-        return_lse=return_lse,
-        layout=layout,
-        softmax_scale=softmax_scale,
-        alibi_slopes=alibi_slopes,
-        bias=bias,
-        mask=mask,
-        sink=sink,
-        dropout_seed=dropout_seed,
-    )
-
-
-@functools.lru_cache(maxsize=128, typed=True)
-def _kernel(
-    head_dim: int,
-    head_dim_v: int,
-    dtype: str,
-    causal: bool | str,
-    precision: str | None,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    alibi: bool = False,
-    bias: str | None = None,
-    mask: bool = False,
-    sink: bool = False,
-    dropout: float = 0.0,
-) -> AttentionKernel:
-    config = AttentionConfig(
-        head_dim, head_dim_v, dtype, causal, precision=precision, window=window, softcap=softcap,
-        alibi=alibi, bias=bias, mask=mask, sink=sink, dropout=dropout,
-    )  # fmt: skip
-    return AttentionKernel(config)
-
-
-_NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # in configs, by what arrays call their dtype
-_KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and can be keys
-
-
-def _dtype_of(array: object, name: str = "q") -> str:
-    """The config's name of an array's element type. Raises `LaunchError` if a kernel has no such
-    type; q must have it with k and v.
-    """
-    said = getattr(array, "dtype", None)
-    try:
-        return _NAMES_OF_DTYPES[said]
-    except (KeyError, TypeError):  # TypeError: cannot be a key
-        pass
-    found = view(array, name)
-    dtype = OF_ARRAYS.get(found.dtype)
-    if dtype is None or dtype.name not in DTYPES:
-        wanted = ", ".join(t.array_name for t in DTYPES.values())
-        raise LaunchError(
-            f"launch: {name} must be one of {wanted}, got {found.dtype}; convert "
-            f"{'q, k and v, such as ' if name == 'q' else 'it '}with "
-            f"{conversion(name, found, F32)}"
-        )
-    if found.kind in _KINDS_WITH_DTYPES:
-        _NAMES_OF_DTYPES[said] = dtype.name
-    return dtype.name
-
-
-def _last_dimension(array: object, name: str) -> int:
-    shape = getattr(array, "shape", None) or view(array, name).shape
-    if not shape:
-        raise LaunchError(f"launch: {name} must have three or four dimensions, got none")
-    return int(shape[-1])
 
 
 @functools.cache

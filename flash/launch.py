@@ -19,9 +19,9 @@ from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, KernelConfig, i
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, OF_ARRAYS, DType
 from flash.features import MAX_WINDOWED_SEQ, Features
-from flash.operands import Operands, operand_problems, operand_strides
+from flash.operands import Operands, batch_problems, operand_problems, operand_strides
 from flash.packing import packing_saves_ctas
-from flash.shapes import LAYOUTS, joined, rank_problems, shape_problems, split
+from flash.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
 from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
 from ptxgen.errors import LaunchError, did_you_mean
@@ -33,8 +33,8 @@ MAX_CTAS: Final = MAX_GRID[0]
 
 
 def max_seq(features: Features) -> int:
-    """The most queries, and keys, of a head."""
-    return MAX_WINDOWED_SEQ if features.windowed else MAX_SEQ
+    """The most queries, and keys, of a head; of packed sequences together."""
+    return MAX_WINDOWED_SEQ if features.windowed or features.varlen else MAX_SEQ
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key
@@ -46,7 +46,9 @@ class Geometry:
     `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
     is, for each of the four, the byte offset of its first byte and of the byte after its last one,
     from its pointer. Shapes are in the caller's layout. `nbytes` is the size of an element of the
-    four, `natural_alignment` the most bytes that their rows let a kernel use at once.
+    four, `natural_alignment` the most bytes that their rows let a kernel use at once. Of packed
+    sequences seq_q and seq_k are the rows of all, and `max_seqlen_q` the most queries of one; else
+    it is None.
     """
 
     batch: int
@@ -62,6 +64,7 @@ class Geometry:
     nbytes: int
     natural_alignment: int
     operand_strides: tuple[tuple[int, ...], ...] = ()
+    max_seqlen_q: int | None = None
 
     @property
     def group(self) -> int:
@@ -76,7 +79,12 @@ class Geometry:
     @property
     def is_empty(self) -> bool:
         """Whether there is no row of output, so that nothing needs to run."""
-        return 0 in (self.batch, self.heads, self.seq_q)
+        return 0 in (self.batch, self.heads, self.seq_q, self.longest_q)
+
+    @property
+    def longest_q(self) -> int:
+        """The most queries of a sequence."""
+        return self.seq_q if self.max_seqlen_q is None else self.max_seqlen_q
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +112,11 @@ def check(
     *,
     layout: str = "bhsd",
     operands: Operands = MappingProxyType({}),
+    max_seqlen_q: int | None = None,
 ) -> Geometry:
     """The geometry of a call; without `out` that of a dense one. Shapes as in
-    `AttentionKernel.launch`. `operands` are those that the config's features have.
+    `AttentionKernel.launch`. `operands` are those that the config's features have, `max_seqlen_q`
+    is that of packed sequences.
 
     Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
     """
@@ -115,6 +125,7 @@ def check(
             f"layout must be one of {', '.join(LAYOUTS)}, got "
             f"{layout!r}{did_you_mean(str(layout), LAYOUTS)}"
         )
+    layout = _layout_of(config, layout)
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
     problems = list(_dtype_problems(config.element, arrays))
     problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
@@ -122,9 +133,14 @@ def check(
     ranks = rank_problems(arrays, layout)
     if not ranks:
         ranks = shape_problems(config, q.shape, k.shape, v.shape, layout)
+    if config.varlen:
+        ranks += batch_problems(operands)
     if ranks:
         raise_problems(problems + ranks)
     geometry = _geometry(config, q, k, v, out, layout)
+    if config.varlen:
+        batch = operands["cu_seqlens_q"].size - 1
+        geometry = replace(geometry, batch=batch, max_seqlen_q=max_seqlen_q or 0)
     problems += _out_problems(out, geometry)
     if not operands:
         raise_problems(problems)
@@ -133,6 +149,18 @@ def check(
     problems += operand_problems(config.features, operands, sizes)
     raise_problems(problems)
     return replace(geometry, operand_strides=operand_strides(config.features, operands))
+
+
+def _layout_of(config: AttentionConfig, layout: str) -> str:
+    """The layout of Q, K, V and O: packed sequences have only one."""
+    if not config.varlen:
+        return layout
+    if layout != LAYOUTS[0]:
+        raise LaunchError(
+            f"launch: layout is for batches of one length, got {layout!r}, but with varlen q, k "
+            "and v are [total, heads, dim]; leave out the layout"
+        )
+    return PACKED
 
 
 def check_addresses(
@@ -352,7 +380,7 @@ def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> K
     """
     if (
         pack_gqa != "auto"
-        or kernel.features.by_head
+        or kernel.features.not_packed
         or geometry.packed_rows > max_seq(kernel.features)
         or not packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     ):
@@ -362,7 +390,7 @@ def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> K
 
 def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
     """How many CTAs a launch has: one for each block of rows of each head and each slice of the
-    values.
+    values; of packed sequences as many for each as for the longest.
     """
     rows, heads = _rows_of_heads(geometry, kernel.packed)
     t = kernel.tiling
@@ -373,7 +401,7 @@ def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
     """How many rows a head has, and how many heads a batch: those of K and V if they are packed."""
     if packed:
         return geometry.packed_rows, geometry.kv_heads
-    return geometry.seq_q, geometry.heads
+    return geometry.longest_q, geometry.heads
 
 
 def check_limits(geometry: Geometry, limits: Limits) -> None:
@@ -382,13 +410,14 @@ def check_limits(geometry: Geometry, limits: Limits) -> None:
 
 
 def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
-    for name, length in (("seq_q", geometry.seq_q), ("seq_k", geometry.seq_k)):
+    names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
+    for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
         if length > limits.max_seq:
             yield (
                 f"{name} must be at most {limits.max_seq}, got {length}; split it and merge by LSE"
             )
     rows, heads = _rows_of_heads(geometry, limits.packed)
-    if rows > limits.max_seq >= geometry.seq_q:
+    if limits.packed and rows > limits.max_seq >= geometry.seq_q:
         yield (
             f"seq_q times heads / kv_heads must be at most {limits.max_seq} with pack_gqa=True, "
             f"got {geometry.seq_q} * {geometry.group}; use pack_gqa='auto'"

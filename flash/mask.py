@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from flash.score_plane import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
@@ -84,6 +85,23 @@ class Mask:
                     S[i, j].set(NEG_INF)
 
             self.shown.each(k, places, hide)
+
+    def kept_in_shared(self, k: KernelBuilder) -> Callable[[], Mask]:
+        """The mask, with lengths that are read again wherever it is asked for: those that are no
+        parameters of the launch would be kept in registers through the loops, where registers are
+        short. A barrier has to lie between.
+        """
+        kept = [value for value in (self.seq_k, self.diagonal) if value is not None]
+        at = k.shared("lengths", (1, len(kept)), s32).pointer()
+        with k.when(k.thread_id() == 0):
+            for n, value in enumerate(kept):
+                k.store(at.step(columns=n), value)
+
+        def read() -> Mask:
+            seq_k, *diagonal = (k.load(at.step(columns=n)) for n in range(len(kept)))
+            return replace(self, seq_k=seq_k, diagonal=diagonal[0] if diagonal else None)
+
+        return read
 
     def hides(self, k: KernelBuilder, row: Value, key: Value) -> Value | None:
         """Whether a plane hides a key that is neither before a row's first nor behind its last;

@@ -58,7 +58,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     assert isinstance(t, MmaTiling)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
-    cta = Cta.of(k, config, given)
+    cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
     tiles, pipeline = _start_copies(k, config, given, cta)
@@ -74,6 +74,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
     odd = NonFinite(k, dtype) if cta.mask.hides_keys else None
+    mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
 
@@ -92,7 +93,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if masked:
-                cta.mask.apply(k, S, places)
+                mask().apply(k, S, places)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
         if cta.dropout is not None and places is not None:
@@ -109,7 +110,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
 
     # Found out again: kept in registers through the loops, this is what would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
-    _finish(k, t, given, (cta, me), softmax, O)
+    _finish(k, t, (cta, me), softmax, O)
     Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
     if odd is not None:
         runs = [(begin, end) for begin, end, masked in _runs(k, cta, lambda: cta) if masked]
@@ -197,7 +198,6 @@ def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
 def _finish(
     k: KernelBuilder,
     t: MmaTiling,
-    given: Arguments,
     where: tuple[Cta, WarpPlace],
     softmax: LazySoftmax,
     O: Fragment,
@@ -212,7 +212,7 @@ def _finish(
             inverse = inverse * cta.dropout.scale
         for output in O.row(i):
             k.mul(output, inverse, into=output)
-        if given.LSE is not None:
+        if cta.LSE is not None:
             row = first_row + down
             with k.when(cta.writes_lse((row < cta.O.rows) & (me.in_quad == 0))):
-                k.store(cta.lse(k, given.LSE, row), lse)
+                k.store(cta.LSE.at(k, row), lse)

@@ -16,6 +16,10 @@ _SETTINGS = {
     "bias": "bias='f32'",
     "mask": "mask=True",
     "sink": "sink=True",
+    "cu_seqlens_q": "varlen=True",
+    "cu_seqlens_k": "varlen=True",
+    "seqused_q": "seqused_q=True",
+    "seqused_k": "seqused_k=True",
 }
 
 
@@ -34,6 +38,14 @@ def require_operands(features: Features, given: Mapping[str, object]) -> None:
         raise LaunchError("launch: " + "; ".join(problems))
 
 
+def batch_problems(operands: Operands) -> list[str]:
+    """Why the number of packed sequences is not known."""
+    shape = list(operands["cu_seqlens_q"].shape)
+    if len(shape) == 1 and shape[0]:
+        return []
+    return [f"cu_seqlens_q must be [batch + 1], one more than there are sequences, got {shape}"]
+
+
 def operand_problems(
     features: Features, operands: Operands, sizes: Mapping[str, int]
 ) -> Iterator[str]:
@@ -45,14 +57,17 @@ def operand_problems(
                 f"{operand.name} must be {operand.dtype.array_name}, got {array.dtype}; convert it"
             )
         if not _fits(operand, tuple(array.shape), sizes):
-            wanted = [sizes[axis] for axis in operand.axes]
+            wanted = [sizes[axis] + operand.more for axis in operand.axes]
+            or_else = "" if operand.more else ", or of a shape that broadcasts to it"
             yield (
-                f"{operand.name} must be {list(operand.axes)} = {wanted}, or of a shape that "
-                f"broadcasts to it, got {list(array.shape)}"
+                f"{operand.name} must be {list(map(operand.extent, operand.axes))} = {wanted}"
+                f"{or_else}, got {list(array.shape)}"
             ).replace("'", "")
 
 
 def _fits(operand: Operand, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+    if operand.more:
+        return shape == tuple(sizes[axis] + operand.more for axis in operand.axes)
     if len(shape) > len(operand.axes):
         return False
     axes = operand.axes[len(operand.axes) - len(shape) :]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from flash.packed import each_sequence
 from flash.philox import STEPS, kept, threshold
 from ptxgen.errors import ConfigError
 
@@ -89,6 +90,7 @@ def attention_reference(
     sink: NDArray[Any] | None = None,
     dropout: float = 0.0,
     dropout_seed: int = 0,
+    first_batch: int = 0,
     dtype: DTypeLike = np.float64,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """`softmax(score(scale * q @ k^T)) @ v` and the natural log of each row's sum, in `dtype`.
@@ -106,7 +108,7 @@ def attention_reference(
     (left, right) and mask [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more
     score of each row, whose value is 0. These arrays may be of any shape that broadcasts so. With
     `dropout`, weights are made 0 with that probability (`flash/philox.py`) and the others divided
-    by that to be kept; LSE is that of all.
+    by that to be kept; LSE is that of all. Which are, is as for batches from `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
@@ -137,13 +139,54 @@ def attention_reference(
         weight = np.exp(scores - top)
         total = weight.sum(axis=3, keepdims=True) + np.exp(sinks - top)
         if dropout:
-            heads = np.arange(shape[0] * shape[1]).reshape(shape[:2])
+            heads = np.arange(shape[0] * shape[1]).reshape(shape[:2]) + first_batch * shape[1]
             keep = np.stack(
                 [kept(dropout, dropout_seed, n, *map(np.arange, shape[2:])) for n in heads]
             )
             weight = np.where(keep, weight * (STEPS / threshold(dropout)), 0).astype(dtype)
         out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
         return out, (top + np.log(total))[..., 0]
+
+
+def attention_varlen_reference(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    cu_seqlens_q: NDArray[Any],
+    cu_seqlens_k: NDArray[Any],
+    *,
+    seqused_q: NDArray[Any] | None = None,
+    seqused_k: NDArray[Any] | None = None,
+    alibi_slopes: NDArray[Any] | None = None,
+    sink: NDArray[Any] | None = None,
+    dtype: DTypeLike = np.float64,
+    **how: Any,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """`attention_reference` of each sequence of a batch, whose rows lie one after another.
+
+    Shapes: q [total_q, heads, d], k [total_k, kv_heads, d], v [total_k, kv_heads, d_v]. The queries
+    of sequence b are rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q (int32, [batch + 1]), or
+    the first seqused_q[b] of these ([batch]); its keys likewise. Causality, windows and ALiBi go by
+    its own lengths, dropout by its number and its own rows and keys. alibi_slopes and sink
+    broadcast to [batch, heads]; `how` is the rest of `attention_reference`. Returns out [total_q,
+    heads, d_v] and lse [heads, total_q]: 0 and -inf for rows of no sequence.
+    """
+    heads, batch = q.shape[1], len(cu_seqlens_q) - 1
+    of_heads = {
+        name: np.broadcast_to(array, (batch, heads))
+        for name, array in (("alibi_slopes", alibi_slopes), ("sink", sink))
+        if array is not None
+    }
+    out = np.zeros((q.shape[0], heads, v.shape[2]), dtype)
+    lse = np.full((heads, q.shape[0]), -np.inf, dtype)
+    for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
+        own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
+        of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
+        found, sums = attention_reference(
+            of_q, of_k, of_v, **own, first_batch=b, dtype=dtype, **how
+        )
+        out[queries], lse[:, queries] = found[0].swapaxes(0, 1), sums[0]
+    return out, lse
 
 
 def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[Any]:

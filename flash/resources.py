@@ -4,6 +4,7 @@ form.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,6 +144,13 @@ class KernelResources:
             nbytes += batch * heads * seq_q * F32_BYTES
         scores = batch * heads * seq_q * seq_k * F32_BYTES
         return Memory(nbytes, nbytes + scores)
+
+    def packed_memory(
+        self, heads: int, kv_heads: int, lengths: Iterable[tuple[int, int]]
+    ) -> Memory:
+        """The same of packed sequences with so many queries and keys each."""
+        each = [self.memory(1, heads, *rows, kv_heads) for rows in lengths]
+        return Memory(sum(m.flash_bytes for m in each), sum(m.naive_bytes for m in each))
 
     def _reach(self, seq_q: int, seq_k: int, window: Window) -> tuple[int, int | None, int | None]:
         """`d` such that query i is at the position of key i + d, and how many keys before and

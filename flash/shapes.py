@@ -8,16 +8,18 @@ from flash.arrays import ArrayView
 from flash.config import AttentionConfig
 
 LAYOUTS: Final = ("bhsd", "bshd")
+PACKED: Final = "thd"  # of sequences one after another: all rows, heads, dim
 
 _SHAPES: Final = {
     "bhsd": "[batch, heads, seq, dim] or [batch * heads, seq, dim]",
     "bshd": "[batch, seq, heads, dim]",
+    PACKED: "[total, heads, dim], as the config says varlen",
 }
 
 
 def rank_problems(arrays: dict[str, ArrayView], layout: str) -> list[str]:
     """What is wrong with the numbers of dimensions of the arrays of a call, by name."""
-    ranks = (3, 4) if layout == "bhsd" else (4,)
+    ranks = {"bhsd": (3, 4), "bshd": (4,), PACKED: (3,)}[layout]
     wrong = [
         f"{name} must be {_SHAPES[layout]}, got shape {list(array.shape)}"
         for name, array in arrays.items()
@@ -33,8 +35,12 @@ def split(values: tuple[int, ...], layout: str, missing: int) -> tuple[int, int,
     """Shape or strides as batch, head, row, column; `missing` stands for the batch of 3-D arrays.
 
     A 3-D array is one batch of batch * heads heads: grouped key/value heads then still match,
-    because (b * heads + h) // group == b * kv_heads + h // group.
+    because (b * heads + h) // group == b * kv_heads + h // group. Packed sequences are one batch,
+    too.
     """
+    if layout == PACKED:
+        rows, heads, columns = values
+        return missing, heads, rows, columns
     if len(values) == 3:
         return missing, *values
     b, x, y, d = values
@@ -45,6 +51,8 @@ def joined(
     batch: int, heads: int, rows: int, columns: int, *, rank: int, layout: str
 ) -> tuple[int, ...]:
     """The shape in the caller's layout: the inverse of `split`."""
+    if layout == PACKED:
+        return rows, heads, columns
     if rank == 3:
         return heads, rows, columns
     return (batch, heads, rows, columns) if layout == "bhsd" else (batch, rows, heads, columns)

@@ -47,6 +47,7 @@ examples:
   python tools/emit.py --head-dim 192 --head-dim-v 128 --return-lse --assemble -o mla.ptx
   python tools/emit.py --head-dim 64 --dtype bf16 --causal --window 128, --sink -o gpt.ptx
   python tools/emit.py --head-dim 64 --bias f32 --mask --json > biased.json
+  python tools/emit.py --head-dim 128 --dtype f16 --causal --varlen --seqused-k -o packed.ptx
   python tools/emit.py --head-dim 64 --json               how to launch it, for a program
   python tools/emit.py --head-dim 64 --cubin out.cubin -o out.ptx
   python tools/emit.py --list-targets
@@ -192,6 +193,13 @@ def _add_configuration(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="a CTA's rows are of all heads that share a head of K and V, for few queries of many",
     )
+    add("--varlen", action="store_true", help="sequences of their own lengths, packed in one array")
+    for side, what in (("q", "queries"), ("k", "keys")):
+        add(
+            f"--seqused-{side}",
+            action="store_true",
+            help=f"with --varlen: how many of each sequence's {what} count",
+        )
     add("--return-lse", action="store_true", help="also write the log-sum-exp of each row")
     add(
         "--alignment",
@@ -266,6 +274,9 @@ def _output(arguments: argparse.Namespace) -> str:
         sink=arguments.sink,
         pack_gqa=arguments.pack_gqa,
         dropout=arguments.dropout,
+        varlen=arguments.varlen,
+        seqused_q=arguments.seqused_q,
+        seqused_k=arguments.seqused_k,
         target=chosen.name,
         alignment=arguments.alignment,
     )

@@ -141,6 +141,8 @@ class _Origins:
     def _parts(self, node: Node) -> tuple[Node, ...]:
         if node.kind in ("join", "header"):
             return tuple(value for _, value in self._values.meeting(node))
+        if node.kind == "function":
+            return ()
         return node.args[1:] if node.kind == "choose" else node.args
 
     def _made(self, node: Node, made: dict[int, Variables | None]) -> Variables | None:

@@ -229,10 +229,17 @@ class Atoms:
 
     def __init__(self) -> None:
         self._all: list[Atom] = []
+        self._settled: list[bool] = []  # by number: the same for all threads and turns
         self._by_key: dict[Any, Atom] = {}
 
     def __getitem__(self, number: int) -> Atom:
         return self._all[number]
+
+    def order(self, number: int) -> tuple[bool, int]:
+        """By what goals are taken apart, the highest first: what differs between threads and turns
+        before what is the same for all, so that sums of the latter are left to compare.
+        """
+        return not self._settled[number], number
 
     def named(self, kind: str, name: str, low: int, high: int, *blocks: int) -> Poly:
         """The atom of this name, made when it is first asked for."""
@@ -262,8 +269,14 @@ class Atoms:
         if found is None:
             found = Atom(len(self._all), kind, name, low, high, blocks, args, cases)
             self._all.append(found)
+            self._settled.append(self._is_settled(found))
             self._by_key[key] = found
         return found
+
+    def _is_settled(self, atom: Atom) -> bool:
+        if atom.args:
+            return all(self._settled[a] for p in atom.args for a in p.atoms())
+        return atom.kind == "size" or (atom.kind == "unknown" and not atom.blocks)
 
     # ------------------------------------------------------------------------------ bounds
 

@@ -218,8 +218,18 @@ class Symbolic:
         return self.atoms.made(kind, a, b)
 
     def _least(self, node: Node, words: list[str]) -> Poly | None:
-        a, b = self._whole(node, 0), self._whole(node, 1)
-        return None if a is None or b is None else self.atoms.made(words[0], a, b)
+        a, b = (self._whole(node, n) or self._any(node, n) for n in range(2))
+        return self.atoms.made(words[0], a, b)
+
+    def _any(self, node: Node, n: int) -> Poly:
+        """An operand of which nothing is known, such as one from memory: some number of its type,
+        which `min` and `max` bound.
+        """
+        type, of = self.types(node)[n], node.args[n]
+        low = -(1 << (type.bits - 1)) if type.is_signed else 0
+        name = f"value {of.id} as {type}"
+        blocks = self._blocks(self.poly(of))
+        return self.atoms.named("unknown", name, low, low + (1 << type.bits) - 1, *blocks)
 
     def _selected(self, node: Node, words: list[str]) -> Poly | None:
         del words

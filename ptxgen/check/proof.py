@@ -250,7 +250,7 @@ class _Prover:
             return UNKNOWN, "a jump through a table decides whether it is reached"
         if self._paths.uniform(guard):
             return PROVED, ""
-        simple = all(n.kind not in ("join", "header", "opaque", "param")
+        simple = all(n.kind not in ("join", "header", "opaque", "param", "function")
                      for n in self._paths.sources(guard))  # fmt: skip
         unsure = "a condition on the way to it may differ between threads"
         if not simple:

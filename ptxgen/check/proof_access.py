@@ -249,7 +249,7 @@ class Provenance:
     def from_memory(self, node: Node) -> bool:
         """Whether it follows from a value that is not known and might hold any address."""
         return any(
-            n.kind == "opaque"
+            n.kind in ("opaque", "function")
             and not isinstance(n.data, str)
             and "cvta" not in n.data[0]
             and not n.data[0].startswith(ADDRESS_OF)
@@ -322,7 +322,7 @@ class Provenance:
         while stack:
             node = stack.pop()
             yield node
-            more = list(node.args)
+            more = list(node.args) if node.kind != "function" else []
             if node.kind in ("join", "header"):
                 more += [value for _, value in self._values.meeting(node)]
             for other in more:

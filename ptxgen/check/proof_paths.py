@@ -152,7 +152,7 @@ class Paths:
 
     def uniform(self, node: Node) -> bool:
         """Whether all threads of a block hold the same value whenever they get there together:
-        nothing that it follows from depends on the thread or on memory.
+        nothing that it follows from depends on the thread or on memory that may be written.
         """
         found = self._uniform.get(node.id)
         if found is None:

@@ -85,7 +85,7 @@ class Lister:
     def _reason(self, node: Node) -> str:
         """Which value it is that may be anything."""
         for source in self.paths.sources(node):
-            if source.kind == "opaque":
+            if source.kind in ("opaque", "function"):
                 what = source.data if isinstance(source.data, str) else source.data[0]
                 return f"it depends on {what}"
             if source.kind == "param":

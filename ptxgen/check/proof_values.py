@@ -40,6 +40,8 @@ class Node:
     `kind` says what `data` and `args` are:
 
     * `const`: an integer; `thread`: a special register; `symbol`: the address of a shared variable;
+    * `function`: what is not computed here but follows from args[0] alone: what lies at an address
+      and is not written while the kernel runs, or an address for another space; in words, and more;
     * `param`: a parameter's name; `opaque`: what it is, in words, and whether it is `uniform`;
     * `join`, `header`: the register whose values meet at the beginning of `block`, of a loop or
       not;
@@ -354,6 +356,15 @@ class Values:
                 return self._param(base.name, base.offset + source.offset, bits)
         if instr.opcode.startswith("cvta.param") and isinstance(source, Reg):
             return self._resized(self.at(source, block, site.position), bits)
+        if instr.opcode.startswith("ld.global.nc.") and isinstance(source, Address):
+            # PTX ISA, "ld.global.nc": it is read-only memory for as long as the kernel runs.
+            result = next(n for n, r in enumerate(_written(instr)) if r == site.register)
+            address, offset = self.address(source, block, site.position)
+            data = ("a value from memory", instr.opcode, offset, result)
+            return self._node("function", bits, data, (address,))
+        if head == "cvta" and isinstance(source, Reg):
+            address = self.at(source, block, site.position)
+            return self._node("function", bits, ("a result of cvta", instr.opcode), (address,))
         constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
         uniform = constant and not isinstance(getattr(source, "base", None), Reg)
         if head in _BARRIERS and ".red." in instr.opcode:  # of all threads, if no number is given

@@ -411,6 +411,22 @@ def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
             "a condition on the way to it may differ between threads",
         ),
         (
+            "ld.global.nc.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0;\nL:",
+            "proved",
+            "",
+        ),
+        (
+            "ld.global.u32 %r1, [%rd1+4]; setp.lt.u32 %p1, %r1, 4; @%p1 bra L; bar.sync 0;\nL:",
+            "unknown",
+            "a condition on the way to it may differ between threads",
+        ),
+        (
+            "mad.wide.u32 %rd1, %r0, 4, %rd1; ld.global.nc.u32 %r1, [%rd1]; setp.lt.u32 %p1, %r1, "
+            "4; @%p1 bra L; bar.sync 0;\nL:",
+            "unknown",
+            "a condition on the way to it may differ between threads",
+        ),
+        (
             "mov.u32 %r1, %r0;\nL: bar.sync 0; add.u32 %r1, %r1, 32; setp.lt.u32 %p1, %r1, 200;"
             "@%p1 bra L;",
             "unknown",
@@ -419,7 +435,8 @@ def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
     ],
 )
 def test_a_barrier_must_be_reached_by_all_threads(body: str, verdict: str, reason: str) -> None:
-    (found,) = proof(body).barriers
+    address = "ld.param.u64 %rd1, [X]; cvta.to.global.u64 %rd1, %rd1;\n"
+    (found,) = proof(address + body).barriers
     assert (found.verdict, found.reason) == (verdict, reason)
 
 

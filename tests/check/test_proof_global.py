@@ -79,6 +79,14 @@ LOOP = (
 THIRD = (
     GLOBAL_THREAD + "mul.lo.u32 %r4, %r5, 3; div.u32 %r5, %r4, 3; mul.lo.u32 %r6, %r2, 3;" + Y_AT
 )
+SPAN = (
+    "ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2;"
+    "min.u32 %r7, %r7, %r2;"
+)
+IN_SPAN = (
+    "sub.s32 %r7, %r7, %r6; setp.lt.s32 %p1, %r0, %r7; @!%p1 bra end; add.s32 %r5, %r6, %r0;" + Y_AT
+    + "st.global.u32 [%rd3], %r0;"
+)  # fmt: skip
 NOT_LESS = "its index along the axis of stride 4 * row_stride is not shown to be less than n"
 Y_NOT_LESS = "its index along the axis of stride 4 is not shown to be less than m"
 NO_SUM = "its address is no sum of a pointer parameter and offsets"
@@ -306,6 +314,34 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "shl.b64 %rd3, %rd3, 2; add.u64 %rd3, %rd3, %rd1; @%p1 st.global.u32 [%rd3], %r0;",
         "proved",
         "",
+    ),
+    "an index from memory, clamped": (
+        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.u32 %r5, %r5, %r6;" + Y_AT
+        + "st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "an index from memory, clamped as one with a sign": (
+        "ld.shared.u32 %r5, [buf]; sub.u32 %r6, %r2, 1; min.s32 %r5, %r5, %r6;" + Y_AT
+        + "st.global.u32 [%rd3], %r0;",
+        "unknown",
+        "its index along the axis of stride 4 is not shown to be 0 or more",
+    ),
+    "an index from memory, not below zero": (
+        "ld.shared.u32 %r5, [buf]; max.s32 %r5, %r5, 0;" + Y_AT + "st.global.u32 [%rd3], %r0;",
+        "unknown",
+        Y_NOT_LESS,
+    ),
+    "rows between two numbers from memory": (
+        SPAN + "max.u32 %r7, %r7, %r6;" + IN_SPAN,
+        "proved",
+        "",
+    ),
+    "rows between two numbers from memory of which one is not clamped": (
+        "ld.shared.u32 %r6, [buf]; ld.shared.u32 %r7, [buf+4]; min.u32 %r6, %r6, %r2;"
+        "max.u32 %r7, %r7, %r6;" + IN_SPAN,
+        "unknown",
+        Y_NOT_LESS,
     ),
     "copied where it is there": (
         "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 16, 0, %p1; mov.u32 %r7, buf;"

@@ -93,6 +93,45 @@ def test_the_parameters_of_every_feature_are_said() -> None:
     assert f"seq_q and seq_k are at most {2**30 - 256}" in made.contract["constraints"]
 
 
+def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
+    config = AttentionConfig(8, causal=True, varlen=True, seqused_k=True, return_lse=True)
+    found = contract_of(config)
+    meanings = {p["name"]: p["meaning"] for p in found["parameters"]}
+    assert meanings == parameters(F32, config.features)
+    assert list(meanings) == [
+        "Q", "K", "V", "O", "LSE", "cu_seqlens_q", "cu_seqlens_k", "seqused_k",
+        *(f"{name}_{step}_stride" for name in "QKVO" for step in ("head", "row")),
+        "total_q", "total_k", "heads", "group", "softmax_scale", "max_seqlen_q",
+        "cu_seqlens_q_batch_stride", "cu_seqlens_k_batch_stride", "seqused_k_batch_stride",
+    ]  # fmt: skip
+    assert meanings["Q"] == (
+        "device address of the queries, read: f32 [total_q, heads, head_dim], strides as below"
+    )
+    assert meanings["cu_seqlens_k"] == (
+        "device address of cu_seqlens_k: i32 [batch + 1], read, strides as below; the keys of "
+        "sequence b are rows cu_seqlens_k[b] to cu_seqlens_k[b + 1] - 1 of total_k; never "
+        "decreasing"
+    )
+    assert meanings["LSE"] == (
+        "device address of the log-sum-exp of each row's scaled scores, written: natural "
+        "logarithm, f32 [heads, total_q], dense; -inf for a row that sees no key"
+    )
+    assert found["grid"]["formula"] == "(ceil(max_seqlen_q / 128) * heads * batch, 1, 1)"
+    assert found["grid"]["x"] == {"ceil_div": ["max_seqlen_q", 128], "times": ["heads", "batch"]}
+    assert found["layout"] == (
+        "the sequences of a batch lie one after another in Q, K, V and O, whose last dimension is "
+        "dense; the strides of the others are parameters. Sequences may be empty. Rows that are "
+        "in no sequence, or beyond what is used of one, are neither read nor written. Elsewhere "
+        "seq_q and seq_k are a sequence's own numbers of queries and keys"
+    )
+    for said in (
+        f"total_q and total_k are at most {2**30 - 256}",
+        "what the kernel is told of the sequences is not written while it runs; whatever it says, "
+        "nothing outside the arrays is accessed",
+    ):
+        assert said in found["constraints"]
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
 def test_a_contract_of_16_bit_types_says_so(dtype: DType) -> None:
     made = build(AttentionConfig(8, 4, dtype.name, return_lse=True).kernel())

@@ -18,6 +18,7 @@ from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal, rounding_the_weights
 
 import flash
+from flash import functions as functions_module
 from flash import kernel as kernel_module
 from flash.arrays import host_array, view
 from flash.build import build
@@ -200,7 +201,7 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
         q, k, v, causal="top_left", softmax_scale=0.3, return_lse=True, backend="cpu"
     )
     assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
-    kept = [kernel_module._kernel(8, 3, "f32", True) for _ in range(2)]
+    kept = [functions_module._kernel(8, 3, "f32", True, None) for _ in range(2)]
     assert kept[0] is kept[1]
 
 
@@ -940,13 +941,13 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 
 
 def test_the_public_names_are_these_and_no_others() -> None:
-    assert flash.__all__ == ["AttentionConfig", "AttentionKernel", "attention"]
+    assert flash.__all__ == ["AttentionConfig", "AttentionKernel", "attention", "attention_varlen"]
     assert flash.AttentionConfig is AttentionConfig
     with pytest.raises(AttributeError) as caught:
         flash.Attention  # noqa: B018  # the access is what is tested
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
-        "it has AttentionConfig, AttentionKernel, attention"
+        "it has AttentionConfig, AttentionKernel, attention, attention_varlen"
     )
 
 

@@ -366,7 +366,7 @@ def test_what_differs_by_head_is_not_packed(features: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         config_of("f16", **features)
     assert str(caught.value) == (
-        "AttentionConfig: pack_gqa=True goes with what is the same for all heads, got "
+        "AttentionConfig: pack_gqa=True does not go with "
         f"{name}; use pack_gqa=False, or leave it 'auto'"
     )
     config = config_of("f16", pack_gqa="auto", **features)
@@ -378,7 +378,7 @@ def test_all_that_differs_by_head_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         config_of("f16", alibi=True, mask=True, dropout=0.1)
     assert str(caught.value) == (
-        "AttentionConfig: pack_gqa=True goes with what is the same for all heads, got "
+        "AttentionConfig: pack_gqa=True does not go with "
         "alibi, mask, dropout; use pack_gqa=False, or leave it 'auto'"
     )
 

@@ -94,6 +94,9 @@ def test_standard_output_is_the_ptx_and_nothing_else(capfdbinary: pytest.Capture
         (["--sink"], {"sink": True}),
         (["--pack-gqa"], {"pack_gqa": True}),
         (["--dropout", "0.1"], {"dropout": 0.1}),
+        (["--varlen"], {"varlen": True}),
+        (["--varlen", "--seqused-q"], {"varlen": True, "seqused_q": True}),
+        (["--varlen", "--seqused-k"], {"varlen": True, "seqused_k": True}),
         (["--target", "sm_75"], {"target": "sm_75"}),
         (["--target", "sm_90a"], {"target": "sm_90a"}),
     ],
@@ -481,7 +484,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
         for line in shown.splitlines()
         if line.startswith("  python tools/emit.py")
     ]
-    assert len(examples) == 9
+    assert len(examples) == 10
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         if "--assemble" in argv or "--cubin" in argv:
@@ -489,7 +492,7 @@ def test_help_shows_examples_that_work_and_the_exit_codes(
             assembling(fake_assembly(dims["--cubin" in argv]))
         assert tool.main(argv) == 0
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx"]
+    assert written == ["causal.ptx", "gpt.ptx", "mla.ptx", "out.cubin", "out.ptx", "packed.ptx"]
 
 
 # ------------------------------------------------------------------------------------ native

@@ -1,0 +1,190 @@
+"""Attention as functions: a kernel is made for the arrays of a call, and kept."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from flash.arrays import view
+from flash.config import AttentionConfig
+from flash.dtypes import DTYPES, F32, OF_ARRAYS
+from flash.kernel import AttentionKernel
+from flash.launch import conversion
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.settings import AUTO
+
+
+def attention(
+    q: object,
+    k: object,
+    v: object,
+    *,
+    causal: bool | str = False,
+    precision: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: object = None,
+    bias: object = None,
+    mask: object = None,
+    sink: object = None,
+    dropout: float = 0.0,
+    dropout_seed: int | None = None,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    out: object = None,
+    stream: object = None,
+    backend: str = AUTO,
+    layout: str = "bhsd",
+) -> Any:
+    """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
+
+    `causal`, `precision`, `window`, `softcap` and `dropout` as in `AttentionConfig`; everything
+    else as in `AttentionKernel.launch`, which says what is raised. head_dim and head_dim_v are the
+    last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is
+    float32 or of that type.
+    """
+    kernel = _kernel_for(
+        _last_dimension(q, "q"), _last_dimension(v, "v"), _dtype_of(q), causal, precision, window,
+        softcap, alibi_slopes is not None, None if bias is None else _dtype_of(bias, "bias"),
+        mask is not None, sink is not None, dropout,
+    )  # fmt: skip
+    return kernel.launch(
+        q,
+        k,
+        v,
+        out=out,
+        stream=stream,
+        backend=backend,
+        return_lse=return_lse,
+        layout=layout,
+        softmax_scale=softmax_scale,
+        alibi_slopes=alibi_slopes,
+        bias=bias,
+        mask=mask,
+        sink=sink,
+        dropout_seed=dropout_seed,
+    )
+
+
+def attention_varlen(
+    q: object,
+    k: object,
+    v: object,
+    cu_seqlens_q: object,
+    cu_seqlens_k: object,
+    *,
+    max_seqlen_q: int | None = None,
+    seqused_q: object = None,
+    seqused_k: object = None,
+    causal: bool | str = False,
+    precision: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: object = None,
+    sink: object = None,
+    dropout: float = 0.0,
+    dropout_seed: int | None = None,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    out: object = None,
+    stream: object = None,
+    backend: str = AUTO,
+) -> Any:
+    """`attention` of sequences that have lengths of their own and lie one after another.
+
+    q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim or head_dim_v], int32
+    `cu_seqlens_q` and `cu_seqlens_k` [batch + 1], of which `AttentionKernel.launch` says more:
+    sequence b has the rows from cu_seqlens[b] on before cu_seqlens[b + 1]. `max_seqlen_q` has to be
+    given for arrays on a GPU. Returns out as q, or (out, lse [heads, total_q]); rows of no sequence
+    are not written. Everything else is as in `attention`, which raises the same.
+    """
+    kernel = _kernel_for(
+        _last_dimension(q, "q"), _last_dimension(v, "v"), _dtype_of(q), causal, precision, window,
+        softcap, alibi_slopes is not None, None, False, sink is not None, dropout, True,
+        seqused_q is not None, seqused_k is not None,
+    )  # fmt: skip
+    return kernel.launch(
+        q,
+        k,
+        v,
+        out=out,
+        stream=stream,
+        backend=backend,
+        return_lse=return_lse,
+        softmax_scale=softmax_scale,
+        alibi_slopes=alibi_slopes,
+        sink=sink,
+        dropout_seed=dropout_seed,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        max_seqlen_q=max_seqlen_q,
+    )
+
+
+def _kernel_for(*choices: Any) -> AttentionKernel:
+    try:
+        return _kernel(*choices)
+    except TypeError:  # what cannot be a key is no choice of the config's, which says so
+        return _kernel.__wrapped__(*choices)
+
+
+@functools.lru_cache(maxsize=128, typed=True)
+def _kernel(
+    head_dim: int,
+    head_dim_v: int,
+    dtype: str,
+    causal: bool | str,
+    precision: str | None,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    alibi: bool = False,
+    bias: str | None = None,
+    mask: bool = False,
+    sink: bool = False,
+    dropout: float = 0.0,
+    varlen: bool = False,
+    seqused_q: bool = False,
+    seqused_k: bool = False,
+) -> AttentionKernel:
+    config = AttentionConfig(
+        head_dim, head_dim_v, dtype, causal, precision=precision, window=window, softcap=softcap,
+        alibi=alibi, bias=bias, mask=mask, sink=sink, dropout=dropout, varlen=varlen,
+        seqused_q=seqused_q, seqused_k=seqused_k,
+    )  # fmt: skip
+    return AttentionKernel(config)
+
+
+_NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # in configs, by what arrays call their dtype
+_KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and can be keys
+
+
+def _dtype_of(array: object, name: str = "q") -> str:
+    """The config's name of an array's element type. Raises `LaunchError` if a kernel has no such
+    type; q must have it with k and v.
+    """
+    said = getattr(array, "dtype", None)
+    try:
+        return _NAMES_OF_DTYPES[said]
+    except (KeyError, TypeError):  # TypeError: cannot be a key
+        pass
+    found = view(array, name)
+    dtype = OF_ARRAYS.get(found.dtype)
+    if dtype is None or dtype.name not in DTYPES:
+        wanted = ", ".join(t.array_name for t in DTYPES.values())
+        raise LaunchError(
+            f"launch: {name} must be one of {wanted}, got {found.dtype}; convert "
+            f"{'q, k and v, such as ' if name == 'q' else 'it '}with "
+            f"{conversion(name, found, F32)}"
+        )
+    if found.kind in _KINDS_WITH_DTYPES:
+        _NAMES_OF_DTYPES[said] = dtype.name
+    return dtype.name
+
+
+def _last_dimension(array: object, name: str) -> int:
+    shape = getattr(array, "shape", None) or view(array, name).shape
+    if not shape:
+        raise LaunchError(f"launch: {name} must have three or four dimensions, got none")
+    return int(shape[-1])

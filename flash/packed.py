@@ -1,0 +1,140 @@
+"""Batches whose sequences have lengths of their own and lie one after another: where each begins
+and ends, and what is wrong with arrays that say so, where the host can read them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.arrays import HOST, ArrayView, host_array
+from flash.dtypes import I32
+from flash.features import MAX_WINDOWED_SEQ
+from ptxgen.errors import LaunchError
+
+Array = NDArray[Any]
+
+LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+
+
+class Sequence(NamedTuple):
+    """The rows of one sequence of a batch among those of all."""
+
+    number: int
+    queries: slice
+    keys: slice
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many queries and keys it has."""
+        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
+
+
+def each_sequence(
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    seqused_q: Array | None = None,
+    seqused_k: Array | None = None,
+) -> Iterator[Sequence]:
+    """The sequences of a batch: `cu_seqlens_*` are [batch + 1], `seqused_*` [batch] or what
+    broadcasts to that.
+    """
+    queries = _slices(cu_seqlens_q, seqused_q)
+    for number, (of_q, of_k) in enumerate(
+        zip(queries, _slices(cu_seqlens_k, seqused_k), strict=True)
+    ):
+        yield Sequence(number, of_q, of_k)
+
+
+def _slices(ends: Array, used: Array | None) -> list[slice]:
+    first = ends[:-1].astype(np.int64)
+    count = np.diff(ends.astype(np.int64)) if used is None else used
+    return [slice(int(a), int(b)) for a, b in np.broadcast(first, first + count)]
+
+
+def most_queries(operands: Mapping[str, ArrayView], given: object) -> int | None:
+    """The most queries of a sequence: as the caller gives them, else found from arrays on the host;
+    None if these are no such arrays, as the checks of operands will say.
+
+    Raises `LaunchError` for what is no number of queries, and without one for arrays elsewhere.
+    """
+    if given is not None:
+        with suppress(TypeError):
+            if not isinstance(given, bool):
+                count = operator.index(given)  # type: ignore[arg-type]  # or TypeError
+                if 0 <= count <= MAX_WINDOWED_SEQ:
+                    return count
+        raise LaunchError(
+            f"launch: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {given!r}"
+        )
+    ends = operands["cu_seqlens_q"]
+    if ends.device != HOST:
+        raise LaunchError(
+            "launch: max_seqlen_q must be given, because cu_seqlens_q is on "
+            f"{ends.device_name}, which a launch does not wait for; pass the most queries of a "
+            "sequence"
+        )
+    if ends.dtype != I32.array_name or len(ends.shape) != 1 or not ends.size:
+        return None
+    used = operands.get("seqused_q")
+    counts = np.diff(host_array(ends).astype(np.int64)) if used is None else host_array(used)
+    return max(int(counts.max(initial=0)), 0)
+
+
+def length_problems(
+    operands: Mapping[str, ArrayView], total_q: int, total_k: int, max_seqlen_q: int
+) -> Iterator[str]:
+    """What is wrong with the numbers in arrays of the right types and shapes: of each the first
+    wrong one. Nothing is read that is not on the host.
+    """
+    host = {
+        name: host_array(operands[name]).astype(np.int64)
+        for name in LENGTHS
+        if name in operands and operands[name].device == HOST
+    }
+    counts: dict[str, Array] = {}
+    for side, total in (("q", total_q), ("k", total_k)):
+        ends = host.get(f"cu_seqlens_{side}")
+        if ends is None:
+            continue
+        problem = _wrong_end(side, ends, total)
+        if problem:
+            yield problem
+            continue
+        counts[side] = np.diff(ends)
+        used = host.get(f"seqused_{side}")
+        if used is not None:
+            yield from _wrong_use(side, used, counts[side])
+            counts[side] = np.broadcast_to(used, counts[side].shape)
+    if "q" in counts and counts["q"].size and counts["q"].max() > max_seqlen_q:
+        longest = int(counts["q"].argmax())
+        yield (
+            f"max_seqlen_q must be at least {counts['q'][longest]}, the queries of sequence "
+            f"{longest}, got {max_seqlen_q}; leave it out to have it found"
+        )
+
+
+def _wrong_end(side: str, ends: Array, total: int) -> str:
+    before = np.concatenate(([0], ends[:-1]))
+    wrong = np.flatnonzero((ends < before) | (ends > total))
+    if not wrong.size:
+        return ""
+    at, name = int(wrong[0]), f"cu_seqlens_{side}"
+    low = f"{before[at]}, which is {name}[{at - 1}]," if at else "0"
+    return f"{name}[{at}] must be from {low} to {total}, the rows of {side}, got {ends[at]}"
+
+
+def _wrong_use(side: str, used: Array, counts: Array) -> Iterator[str]:
+    wide = np.broadcast_to(used, counts.shape)
+    wrong = np.flatnonzero((wide < 0) | (wide > counts))
+    if wrong.size:
+        at = int(wrong[0])
+        yield (
+            f"seqused_{side}[{at}] must be from 0 to {counts[at]}, the rows of that sequence, got "
+            f"{wide[at]}"
+        )

@@ -1,0 +1,32 @@
+"""Where the rows of one sequence lie among those of all, in kernels for packed sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.types import s32, u32
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows of one sequence: `length` of them from `begin` on, s32."""
+
+    begin: Value
+    length: Value
+
+    @classmethod
+    def clamped(
+        cls, k: KernelBuilder, begin: Value, end: Value, used: Value | None, total: Value
+    ) -> Span:
+        """The rows from `begin` to `end` - 1, of which the first `used` count (None: all).
+
+        Whatever the three hold, all of the span's rows are among the `total` that there are, so
+        that no access depends on what an array of the caller's contains. Taken as u32, what is
+        negative is more than `total`.
+        """
+        first, last = (k.min(row.as_(u32), total.as_(u32)) for row in (begin, end))
+        behind = k.max(last, first)
+        if used is not None:
+            behind = k.min(behind, first + k.min(used.as_(u32), total.as_(u32)))
+        return cls(first.as_(s32), (behind - first).as_(s32))
