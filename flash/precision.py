@@ -18,14 +18,14 @@ def resolved(dtype: DType, precision: str | None) -> str | None:
     """The precision that is meant by what a user may leave open: None for 16-bit types, whose
     products are exact.
     """
-    if precision not in (None, AUTO):
-        return precision
-    return IEEE if dtype is F32 else None
+    if dtype is not F32:
+        return None
+    return IEEE if precision in (None, AUTO) else precision
 
 
 def choices(dtype: DType) -> tuple[str | None, ...]:
     """What a user may say for an element type."""
-    return (None, AUTO, *OF_F32) if dtype is F32 else (None, AUTO)
+    return (None, AUTO, *OF_F32) if dtype is F32 else (None, AUTO, IEEE)
 
 
 def operands_of(dtype: DType, precision: str | None) -> Operands | None:

@@ -179,12 +179,6 @@ REASONS: Final = (
         loop=1, entry=_NOT_CAUSAL,
     ),
     Reason(
-        "mask", "always the first", "LazySoftmax._finite", "P = exp2", "selp",
-        "without causality the first loop has one tile, before which the shift is -inf: whatever "
-        "is subtracted, the factor is 0",
-        loop=1, entry=_NOT_CAUSAL,
-    ),
-    Reason(
         "copy-wait", "of one group less", "await_copies", _START, "cp.async.wait_group 0",
         "with two stages Q, which is waited for, is in the first of three groups",
     ),

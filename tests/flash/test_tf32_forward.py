@@ -317,8 +317,8 @@ def test_nan_in_a_key_that_is_not_seen_does_not_matter() -> None:
         ),
         (
             {"precision": "tf32", "dtype": "f16"},
-            "AttentionConfig: precision must be one of None, 'auto', got 'tf32'; products of f16 "
-            "are exact, and the choice is that of f32",
+            "AttentionConfig: precision must be one of None, 'auto', 'ieee', got 'tf32'; products "
+            "of f16 are exact, and the choice is that of f32",
         ),
     ],
 )
@@ -331,7 +331,9 @@ def test_what_no_kernel_has_is_refused_by_name(how: dict[str, Any], message: str
 def test_what_is_left_open_is_ieee() -> None:
     assert AttentionConfig(64) == AttentionConfig(64, precision="ieee")
     assert AttentionConfig(64, precision="auto") == AttentionConfig(64)
-    assert AttentionConfig(64, dtype="f16", precision="auto").precision is None
+    half = AttentionConfig(64, dtype="f16", precision="auto")
+    assert half.precision is None
+    assert replace(AttentionConfig(64), dtype="f16") == half
 
 
 # ------------------------------------------------------------------------------------------

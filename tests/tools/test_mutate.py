@@ -114,10 +114,10 @@ def test_what_is_right_as_well_is_right_in_every_order_of_many_warps() -> None:
 
 
 def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
-    places = {  # 0 or the shift, for a row that has not seen a finite score
+    places = {  # the largest score or the old shift
         m.place: n
         for n, m in enumerate(mutants_of(TENSOR_CORES))
-        if m.name.startswith("mask: always the second") and m.where.endswith("._finite")
+        if m.name.startswith("mask: always the first") and m.where.endswith("._follow")
     }
     found = judge(TENSOR_CORES, places[min(places)])
     assert found.caught_by == "value"
