@@ -21,16 +21,16 @@ demo: $(READY) ## generate, check, assemble and run two attention kernels
 	$(PY) tools/demo.py
 
 test: $(READY) ## the tests; those that need a GPU skip themselves where there is none
-	$(PY) -m pytest -n auto -m "not nightly" $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist worksteal -m "not nightly" $(PYTEST_ARGS)
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
 
 coverage: $(READY) ## the tests, and which lines they reach; three times as long
-	$(PY) -m pytest -n auto -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist worksteal -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
 
 nightly: $(READY) ## all tests, also those that take minutes
-	$(PY) -m pytest -n auto $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: $(READY) ## style and format
 	$(PY) -m ruff check .
