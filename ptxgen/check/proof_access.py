@@ -237,6 +237,8 @@ class Provenance:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._symbols: dict[int, frozenset[str]] = {}
+        self._twisted: dict[int, bool] = {}
+        self._constants: dict[int, int | None] = {}
 
     def symbols(self, node: Node) -> frozenset[str]:
         """The shared variables whose address a value is computed from."""
@@ -260,7 +262,11 @@ class Provenance:
         """Whether more is done to an address than adding, so that the result may depend on where
         the variable lies.
         """
-        return any(n.kind == "apply" and self._twists(n) for n in self._sources(node))
+        found = self._twisted.get(node.id)
+        if found is None:
+            found = any(n.kind == "apply" and self._twists(n) for n in self._sources(node))
+            self._twisted[node.id] = found
+        return found
 
     def _twists(self, node: Node) -> bool:
         head = node.data.op.opcode.partition(".")[0]
@@ -271,7 +277,9 @@ class Provenance:
         """What is added to the variable's address; in a loop, before its first turn; None if that
         depends on the way taken.
         """
-        return self._constant(node, ())
+        if node.id not in self._constants:
+            self._constants[node.id] = self._constant(node, ())
+        return self._constants[node.id]
 
     def _constant(self, node: Node, seen: tuple[int, ...]) -> int | None:
         if node.kind == "const":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -188,8 +188,7 @@ class Search:
         first = Found(PROVED)
         if not len(listing.relative):
             return Found(PROVED, "no thread gets there", self._allocation(base, offset))
-        for number in np.unique(listing.variable):
-            rows = np.flatnonzero(listing.variable == number)
+        for number, rows in _each(listing.variable):
             if not 0 <= number < len(self.names):
                 return self._wrong(listing, rows, offset, "it is outside every variable", "")
             found = self._in_variable(listing, rows, touch, base, offset, self.names[number])
@@ -409,6 +408,16 @@ class Search:
                     known = found.get(of.id, domain.range(of))
                     found[of.id] = _narrowed(known, bounds, of.bits)
         return {key: r for key, r in found.items() if r.size <= MOST_VALUES}
+
+
+def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
+    """Each number with the rows that have it; mostly there is but one."""
+    first = int(numbers[0])
+    if (numbers == first).all():
+        yield first, np.arange(len(numbers))
+        return
+    for number in np.unique(numbers):
+        yield int(number), np.flatnonzero(numbers == number)
 
 
 _OPPOSITE: Final = {
