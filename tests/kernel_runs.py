@@ -13,6 +13,7 @@ from flash.build import build
 from flash.config import AttentionConfig, KernelConfig
 from ptxgen import ir
 from ptxgen.interpreter import Result, run
+from ptxgen.runtime.assembler import Assembler
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,13 @@ def run_forward(
         **how,
     )
     return out, lse, result
+
+
+def assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
+    """The assembler keeps everything in registers, and has nothing to advise."""
+    kernel = config.kernel()
+    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
+    usage = assembly.kernel(kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    assert spilled == 0, (kernel.name, kernel.target.name, usage)
+    assert assembly.advisories == ()

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, random_operands, run_forward
+from kernel_runs import Problem, assert_no_spill, random_operands, run_forward
 
 from flash.build import build
 from flash.config import AttentionConfig
@@ -523,7 +523,7 @@ def test_no_default_kernel_spills(
             config = AttentionConfig(
                 head_dim, causal=causal, return_lse=True, target=target, **kind(dtype), **features
             )
-            _assert_no_spill(config, assembler)
+            assert_no_spill(config, assembler)
 
 
 @pytest.mark.nightly
@@ -539,13 +539,4 @@ def test_no_default_kernel_spills_at_any_head_dim(
             config = AttentionConfig(
                 head_dim, causal=causal, return_lse=True, target=target, **kind(dtype), **features
             )
-            _assert_no_spill(config, assembler)
-
-
-def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
-    kernel = config.kernel()
-    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
-    usage = assembly.kernel(kernel.name)
-    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (kernel.name, kernel.target.name, usage)
-    assert assembly.advisories == ()
+            assert_no_spill(config, assembler)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge import Peer, assert_attention_is_accurate, in_order_f32
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, assert_no_spill, run_forward
 
 from flash.config import AttentionConfig
 from flash.forward import attention_forward
@@ -330,7 +330,7 @@ def test_the_version_is_the_lowest_that_has_everything_used() -> None:
 def test_no_default_kernel_spills(name: str, assembler: Assembler) -> None:
     for head_dim in HEAD_DIMS:
         config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
-        _assert_no_spill(config, assembler)
+        assert_no_spill(config, assembler)
 
 
 def test_every_head_dim_has_tiles_on_every_target() -> None:
@@ -347,13 +347,4 @@ def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) 
     for tile, block_q in offered_tiles(head_dim, head_dim, target(name)):
         for how in ({"causal": True, "return_lse": True}, {"alignment": 4}):
             config = AttentionConfig(head_dim, tile=tile, block_q=block_q, target=name, **how)  # type: ignore[arg-type]
-            _assert_no_spill(config, assembler)
-
-
-def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
-    kernel = config.kernel()
-    assembly = assembler.assemble(render(attention_forward(kernel)), kernel.target.name)
-    usage = assembly.kernel(kernel.name)
-    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (kernel.name, kernel.target.name, usage)
-    assert assembly.advisories == ()
+            assert_no_spill(config, assembler)

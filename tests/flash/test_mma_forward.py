@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, assert_no_spill, run_forward
 
 from flash.build import build
 from flash.config import AttentionConfig
@@ -360,7 +360,7 @@ def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
 def test_no_default_kernel_spills(name: str, causal: bool, assembler: Assembler) -> None:
     for head_dim in HEAD_DIMS:
         config = with_lse(head_dim, dtype="bf16", causal=causal, target=name)
-        _assert_no_spill(config, assembler)
+        assert_no_spill(config, assembler)
 
 
 @pytest.mark.nightly
@@ -372,13 +372,4 @@ def test_no_tile_offered_spills(name: str, head_dim: int, assembler: Assembler) 
     for tile, block_q in offered_tiles(head_dim, head_dim, target(name), "f16"):
         for causal in (False, True):
             config = with_lse(head_dim, tile=tile, block_q=block_q, target=name, causal=causal)
-            _assert_no_spill(config, assembler)
-
-
-def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
-    kernel = config.kernel()
-    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
-    usage = assembly.kernel(kernel.name)
-    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (kernel.name, kernel.target.name, usage)
-    assert assembly.advisories == ()
+            assert_no_spill(config, assembler)

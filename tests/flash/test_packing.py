@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, assert_no_spill, run_forward
 
 from flash import launch
 from flash.arrays import ArrayView, view
@@ -534,9 +534,4 @@ def test_no_default_kernel_with_packed_heads_spills(
     how = {**KINDS[kind], "target": target, "return_lse": True, "pack_gqa": True}
     for head_dim in (64, 128):
         for features in KERNELS_OF_ALL_KINDS:
-            kernel = AttentionConfig(head_dim, **how, **features).kernel()
-            assembly = assembler.assemble(build(kernel).text, target)
-            usage = assembly.kernel(kernel.name)
-            spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-            assert spilled == 0, (kernel.name, target, usage)
-            assert assembly.advisories == ()
+            assert_no_spill(AttentionConfig(head_dim, **how, **features), assembler)

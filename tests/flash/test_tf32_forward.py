@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge import Peer, assert_attention_is_accurate, in_order_f32
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, assert_no_spill, run_forward
 
 import flash
 from flash.build import build
@@ -427,9 +427,7 @@ def test_no_default_kernel_spills(
     name: str, precision: str, head_dim: int, assembler: Assembler
 ) -> None:
     for causal in (False, True):
-        _assert_no_spill(
-            grade(head_dim, precision=precision, target=name, causal=causal), assembler
-        )
+        assert_no_spill(grade(head_dim, precision=precision, target=name, causal=causal), assembler)
 
 
 @pytest.mark.ptxas
@@ -439,13 +437,4 @@ def test_no_default_kernel_spills(
 def test_the_widest_kernels_do_not_spill(
     head_dim: int, precision: str, assembler: Assembler
 ) -> None:
-    _assert_no_spill(grade(head_dim, precision=precision, causal=True), assembler)
-
-
-def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
-    kernel = config.kernel()
-    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
-    usage = assembly.kernel(kernel.name)
-    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (kernel.name, kernel.target.name, usage)
-    assert assembly.advisories == ()
+    assert_no_spill(grade(head_dim, precision=precision, causal=True), assembler)

@@ -12,6 +12,7 @@ import pytest
 from device_arrays import interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounding_the_weights
+from kernel_runs import assert_no_spill
 
 import flash
 from flash.build import build
@@ -330,10 +331,7 @@ def test_no_default_kernel_spills(kind: str, target: str, assembler: Assembler) 
                 kind, head_dim, head_dim, target=target, block_q="auto",
                 tile="auto", **how,
             )  # fmt: skip
-            kernel = config.kernel()
-            usage = assembler.assemble(build(kernel).text, target).kernel(kernel.name)
-            spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-            assert spilled == 0, (kernel.name, target, usage)
+            assert_no_spill(config, assembler)
 
 
 # ------------------------------------------------------------------------------------------

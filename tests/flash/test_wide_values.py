@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, random_operands, run_forward
+from kernel_runs import Problem, assert_no_spill, random_operands, run_forward
 
 import flash
 from flash.build import build
@@ -297,7 +297,7 @@ def test_explain_says_which_columns_a_cta_takes() -> None:
 def test_the_widest_kernels_do_not_spill(
     kind: str, head_dim: int, head_dim_v: int, name: str, assembler: Assembler
 ) -> None:
-    _assert_no_spill(config_of(kind, head_dim, head_dim_v, causal=True, target=name), assembler)
+    assert_no_spill(config_of(kind, head_dim, head_dim_v, causal=True, target=name), assembler)
 
 
 @pytest.mark.nightly
@@ -308,12 +308,4 @@ def test_no_default_kernel_spills(name: str, kind: str, assembler: Assembler) ->
     for head_dim, head_dim_v in DIMS:
         for causal in (False, True):
             config = config_of(kind, head_dim, head_dim_v, causal=causal, target=name)
-            _assert_no_spill(config, assembler)
-
-
-def _assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:
-    kernel = config.kernel()
-    assembly = assembler.assemble(build(kernel).text, kernel.target.name)
-    usage = assembly.kernel(kernel.name)
-    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-    assert spilled == 0, (kernel.name, kernel.target.name, usage)
+            assert_no_spill(config, assembler)
