@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flash.build import build
 from flash.config import AttentionConfig, KernelConfig
@@ -126,6 +127,11 @@ def run_forward(
         **how,
     )
     return out, lse, result
+
+
+def nightly(value: object) -> Any:
+    """A parameter that `make test` leaves out."""
+    return pytest.param(value, marks=pytest.mark.nightly)
 
 
 def assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:

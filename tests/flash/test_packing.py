@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, assert_no_spill, run_forward
+from kernel_runs import Problem, assert_no_spill, nightly, run_forward
 
 from flash import launch
 from flash.arrays import ArrayView, view
@@ -526,7 +526,9 @@ KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.ptxas
-@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize(
+    "target", ["sm_80", *(nightly(name) for name in ("sm_86", "sm_90", "sm_120"))]
+)
 @pytest.mark.parametrize("kind", ["f32", "f16", "tf32", "f32_grade"])
 def test_no_default_kernel_with_packed_heads_spills(
     kind: str, target: str, assembler: Assembler
