@@ -68,16 +68,24 @@ def in_order_f32(
     In problems of few elements the largest error of `dense_f32` is a matter of luck; this one errs
     where a kernel does.
     """
-    offset = causal_offset(causal, q.shape[2], k.shape[2])
-    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + offset
     scores = _product_in_order(q, k.swapaxes(2, 3)) * np.float32(softmax_scale)
-    scores[..., hidden] = -np.inf
+    weights, total, lse = softmax_f32(scores, causal)
+    return _product_in_order(weights, v) / total, lse
+
+
+def softmax_f32(scores: Array, causal: Causal) -> tuple[Array, Array, Array]:
+    """The weights of scores before they are divided by their sum, that sum (1 for a row without a
+    key) and the log-sum-exp, in f32.
+    """
+    seq_q, seq_k = scores.shape[2:]
+    offset = causal_offset(causal, seq_q, seq_k)
+    scores[..., np.arange(seq_k) > np.arange(seq_q)[:, None] + offset] = -np.inf
     largest = scores.max(axis=3, keepdims=True, initial=np.finfo(np.float32).min)
     weights = np.exp(scores - largest)
     total = weights.sum(axis=3, keepdims=True)
     with np.errstate(divide="ignore"):
         lse = (largest + np.log(total))[..., 0]
-    return _product_in_order(weights, v) / np.where(total == 0, 1, total), lse
+    return weights, np.where(total == 0, 1, total), lse
 
 
 def _product_in_order(a: Array, b: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from judge import assert_attention_is_accurate, rounding_the_weights
 from kernel_runs import Problem, assert_no_spill, run_forward
 
 from flash.build import build
@@ -29,24 +29,6 @@ Arrays = tuple[np.ndarray[Any, Any], ...]
 HEAD_DIMS = (1, 3, 16, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 WITH_MMA = [name for name, found in TARGETS.items() if found.sm >= 80]
-
-
-def rounding_the_weights(
-    q: np.ndarray[Any, Any], k: np.ndarray[Any, Any], v: np.ndarray[Any, Any], **how: Any
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Attention in f32 with P rounded to the type of V, as every tensor-core kernel does."""
-    _, lse = attention_reference(q, k, v, dtype=np.float32, **how)
-    group = q.shape[1] // k.shape[1]
-    keys, values = (np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
-    scores = np.float32(how["softmax_scale"]) * (q.astype(np.float32) @ keys.swapaxes(2, 3))
-    offset = {"bottom_right": k.shape[2] - q.shape[2], "top_left": 0}.get(how["causal"], k.shape[2])
-    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + offset
-    scores[..., hidden] = -np.inf
-    largest = scores.max(axis=3, keepdims=True, initial=np.finfo(np.float32).min)
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=3, keepdims=True)
-    rounded = weights.astype(v.dtype).astype(np.float32)
-    return (rounded @ values) / np.where(total == 0, 1, total), lse
 
 
 def check(config: AttentionConfig, arrays: Arrays, **run: Any) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge import Peer, assert_attention_is_accurate, in_order_f32
+from judge import Peer, assert_attention_is_accurate, in_order_f32, softmax_f32
 from kernel_runs import Problem, assert_no_spill, run_forward
 
 import flash
 from flash.build import build
 from flash.config import AttentionConfig
 from flash.mma_tiling import WIDEST_F32_GRADE
-from flash.reference import attention_reference, causal_offset
+from flash.reference import attention_reference
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import ConfigError, TrapError
@@ -46,15 +46,8 @@ def attention_of_tf32(
     group = q.shape[1] // k.shape[1]
     q, k, v = rounded(q), *(np.repeat(rounded(x), group, axis=1) for x in (k, v))
     scores = np.float32(softmax_scale) * (q @ k.swapaxes(2, 3))
-    offset = causal_offset(causal, q.shape[2], k.shape[2])
-    hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + offset
-    scores[..., hidden] = -np.inf
-    largest = scores.max(axis=3, keepdims=True, initial=np.finfo(np.float32).min)
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=3, keepdims=True)
-    with np.errstate(divide="ignore"):
-        lse = (largest + np.log(total))[..., 0]
-    return (rounded(weights) @ v) / np.where(total == 0, 1, total), lse
+    weights, total, lse = softmax_f32(scores, causal)
+    return (rounded(weights) @ v) / total, lse
 
 
 PEERS: dict[str, Peer | None] = {"f32_grade": None, "tf32": attention_of_tf32}
