@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from flash.dtypes import DTYPES, F32, DType
-from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, Features
+from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, SECTION, Features, Number
 from flash.mma_tiling import MmaTiling
 from flash.philox import threshold
 from flash.precision import IEEE, choices, resolved
@@ -67,6 +67,11 @@ class KernelConfig:
         if self.dtype is not F32:
             return None
         return self.tiling.operands.name if isinstance(self.tiling, MmaTiling) else IEEE
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers that a launch passes beside sizes, in the order of the parameters."""
+        return (*([SECTION] if self.causal else []), *self.features.numbers)
 
     @property
     def name(self) -> str:

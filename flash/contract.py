@@ -11,8 +11,7 @@ import hashlib
 from typing import Any, Final
 
 from flash.config import KernelConfig
-from flash.dtypes import F32_BYTES, DType
-from flash.features import NO_FEATURES, Features
+from flash.dtypes import F32_BYTES
 from flash.launch import MAX_CTAS, max_seq
 from ptxgen import ir
 from ptxgen.check.budget import static_shared_bytes
@@ -23,10 +22,9 @@ SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
 
 
 @functools.cache
-def parameters(dtype: DType, features: Features = NO_FEATURES) -> dict[str, str]:
-    """What each parameter of a kernel for Q, K, V and O of this type means, in the kernel's
-    order.
-    """
+def parameters(config: KernelConfig) -> dict[str, str]:
+    """What each parameter of the kernel means, in its order; LSE also if it is not written."""
+    dtype, features = config.dtype, config.features
     rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
     of_q, of_k = (
         ("total_q, heads", "total_k, kv_heads")
@@ -85,7 +83,7 @@ def parameters(dtype: DType, features: Features = NO_FEATURES) -> dict[str, str]
         "down"
     )
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
-    meanings |= {number.name: number.meaning for number in features.numbers}
+    meanings |= {number.name: number.meaning for number in config.numbers}
     for operand in features.operands:
         for axis in operand.axes:
             meanings[operand.stride(axis)] = (
@@ -113,7 +111,7 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
     """
     kernel = module.kernels[0]
     t = config.tiling
-    meanings = parameters(config.dtype, config.features)
+    meanings = parameters(config)
     return {
         "schema": SCHEMA,
         "entry": kernel.name,
@@ -256,7 +254,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
         "heads": (1, MAX_CTAS),
-        **{n.name: n.bounds for n in features.numbers if n.bounds is not None},
+        **{n.name: n.bounds for n in config.numbers if n.bounds is not None},
     }
     equal = {"heads": "group * kv_heads"}
     rows, of = features.longest_q, "heads"

@@ -14,6 +14,7 @@ from flash.mask import Mask
 from flash.packing import PackedMatrix, PackedNumbers, Packing
 from flash.score_plane import ScorePlane
 from flash.scoring import Scoring
+from flash.sections import last_first
 from flash.softmax import LOG2E, Sink, sink_terms
 from flash.span import Span
 from flash.tiles import Matrix, access_width
@@ -133,7 +134,7 @@ class Arguments:
         seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
         scale = k.param("softmax_scale", f32)
         scale_log2 = scale * LOG2E
-        numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
+        numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
         return cls(
             Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
@@ -257,7 +258,7 @@ class Cta:
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
         """This CTA's part. The grid is flat: slices of values fastest, whose CTAs read the same
         queries and keys, then query blocks, then heads (those of K and V if rows are packed), then
-        batches.
+        batches; with causality in the order of `flash/sections.py`.
         """
         k.note("which query rows of which head")
         t = config.tiling
@@ -269,10 +270,15 @@ class Cta:
         if t.value_slices > 1:
             part = ValueSlice.of(k, t.slices, block % t.value_slices)
             block = block // t.value_slices
-        head_of_batch = block // blocks
-        nth_block = block % blocks
-        if config.causal:  # the last rows see the most keys: begin with them
-            nth_block = blocks - 1 - nth_block
+        if config.causal:
+            ctas = k.special("nctaid.x")
+            if part is not None:
+                ctas = ctas // t.value_slices
+            head_of_batch, nth_block = last_first(
+                k, block.as_(u32), blocks.as_(u32), ctas, given.numbers["section"]
+            )
+        else:
+            head_of_batch, nth_block = block // blocks, block % blocks
         first_row = nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
         kv_head = head // given.group if packing is None else head

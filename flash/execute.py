@@ -14,9 +14,10 @@ from flash.arrays import ArrayView, host_array
 from flash.build import Build
 from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
-from flash.launch import Geometry, grid_ctas
+from flash.launch import Geometry, grid_ctas, section
 from flash.operands import Operands
 from flash.packed import LENGTHS, each_sequence
+from flash.sections import USUAL_CACHE_BYTES
 from ptxgen import interpreter
 from ptxgen.runtime.plan import LaunchPlan
 
@@ -43,9 +44,10 @@ def make_plan(
     scale: float,
     addresses: tuple[int, ...],
     numbers: Mapping[str, int | float] = MappingProxyType({}),
+    cache_bytes: int = USUAL_CACHE_BYTES,
 ) -> LaunchPlan:
     """The launch of a kernel; `addresses` are those of Q, K, V, O, LSE if the kernel writes it, and
-    its operands. `numbers` are those of its features.
+    its operands. `numbers` are those of its features, `cache_bytes` is the L2 cache of its device.
     """
     t, operands = build.config.tiling, build.config.features.operands
     names = ["Q", "K", "V", "O"] + (["LSE"] if build.config.return_lse else [])
@@ -65,6 +67,7 @@ def make_plan(
         "heads": geometry.heads,
         "group": geometry.group,
     }
+    values["section"] = section(build.config, geometry, cache_bytes)
     values |= {"softmax_scale": scale, **numbers}
     return LaunchPlan(
         entry=build.kernel.name,

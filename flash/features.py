@@ -240,3 +240,11 @@ class Features:
 
 
 NO_FEATURES: Final = Features()
+
+SECTION: Final = Number(
+    "section", u32,
+    "how many heads of all batches take turns: the last block of query rows of each of them, then "
+    "the blocks before, then the next so many heads; at least 1, and better no more than have "
+    "their K and V in the cache together. The results do not depend on it",
+    (1, 2**31 - 1),
+)  # fmt: skip

@@ -158,7 +158,10 @@ class GpuLauncher:
     ) -> Ready:
         self.check_limits(call.geometry, ordinal)
         made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
-        plan = make_plan(made, call.geometry, call.scale, addresses, call.numbers)
+        plan = make_plan(
+            made, call.geometry, call.scale, addresses, call.numbers,
+            self.backend.device_properties(ordinal).l2_cache,
+        )  # fmt: skip
         program = self.program(made)
         kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
         made.registers = kernel.registers

@@ -21,6 +21,7 @@ from flash.dtypes import DTYPES, OF_ARRAYS, DType
 from flash.features import MAX_WINDOWED_SEQ, Features
 from flash.operands import Operands, batch_problems, operand_problems, operand_strides
 from flash.packing import packing_saves_ctas
+from flash.sections import heads_per_section
 from flash.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
 from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
@@ -395,6 +396,19 @@ def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
     rows, heads = _rows_of_heads(geometry, kernel.packed)
     t = kernel.tiling
     return -(-rows // t.block_q) * heads * geometry.batch * t.value_slices
+
+
+def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
+    """How many heads of a causal kernel take turns on a device with so much L2 cache; of packed
+    sequences by their mean length.
+    """
+    t = kernel.tiling
+    packed_sequences = geometry.batch if kernel.features.varlen else 1
+    keys = -(-geometry.seq_k // max(packed_sequences, 1))
+    nbytes = keys * (t.head_dim + t.head_dim_v) * geometry.nbytes
+    _, heads = _rows_of_heads(geometry, kernel.packed)
+    group = 1 if kernel.packed else geometry.group
+    return heads_per_section(heads * geometry.batch, group, nbytes, cache_bytes)
 
 
 def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:

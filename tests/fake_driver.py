@@ -59,6 +59,7 @@ class FakeDevice:
     shared_per_block: int = 48 << 10
     shared_per_block_optin: int = 227 << 10
     shared_per_multiprocessor: int = 228 << 10
+    l2_cache: int = 50 << 20
     memory: int = 80 << 30
 
     def attribute(self, attribute: Any) -> int:
@@ -69,6 +70,7 @@ class FakeDevice:
             "MAX_SHARED_MEMORY_PER_BLOCK": self.shared_per_block,
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": self.shared_per_block_optin,
             "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": self.shared_per_multiprocessor,
+            "L2_CACHE_SIZE": self.l2_cache,
             "MAX_THREADS_PER_BLOCK": 1024,
             "MAX_GRID_DIM_X": 2**31 - 1,
             "MAX_GRID_DIM_Y": 65535,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -76,6 +76,7 @@ def run_forward(
     kernel: KernelConfig | None = None,
     operands: Mapping[str, np.ndarray[Any, Any]] = MappingProxyType({}),
     dropout_seed: int = 0,
+    section: int = 2,
     ctas: int | None = None,
     **how: Any,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Result]:
@@ -100,10 +101,9 @@ def run_forward(
         wide = np.broadcast_to(array, [sizes_of[axis] for axis in operand.axes])
         extra.append(array)
         extra_strides += [s // array.itemsize for s in wide.strides]
-    values = {**config.numbers, "dropout_seed": dropout_seed}
+    values = {**config.numbers, "dropout_seed": dropout_seed, "section": section}
     numbers = [
-        np.float32(values[n.name]) if n.type.is_float else values[n.name]
-        for n in kernel.features.numbers
+        np.float32(values[n.name]) if n.type.is_float else values[n.name] for n in kernel.numbers
     ]
     result = run(
         module,
@@ -127,6 +127,22 @@ def run_forward(
         **how,
     )
     return out, lse, result
+
+
+def with_place(module: ir.Module, number: int, ctas: int) -> ir.Module:
+    """The same kernel, always run as CTA `number` of `ctas`: grids of 2**31 CTAs cannot be run
+    here.
+    """
+    (kernel,) = module.kernels
+    places = {ir.Special("%ctaid.x"): number, ir.Special("%nctaid.x"): ctas}
+    body = tuple(
+        ir.Instr(s.opcode, (s.operands[0], ir.IntImm(places[s.operands[1]])), s.guard)
+        if isinstance(s, ir.Instr) and s.operands[1:] and s.operands[1] in places
+        else s
+        for s in kernel.body
+    )
+    assert body != kernel.body
+    return replace(module, kernels=(replace(kernel, body=body),))
 
 
 def nightly(value: object) -> Any:

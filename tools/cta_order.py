@@ -21,6 +21,7 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
 
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.sections import heads_per_section
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 
 OK, UNSUPPORTED = 0, 3
@@ -35,8 +36,8 @@ _BESIDE: Final = 1
 @dataclass(frozen=True, slots=True)
 class Launch:
     """CTAs of `heads` heads, of all batches, of which `group` in a row share one of K and V;
-    `tiles` are those of keys that the blocks of a head visit, and `section` is how many heads'
-    K and V fit into the cache.
+    `tiles` are those of keys that the blocks of a head visit, and `section` is how many heads take
+    turns.
     """
 
     heads: int
@@ -50,7 +51,7 @@ Order = Callable[[Launch], list[Cta]]
 
 
 def by_head(launch: Launch) -> list[Cta]:
-    """That of the kernels with causality: head by head, in each of them the last block first."""
+    """Head by head, in each of them the last block first."""
     return _in_sections(launch, 1)
 
 
@@ -66,7 +67,9 @@ def all_heads(launch: Launch) -> list[Cta]:
 
 
 def sections(launch: Launch) -> list[Cta]:
-    """The same for as many heads at a time as fit into the cache (FlashAttention-3's scheduler)."""
+    """The same for as many heads at a time as fit into the cache: that of the kernels with
+    causality (`flash/sections.py`), and of FlashAttention-3's scheduler.
+    """
     return _in_sections(launch, launch.section)
 
 
@@ -137,8 +140,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     one_head = given.seq * 2 * config.head_dim * config.element.nbytes
     tiles = tuple(int(n) for n in resources.tiles_of_blocks(given.seq, given.seq))
     group = given.heads // given.kv_heads
-    fit = max(given.l2_mib * MIB // one_head, 1) * group
-    launch = Launch(given.batch * given.heads, group, tiles, fit)
+    heads = given.batch * given.heads
+    fit = heads_per_section(heads, group, one_head, given.l2_mib * MIB)
+    launch = Launch(heads, group, tiles, fit)
     slots = given.multiprocessors * resources.ctas_per_sm
     print(f"{resources.config.name}, {launch.heads * len(tiles)} CTAs, {slots} at a time")
     print(f"{'order':32} {'time / even':>11} {'live K, V':>12}")

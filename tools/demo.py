@@ -259,6 +259,7 @@ def _interpreted(
             values[f"{name}_{what}_stride"] = array.strides[axis] // array.itemsize
     values |= {"seq_q": q.shape[2], "seq_k": k.shape[2], "heads": q.shape[1]}
     values |= {"group": q.shape[1] // k.shape[1], "softmax_scale": kernel.config.scale}
+    values["section"] = q.shape[1]  # heads that take turns: all of them
     result = interpreter.run(
         kernel.module,
         grid=_ctas(contract, {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}),

@@ -31,7 +31,8 @@ Array = NDArray[Any]
 class Problem:
     """Sizes of one attention problem. V of the keys from `nan_from` on is NaN, if it is not None;
     with `negative`, the scale is that of the config negated; `scores` is a name in `_SCORES`.
-    With `reverse`, the last row is the first in memory: nothing lies behind the first row.
+    With `reverse`, the last row is the first in memory: nothing lies behind the first row. Of
+    causal kernels `section` heads take turns.
     """
 
     seq_q: int
@@ -43,6 +44,7 @@ class Problem:
     negative: bool = False
     scores: str = "random"
     reverse: bool = False
+    section: int = 1
 
     def scale(self, config: AttentionConfig) -> float:
         """The softmax scale of this problem."""
@@ -138,7 +140,7 @@ def _problems(config: AttentionConfig) -> tuple[Problem, ...]:
         for n, end in enumerate(ends_q)
     ]
     whole = Problem(t.block_q, 2 * t.tile)
-    batches = Problem(t.block_q + 5, t.tile - 3, batch=2)
+    batches = Problem(t.block_q + 5, t.tile - 3, batch=2, section=3)
     grouped = Problem(t.block_q, t.tile // 2 + 1, 1, 4, 2)
     hidden = _hidden(t) if config.causal else []
     no_score = Problem(t.block_q, t.tile + 1, scores="none")
@@ -253,7 +255,7 @@ def _forward(name: str, **settings: Any) -> Subject:
             block=tiling.threads,
             args=[
                 *arrays, lse, *strides, p.seq_q, p.seq_k, p.heads, p.heads // p.kv_heads,
-                np.float32(p.scale(config)),
+                np.float32(p.scale(config)), *([p.section] if config.causal else []),
             ],
             dynamic_smem=module.kernels[0].dynamic_shared_bytes,
             raise_on_report=False,

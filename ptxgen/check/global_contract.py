@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -116,7 +116,7 @@ class Promised:
         for array in contract.arrays:
             self.known[array.pointer] = atoms.named("pointer", array.pointer, 0, (1 << 64) - 1)
         for axis, size in zip("xyz", contract.grid, strict=True):
-            number = self.size(size)
+            number = self.known[f"%nctaid.{axis}"] = self.size(size)
             if number.constant == 1:
                 self.known[f"%ctaid.{axis}"] = Poly.of(0)
                 continue
@@ -124,6 +124,18 @@ class Promised:
             index = atoms.named("index", f"%ctaid.{axis}", 0, high)
             self.known[f"%ctaid.{axis}"] = index
             self.facts += (number - 1 - index,)
+            # Of so many blocks of rows for each head, the heads, too, are no more than blocks.
+            self.facts += tuple(high + 1 - of for of in (number, *self._without_quotients(number)))
+
+    def _without_quotients(self, number: Poly) -> Iterator[Poly]:
+        """What a product of sizes is a multiple of, without quotients that are at least 1."""
+        if len(number.terms) != 1:
+            return
+        ((monomial, factor),) = number.terms.items()
+        found = [self._atoms[n] for n in monomial]
+        sizes = tuple(a.number for a in found if a.kind != "div")
+        if len(sizes) < len(found) and all(a.low > 0 for a in found):
+            yield Poly({sizes: factor})
 
     def size(self, size: Size) -> Poly:
         """An expression as a polynomial; what is divided must not be negative."""

@@ -146,7 +146,7 @@ class Goals:
                 return all(search(rest + a * factor) for a in atom.args)
             if any(search(g) for g in _implying(atom, factor, rest)):
                 return True
-        if any(search(g) for g in self._bounded(goal, atom)):
+        if any(search(g) for g in (*self._bounded(goal, atom), *self._times_divisor(goal, atom))):
             return True
         if atom.kind == "turn" and atom.number not in split:
             return self._each_turn(given, atom, facts, split, search)
@@ -157,6 +157,8 @@ class Goals:
         highest: list[Poly | None] = [Poly.of(atom.high) if atom.high < UNBOUNDED else None]
         if atom.kind == "rem":
             highest.append(atom.args[1] - 1)
+        elif atom.kind == "min":
+            highest += atom.args
         for high in highest:
             found = self._at_bounds(goal, atom, high)
             if found is not None:
@@ -177,6 +179,25 @@ class Goals:
                 return None
             found = found + Poly({tuple(rest): c}) * bound
         return found
+
+    def _times_divisor(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
+        """The goal without a quotient that only stands where it is multiplied with its divisor:
+        that product is at most what is divided, and more than that less the divisor.
+        """
+        if atom.kind != "div" or len(atom.args[1].terms) != 1:
+            return
+        of, by = atom.args
+        ((divisor, one),) = by.terms.items()
+        parts = goal.split(atom.number)
+        if parts is None or one != 1 or not divisor:
+            return
+        found = parts[1]
+        for m, c in parts[0].terms.items():
+            factor = Poly({m: c}).quotient(divisor, 1, proper=False)
+            if factor is None or factor[1].terms or self._atoms.bounds(factor[0] * c)[0] < 0:
+                return
+            found = found + factor[0] * (of if c < 0 else of - by + 1)
+        yield found
 
     def _each_turn(
         self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int],

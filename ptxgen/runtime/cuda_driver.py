@@ -27,7 +27,7 @@ _OPENING: Final = "open the GPU"
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """One GPU and its limits; shared memory is in bytes.
+    """One GPU and its limits; shared memory and the L2 cache are in bytes.
 
     `shared_per_block` is what every launch may use, `shared_per_block_optin` what one that asks
     may. `driver_version` is the newest CUDA the driver supports, `(13, 0)`. `max_grid` counts
@@ -42,6 +42,7 @@ class DeviceProperties:
     shared_per_block: int
     shared_per_block_optin: int
     shared_per_multiprocessor: int
+    l2_cache: int
     max_threads_per_block: int
     max_grid: tuple[int, int, int]
     driver_version: tuple[int, int]
@@ -196,6 +197,7 @@ class Driver:
             shared_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
             shared_per_block_optin=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             shared_per_multiprocessor=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            l2_cache=attribute("L2_CACHE_SIZE"),
             max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
             max_grid=(
                 attribute("MAX_GRID_DIM_X"),

@@ -640,15 +640,15 @@ def _changed(old: str, new: str, count: int = 1) -> Callable[[str], str]:
 MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
     "no row guard for O": (_changed("@!%p237 bra $end_94;", ""), "violation"),
     "a row too many of O": (
-        _changed("setp.lt.s32 %p237, %r215, %r0;", "setp.le.s32 %p237, %r215, %r0;"),
+        _changed("setp.lt.s32 %p237, %r231, %r0;", "setp.le.s32 %p237, %r231, %r0;"),
         "violation",
     ),
     "a row too many of Q": (
-        _changed("setp.gt.s32 %p3, %r89, 2;", "setp.ge.s32 %p3, %r89, 2;"),
+        _changed("setp.gt.s32 %p3, %r105, 2;", "setp.ge.s32 %p3, %r105, 2;"),
         "violation",
     ),
     "no row guard for Q": (
-        _changed("selp.u32 %r92, 16, 0, %p3;", "mov.u32 %r92, 16;"),
+        _changed("selp.u32 %r108, 16, 0, %p3;", "mov.u32 %r108, 16;"),
         "violation",
     ),
     "no guard for the tail of head_dim": (_changed("@!%p2 bra $end_2;", ""), "violation"),
@@ -664,35 +664,45 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
         _changed("mul.lo.s64 %rd29, %rd12, 4;", "mul.lo.s64 %rd29, %rd12, 1;"),
         "violation",
     ),
-    "the query head for K": (_changed("cvt.s64.s32 %rd32, %r14;", "cvt.s64.s32 %rd32, %r13;"),
+    "the query head for K": (_changed("cvt.s64.s32 %rd32, %r30;", "cvt.s64.s32 %rd32, %r29;"),
                              "violation"),
     "a product in 32 bits": (
         _changed(
             "mul.lo.s64 %rd56, %rd55, %rd29;",
-            "cvt.u32.u64 %r221, %rd29; mul.lo.s32 %r221, %r64, %r221; cvt.s64.s32 %rd56, %r221;",
+            "cvt.u32.u64 %r237, %rd29; mul.lo.s32 %r237, %r80, %r237; cvt.s64.s32 %rd56, %r237;",
         ),
         "violation",
     ),
     "LSE in 32 bits": (
         _changed(
-            "mad.wide.s32 %rd93, %r7, %r0, %rd92;",
-            "mul.lo.s32 %r221, %r7, %r0; cvt.s64.s32 %rd93, %r221; add.s64 %rd93, %rd93, %rd92;",
+            "mad.wide.s32 %rd93, %r23, %r0, %rd92;",
+            "mul.lo.s32 %r237, %r23, %r0; cvt.s64.s32 %rd93, %r237; add.s64 %rd93, %rd93, %rd92;",
         ),
         "unknown",
     ),
     "blocks counted otherwise": (
-        _changed("add.s32 %r4, %r0, 63;", "add.s32 %r4, %r0, 31;"),
+        _changed("add.s32 %r5, %r0, 63;", "add.s32 %r5, %r0, 31;"),
         "violation",
     ),
     "the batch of another block": (
-        _changed("div.s32 %r12, %r7, %r2;", "div.s32 %r12, %r6, %r2;"),
+        _changed("div.s32 %r28, %r23, %r2;", "div.s32 %r28, %r7, %r2;"),
         "violation",
+    ),
+    "all CTAs taken for heads": (
+        _changed("div.u32 %r9, %r8, %r6;", "mov.u32 %r9, %r8;"),
+        "unknown",
+    ),
+    "a last section as wide as the others": (
+        _changed("min.u32 %r19, %r10, %r18;", "mov.u32 %r19, %r10;"), "unknown",
+    ),
+    "heads of a section from its second on": (
+        _changed("sub.u32 %r13, %r11, %r12;", "add.u32 %r13, %r11, 1;"), "unknown",
     ),
     "K moves on too far": (
         _changed("mul.lo.s64 %rd69, %rd37, 32;", "mul.lo.s64 %rd69, %rd37, 64;"),
         "violation",
     ),
-    "K counts too little": (_changed("sub.s32 %r76, %r76, 32;", "sub.s32 %r76, %r76, 31;"),
+    "K counts too little": (_changed("sub.s32 %r92, %r92, 32;", "sub.s32 %r92, %r92, 31;"),
                             "violation"),
 }  # fmt: skip
 

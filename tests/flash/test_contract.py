@@ -10,12 +10,14 @@ import pytest
 from flash.build import build
 from flash.config import AttentionConfig
 from flash.contract import CAUSAL, parameters
-from flash.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.dtypes import BF16, DTYPES, F16, DType
 from flash.reference import key_limits, position_offset, visible_keys
 from flash.resources import KernelResources, Memory
 from flash.tiling import Tiling
 from ptxgen.target import target
 from ptxgen.types import scalar_type
+
+PLAIN = AttentionConfig(8).kernel()
 
 
 def contract_of(config: AttentionConfig) -> dict[str, Any]:
@@ -34,19 +36,31 @@ def test_the_parameters_are_those_of_the_kernel(return_lse: bool) -> None:
         size = scalar_type(parameter["type"]).nbytes
         assert parameter["size"] == size
         assert parameter["offset"] == -(-end // size) * size
-        assert parameter["meaning"] == parameters(F32)[parameter["name"]]
+        assert parameter["meaning"] == parameters(PLAIN)[parameter["name"]]
         end = parameter["offset"] + size
 
 
 def test_every_meaning_belongs_to_a_parameter() -> None:
     params = build(AttentionConfig(8, return_lse=True).kernel()).kernel.params
-    assert list(parameters(F32)) == [p.name for p in params]
+    assert list(parameters(PLAIN)) == [p.name for p in params]
+
+
+def test_causal_kernels_are_told_how_many_heads_take_turns() -> None:
+    made = build(AttentionConfig(8, causal=True, return_lse=True).kernel())
+    meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
+    assert meanings == parameters(made.config)
+    assert list(meanings) == [*parameters(PLAIN), "section"]
+    assert meanings["section"] == (
+        "how many heads of all batches take turns: the last block of query rows of each of them, "
+        "then the blocks before, then the next so many heads; at least 1, and better no more than "
+        "have their K and V in the cache together. The results do not depend on it"
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
-    meanings = parameters(dtype)
-    assert list(meanings) == list(parameters(F32))
+    meanings = parameters(AttentionConfig(8, dtype=dtype.name).kernel())
+    assert list(meanings) == list(parameters(PLAIN))
     assert meanings["K"] == (
         f"device address of the keys, read: {dtype.name} [batch, kv_heads, seq_k, head_dim], "
         "strides as below"
@@ -55,7 +69,7 @@ def test_the_meanings_name_the_type_and_its_size(dtype: DType) -> None:
         f"elements (of {dtype.nbytes} bytes) from one sequence position to the next in O; any "
         "sign, 0 repeats"
     )
-    assert meanings["LSE"] == parameters(F32)["LSE"]
+    assert meanings["LSE"] == parameters(PLAIN)["LSE"]
     assert "f32 [batch, heads, seq_q]" in meanings["LSE"]
 
 
@@ -67,7 +81,7 @@ def test_the_parameters_of_every_feature_are_said() -> None:
         ).kernel()
     )  # fmt: skip
     meanings = {p["name"]: p["meaning"] for p in made.contract["parameters"]}
-    assert meanings == parameters(F16, made.config.features)
+    assert meanings == parameters(made.config)
     names = list(meanings)
     assert names == [p.name for p in made.kernel.params]
     assert names[5:9] == ["alibi_slopes", "bias", "mask", "sink"]
@@ -97,11 +111,12 @@ def test_the_contract_of_packed_sequences_says_where_they_lie() -> None:
     config = AttentionConfig(8, causal=True, varlen=True, seqused_k=True, return_lse=True)
     found = contract_of(config)
     meanings = {p["name"]: p["meaning"] for p in found["parameters"]}
-    assert meanings == parameters(F32, config.features)
+    assert meanings == parameters(config.kernel())
     assert list(meanings) == [
         "Q", "K", "V", "O", "LSE", "cu_seqlens_q", "cu_seqlens_k", "seqused_k",
         *(f"{name}_{step}_stride" for name in "QKVO" for step in ("head", "row")),
-        "total_q", "total_k", "heads", "group", "softmax_scale", "max_seqlen_q",
+        "total_q", "total_k", "heads", "group", "softmax_scale", "section",
+        "max_seqlen_q",
         "cu_seqlens_q_batch_stride", "cu_seqlens_k_batch_stride", "seqused_k_batch_stride",
     ]  # fmt: skip
     assert meanings["Q"] == (
@@ -138,7 +153,7 @@ def test_a_contract_of_16_bit_types_says_so(dtype: DType) -> None:
     found = made.contract
     assert (found["dtype"], found["precision"]) == (dtype.name, None)
     assert [(p["name"], p["meaning"]) for p in found["parameters"]] == list(
-        parameters(dtype).items()
+        parameters(AttentionConfig(8, dtype=dtype.name).kernel()).items()
     )
     assert found["block"] == [made.config.tiling.threads, 1, 1]
     assert found["dynamic_shared_bytes"] == made.config.tiling.shared_bytes
@@ -170,7 +185,7 @@ def test_the_contract_is_json_and_names_its_text() -> None:
     assert f".version {found['ptx_version']}\n" in made.text
     assert f".maxntid {found['block'][0]}, 1, 1" in made.text
     assert found["causal"] == {"mode": "top_left", "meaning": CAUSAL["top_left"]}
-    assert found["lse"] == parameters(F32)["LSE"]
+    assert found["lse"] == parameters(PLAIN)["LSE"]
     assert (found["head_dim"], found["head_dim_v"], found["dtype"]) == (64, 32, "f32")
     assert found["precision"] == "ieee"
 

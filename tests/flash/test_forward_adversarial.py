@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, run_forward, with_place
 
 from flash.config import AttentionConfig
 from flash.forward import attention_forward
 from flash.launch import MAX_CTAS, MAX_SEQ
 from flash.reference import attention_reference
-from ptxgen import ir
 from ptxgen.interpreter import run
 from ptxgen.interpreter.arena import DeviceArena
 
@@ -65,35 +63,24 @@ class Placed:
         grid: int = 1,
         block_id: int | None = None,
     ) -> None:
-        """Run `grid` CTAs, or the one with number `block_id` of a larger grid."""
+        """Run `grid` CTAs, or the one with number `block_id` of the grid for these sizes."""
         kernel = self.config.kernel()
         module = attention_forward(kernel)
         if block_id is not None:
-            module = with_block_id(module, block_id)
+            seq_q, _, heads, _ = sizes
+            ctas = -(-seq_q // kernel.tiling.block_q) * heads
+            module, grid = with_place(module, block_id, ctas), 1
+        section = [heads] if kernel.causal else []
         flat = [step for three in strides for step in three]
         run(
             module,
             grid=(grid, 1, 1),
             block=(kernel.tiling.threads, 1, 1),
-            args=[*pointers, *flat, *sizes, np.float32(self.config.scale)],
+            args=[*pointers, *flat, *sizes, np.float32(self.config.scale), *section],
             dynamic_smem=module.kernels[0].dynamic_shared_bytes,
             arena=self.arena,
             sanitize=True,
         )
-
-
-def with_block_id(module: ir.Module, number: int) -> ir.Module:
-    """The same kernel, always run as CTA `number`: grids of 2**31 CTAs cannot be run here."""
-    (kernel,) = module.kernels
-    wanted = ir.Special("%ctaid.x")
-    body = tuple(
-        ir.Instr(s.opcode, (s.operands[0], ir.IntImm(number)), s.guard)
-        if isinstance(s, ir.Instr) and s.operands[1:] == (wanted,)
-        else s
-        for s in kernel.body
-    )
-    assert body != kernel.body
-    return replace(module, kernels=(replace(kernel, body=body),))
 
 
 # ------------------------------------------------------------------------------------------ strides
@@ -163,7 +150,7 @@ def test_the_last_rows_of_the_longest_sequence_are_right(causal: str) -> None:
     pointers.append(placed.matrix(np.full_like(q, np.nan), strides, MAX_SEQ - rows))
     lse = np.full(rows, np.nan, np.float32)
     pointers.append(placed.arena.place(lse, at=1 << 60) - 4 * (MAX_SEQ - rows))
-    placed.launch(pointers, [strides] * 4, (MAX_SEQ, seq_k, 1, 1))
+    placed.launch(pointers, [strides] * 4, (MAX_SEQ, seq_k, 1, 1), block_id=0)
     np.testing.assert_allclose(np.stack(placed.kept[first_out:]), wanted_out[0, 0], atol=1e-6)
     np.testing.assert_allclose(lse, wanted_lse[0, 0], rtol=1e-5)
 

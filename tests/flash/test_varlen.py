@@ -264,7 +264,7 @@ def run_anyway(
         **four, **lengths, **config.numbers,
         "LSE": np.zeros((HEADS, rows), np.float32),
         "total_q": rows, "total_k": rows, "heads": HEADS, "group": HEADS // KV_HEADS,
-        "softmax_scale": np.float32(1), "max_seqlen_q": max_seqlen_q,
+        "softmax_scale": np.float32(1), "max_seqlen_q": max_seqlen_q, "section": 2,
         **{f"{name}_batch_stride": 1 for name in lengths},
         **{f"{name}_head_stride": array.shape[2] for name, array in four.items()},
         **{f"{name}_row_stride": array[0].size for name, array in four.items()},

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_runs import Problem, run_forward
+from kernel_runs import Problem, run_forward, with_place
 
 from flash.build import build
 from flash.config import AttentionConfig
@@ -15,8 +15,8 @@ BLOCK_Q = 32
 @pytest.mark.parametrize(
     ("causal", "packed", "order"),
     [
-        (True, False, tool.by_head),
-        (True, True, tool.by_head),
+        (True, False, tool.sections),
+        (True, True, tool.sections),
         (False, False, tool.by_head_from_first),
     ],
 )
@@ -27,15 +27,25 @@ def test_the_order_of_the_kernels_is_that_of_the_model(
         16, dtype="f16", causal=causal, tile=16, block_q=BLOCK_Q, pack_gqa=packed
     )
     arrays = Problem(2 * BLOCK_Q + 3, 20, 16, 16, 2, 3, 3).arrays(dtype=np.float16)
-    written: list[tool.Cta] = []
     module = build(config.kernel()).module
-    for ctas in range(1, 3 * 6 + 1):
-        out, _, _ = run_forward(config, arrays, module, ctas=ctas)
+    written: list[tool.Cta] = []
+    for number in range(3 * 6):
+        out, _, _ = run_forward(
+            config, arrays, with_place(module, number, 3 * 6), section=4, ctas=1
+        )
         rows = ~np.isnan(out.astype(np.float32)).all(axis=3).reshape(6, -1)
-        found = [(head, block) for head in range(6) for block in range(3) if rows[head, 32 * block]]
-        (new,) = set(found) - set(written)
-        written.append(new)
-    assert written == order(Launch(6, 1, (1, 1, 1), 1))
+        written += [
+            (head, block) for head in range(6) for block in range(3) if rows[head, 32 * block]
+        ]
+    assert written == order(Launch(6, 1, (1, 1, 1), 4))
+
+
+@pytest.mark.parametrize("section", [1, 2, 5, 6, 7, 2**31 - 1])
+def test_results_do_not_depend_on_the_section(section: int) -> None:
+    config = AttentionConfig(16, dtype="f16", causal=True, tile=16, block_q=BLOCK_Q)
+    arrays = Problem(2 * BLOCK_Q + 3, 20, 16, 16, 2, 3, 1).arrays(dtype=np.float16)
+    wanted, given = (run_forward(config, arrays, section=n)[0] for n in (3, section))
+    np.testing.assert_array_equal(given, wanted)
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
