@@ -258,13 +258,13 @@ def seed(config: AttentionConfig, dropout_seed: object) -> int:
     )
 
 
-def raise_problems(problems: list[str]) -> None:
-    """Raise `LaunchError` with all problems, if there are any."""
+def raise_problems(problems: list[str], who: str = "launch") -> None:
+    """Raise `LaunchError` with all problems, if there are any, that `who` was called with."""
     if len(problems) == 1:
-        raise LaunchError(f"launch: {problems[0]}")
+        raise LaunchError(f"{who}: {problems[0]}")
     if problems:
         raise LaunchError(
-            f"launch: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems)
+            f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems)
         )
 
 

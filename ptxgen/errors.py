@@ -54,6 +54,10 @@ class LaunchError(PtxGenError, ValueError):
     """The arguments of a launch do not fit the kernel or the device."""
 
 
+class CacheFullError(PtxGenError, RuntimeError):
+    """A KV cache has no room for more tokens: its capacity or its pages are used up."""
+
+
 class AssemblerError(PtxGenError, RuntimeError):
     """The assembler refused the text, or accepted it with a ruinous advisory."""
 
