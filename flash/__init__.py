@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from flash.config import AttentionConfig
     from flash.functions import attention, attention_varlen
     from flash.kernel import AttentionKernel
+    from flash.kv_cache import KVCache
 
-__all__ = ["AttentionConfig", "AttentionKernel", "attention", "attention_varlen"]
+__all__ = ["AttentionConfig", "AttentionKernel", "KVCache", "attention", "attention_varlen"]
 
 _HOME: Final = {
     "AttentionConfig": "config",
     "AttentionKernel": "kernel",
+    "KVCache": "kv_cache",
     "attention": "functions",
     "attention_varlen": "functions",
 }

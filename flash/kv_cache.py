@@ -1,0 +1,421 @@
+"""`KVCache`: the keys and values of sequences that grow, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash import kv_arguments as arguments
+from flash.arrays import HOST, ArrayView, unreadable, view
+from flash.dtypes import CACHE_DTYPES, DTYPES, E4M3
+from flash.features import MAX_WINDOWED_SEQ
+from flash.kv_arguments import INT32_MAX, integer, integers
+from flash.kv_memory import HostMemory, Write
+from flash.launch import conversion, raise_problems
+from flash.placement import Stretch
+from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from ptxgen.errors import CacheFullError, LaunchError
+
+Array = NDArray[Any]
+
+_BACKENDS: Final = ("cpu", "interpreter")
+
+
+class KVCache:
+    """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
+
+    head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
+    dtype: "f32", "f16", "bf16" or "e4m3". Of the last, x is stored as x / scale, at most 448 either
+        way and rounded to nearest even, with a scale for each layer and head of K and of V
+        (`set_scales`), which is 1 to begin with.
+    page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
+        or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
+        head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
+        `block_table[b, r // page_size]`, in every layer.
+    pages: how many there are, by default as many as all sequences can need.
+    backend: whose memory it is: "cpu" or "interpreter", both numpy's.
+
+    The layers of a model are appended to one after another, so that each has `lengths` of its own.
+    Memory is not initialised; rows that were not written never reach a result. A call that raises
+    has changed nothing. Not for use by several threads at once.
+
+    Raises `ConfigError` for a cache that cannot be.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        batch: int,
+        kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        head_dim_v: int | None = None,
+        dtype: str = "f32",
+        page_size: int | None = None,
+        pages: int | None = None,
+        backend: str = "cpu",
+    ) -> None:
+        size, one_of = arguments.size, arguments.one_of
+        self.layers = size("layers", layers, INT32_MAX)
+        self.batch = size("batch", batch, INT32_MAX)
+        self.kv_heads = size("kv_heads", kv_heads, INT32_MAX)
+        self.head_dim = size("head_dim", head_dim, MAX_HEAD_DIM)
+        value_dim = head_dim if head_dim_v is None else head_dim_v
+        self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
+        self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
+        self.element = CACHE_DTYPES[one_of("dtype", dtype, tuple(CACHE_DTYPES))]
+        self.backend = one_of("backend", backend, _BACKENDS)
+        self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
+        self.memory = HostMemory(
+            (self.layers, self.placement.places, self.kv_heads, self.placement.rows),
+            (self.head_dim, self.head_dim_v), self.element,
+        )  # fmt: skip
+        self._lengths = np.zeros((self.layers, self.batch), np.int32)
+        if self.element is E4M3:
+            self.set_scales(1.0, 1.0)
+
+    def __repr__(self) -> str:
+        values = f", head_dim_v={self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
+        pages, free = "", ""
+        if self.page_size is not None:
+            pages = f", page_size={self.page_size}, pages={self.placement.places}"
+            free = f"{self.free_pages} pages free, "
+        return (
+            f"<KVCache({self.layers}, {self.batch}, {self.kv_heads}, {self.head_dim}, "
+            f"{self.capacity}{values}, dtype={self.dtype!r}{pages}, backend={self.backend!r}): "
+            f"lengths {self._lengths.max(axis=0).tolist()}, {free}{self.nbytes} bytes>"
+        )
+
+    # ---------------------------------------------------------------------------------- looking
+
+    @property
+    def dtype(self) -> str:
+        """The type of its elements, as it was asked for."""
+        return self.element.name
+
+    @property
+    def page_size(self) -> int | None:
+        """Tokens of a page; None if the memory is contiguous."""
+        return None if self.placement.table is None else self.placement.rows
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """How many tokens each sequence has in each layer: int32 [layers, batch], a copy."""
+        return self._lengths.copy()
+
+    @property
+    def block_table(self) -> NDArray[np.int32] | None:
+        """Which pages each sequence has: int32 [batch, ceil(capacity / page_size)], a copy, -1
+        behind its last page; None if the memory is contiguous.
+        """
+        table = self.placement.table
+        return None if table is None else table.copy()
+
+    @property
+    def free_pages(self) -> int | None:
+        """Pages that no sequence uses; None if the memory is contiguous."""
+        return self.placement.free
+
+    @property
+    def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Those of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3"."""
+        scales = self.memory.scales
+        return None if scales is None else (scales[0].copy(), scales[1].copy())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values, scales, lengths and block table."""
+        table = self.placement.table
+        tables = [self._lengths, *(self.memory.scales or ()), *([] if table is None else [table])]
+        return self.memory.nbytes + sum(int(array.nbytes) for array in tables)
+
+    def keys(self, layer: int, sequence: int) -> Array:
+        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's type, or
+        float32 for "e4m3", multiplied by their scales. Raises `LaunchError` for unknown numbers.
+        """
+        return self._copy_of("keys", layer, sequence)[0]
+
+    def values(self, layer: int, sequence: int) -> Array:
+        """The values of a sequence, as `keys`, [kv_heads, length, head_dim_v]."""
+        return self._copy_of("values", layer, sequence)[1]
+
+    def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
+        """Keys and values of a sequence from row `begin` on, as `keys` gives them, but copied only
+        if they are in pages or have scales, and not to be written. Arguments are not checked.
+        """
+        stretch = Stretch(sequence, begin, int(self._lengths[layer, sequence]))
+        return self.memory.read(layer, list(self.placement.runs(stretch)))
+
+    # ---------------------------------------------------------------------------------- changing
+
+    def set_scales(self, k_scale: object, v_scale: object) -> None:
+        """Store K and V of a cache of "e4m3" divided by these: positive numbers, of any shape that
+        broadcasts to [layers, kv_heads]. Before anything is appended.
+
+        Raises `LaunchError` for other numbers or caches, and if there are tokens.
+        """
+        who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
+        if self.element is not E4M3:
+            raise LaunchError(
+                f"{who}: scales are for dtype='e4m3', but this cache is of {self.dtype!r}; append "
+                "to it without scales"
+            )
+        if self._lengths.any():
+            raise LaunchError(
+                f"{who}: scales must be set before anything is appended, but sequences have up to "
+                f"{self._lengths.max()} tokens; reset() the cache first"
+            )
+        self.memory.scales = (
+            arguments.scale(who, "k_scale", k_scale, shape),
+            arguments.scale(who, "v_scale", v_scale, shape),
+        )
+
+    def append(
+        self,
+        layer: int,
+        k: object,
+        v: object,
+        sequences: object = None,
+        *,
+        counts: object = None,
+    ) -> None:
+        """Write keys and values behind those that there are.
+
+        k is [items, kv_heads, n, head_dim], v the same with head_dim_v: n rows, or none, for each
+        of `sequences`, integers without repetition, by default all of the cache in their order.
+        With `counts`, an integer from 0 to n for each, only the first so many rows are written.
+        Arrays are of the cache's type; for "e4m3" of float32, float16 or bfloat16.
+
+        Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
+        no room for all rows, in the sequences or in free pages.
+        """
+        who = "KVCache.append"
+        layer = self.check_layer(who, layer)
+        which = self.check_sequences(who, sequences)
+        raise_problems(unreadable({"k": k, "v": v}, None), who)
+        of_k, of_v = view(k, "k"), view(v, "v")
+        raise_problems(list(self.problems_of_rows(of_k, of_v, len(which))), who)
+        n = of_k.shape[2]
+        rows = [n] * len(which) if counts is None else integers(counts, 0, n, len(which))
+        if rows is None:
+            raise LaunchError(
+                f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
+                f"sequence, got {counts!r}"
+            )
+        self.write(who, layer, of_k, of_v, which, rows)
+
+    def truncate(self, length: object, sequences: object = None) -> None:
+        """Forget the last tokens of sequences, by default of all: in every layer they then have
+        `length` tokens, an integer for all or one for each.
+
+        Raises `LaunchError` if a sequence has fewer tokens in a layer.
+        """
+        who = "KVCache.truncate"
+        which = self.check_sequences(who, sequences)
+        one = integer(length, 0, INT32_MAX)
+        cuts = integers(length, 0, INT32_MAX, len(which)) if one is None else [one] * len(which)
+        if cuts is None:
+            raise LaunchError(
+                f"{who}: length must be an integer of at least 0, or {len(which)} of them, one for "
+                f"each sequence, got {length!r}"
+            )
+        for sequence, cut in zip(which, cuts, strict=True):
+            layer = int(self._lengths[:, sequence].argmin())
+            if cut > self._lengths[layer, sequence]:
+                raise LaunchError(
+                    f"{who}: sequence {sequence} has {self._lengths[layer, sequence]} tokens in "
+                    f"layer {layer}, which cannot become {cut}; give at most that number"
+                )
+        for sequence, cut in zip(which, cuts, strict=True):
+            self._cut(sequence, cut)
+
+    def reset(self, sequence: int | None = None) -> None:
+        """Forget all tokens of a sequence, or of all. Pages that no other sequence shares are free.
+
+        Raises `LaunchError` for one sequence without tokens, which is reset twice or never used.
+        """
+        who = "KVCache.reset"
+        if sequence is None:
+            for each in range(self.batch):
+                self._cut(each, 0)
+            return
+        which = self.check_sequence(who, sequence)
+        if not self._lengths[:, which].any():
+            raise LaunchError(
+                f"{who}: sequence {which} has no tokens: it was reset before, or never appended "
+                f"to; truncate(0, [{which}]) empties a sequence that may be empty"
+            )
+        self._cut(which, 0)
+
+    def fork(self, source: int, target: int | None = None) -> int:
+        """Let sequence `target`, by default the first without tokens, have the tokens of `source`,
+        in every layer. Returns its number.
+
+        Pages are shared: only one that either of them writes later is copied, and then. Contiguous
+        memory is copied at once. Raises `LaunchError` if `target` is `source` or has tokens,
+        `CacheFullError` if every other sequence has.
+        """
+        who = "KVCache.fork"
+        begin = self.check_sequence(who, source, "source")
+        end = (
+            self._first_empty(who, begin)
+            if target is None
+            else self.check_sequence(who, target, "target")
+        )
+        if begin == end:
+            raise LaunchError(f"{who}: source and target must be two sequences, got {begin} twice")
+        if self._lengths[:, end].any():
+            raise LaunchError(
+                f"{who}: target must be without tokens, but sequence {end} has "
+                f"{self._lengths[:, end].max()}; reset it first"
+            )
+        longest = int(self._lengths[:, begin].max())
+        self.memory.copy(self.placement.share(begin, end, longest))
+        self._lengths[:, end] = self._lengths[:, begin]
+        return end
+
+    # ------------------------------------------------------------------- for those who write rows
+
+    def check_layer(self, who: str, layer: object) -> int:
+        """`layer` as an int. Raises `LaunchError` if there is no such layer."""
+        found = integer(layer, 0, self.layers - 1)
+        if found is None:
+            raise LaunchError(
+                f"{who}: layer must be an integer from 0 to {self.layers - 1}, got {layer!r}"
+            )
+        return found
+
+    def check_sequence(self, who: str, sequence: object, name: str = "sequence") -> int:
+        """A sequence's number as an int. Raises `LaunchError` if there is no such sequence."""
+        found = integer(sequence, 0, self.batch - 1)
+        if found is None:
+            raise LaunchError(
+                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got {sequence!r}"
+            )
+        return found
+
+    def check_sequences(
+        self, who: str, sequences: object, name: str = "sequences", *, repeated: bool = False
+    ) -> list[int]:
+        """Numbers of sequences, by default of all. Raises `LaunchError` for what are none and,
+        unless they may be `repeated`, for one that is.
+        """
+        if sequences is None:
+            return list(range(self.batch))
+        found = integers(sequences, 0, self.batch - 1)
+        if found is None:
+            raise LaunchError(
+                f"{who}: {name} must be integers from 0 to {self.batch - 1}, got {sequences!r}"
+            )
+        if not repeated and len(set(found)) < len(found):
+            raise LaunchError(f"{who}: {name} must name each sequence once, got {found}")
+        return found
+
+    def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
+        """What is wrong with new keys and values for so many sequences."""
+        dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
+        for name, array in (("k", k), ("v", v)):
+            what, dim = dims[name]
+            if array.device != HOST:
+                yield (
+                    f"{name} must be on the host, where the cache is, got {array.device_name}; "
+                    "copy it there"
+                )
+            yield from self._problems_of_type(name, array)
+            if [*array.shape[:2], *array.shape[3:]] != [items, self.kv_heads, dim]:
+                yield (
+                    f"{name} must be [sequences, kv_heads, n, {what}] = [{items}, {self.kv_heads}, "
+                    f"n, {dim}], got {list(array.shape)}"
+                )
+        if len(k.shape) == len(v.shape) == 4 and k.shape[2] != v.shape[2]:
+            yield f"k and v must have equally many rows, got {k.shape[2]} and {v.shape[2]}"
+
+    def write(
+        self,
+        who: str,
+        layer: int,
+        k: ArrayView,
+        v: ArrayView,
+        sequences: Sequence[int],
+        rows: Sequence[int],
+    ) -> None:
+        """Append the first `rows` rows of each item of k and v, which have been checked, to
+        `sequences`. Raises `CacheFullError`.
+        """
+        stretches = self.make_room(who, layer, sequences, rows)
+        writes = []
+        for item, stretch in enumerate(stretches):
+            first = 0
+            for run in self.placement.runs(stretch):
+                writes.append(Write(item, first, run))
+                first += run.rows
+        self.memory.write(layer, k, v, writes)
+        self.advance(layer, stretches)
+
+    def make_room(
+        self, who: str, layer: int, sequences: Sequence[int], rows: Sequence[int]
+    ) -> list[Stretch]:
+        """Room for so many more rows of each sequence in a layer, and which rows these will be:
+        pages are taken, and shared ones that will be written are copied. They count only after
+        `advance`. Raises `CacheFullError` if there is no room for all.
+        """
+        stretches = []
+        for sequence, count in zip(sequences, rows, strict=True):
+            length = int(self._lengths[layer, sequence])
+            if length + count > self.capacity:
+                raise CacheFullError(
+                    f"{who}: sequence {sequence} has {length} of {self.capacity} tokens in layer "
+                    f"{layer}, which leaves no room for {count} more; truncate or reset it, or "
+                    "make a cache with a larger capacity"
+                )
+            stretches.append(Stretch(sequence, length, length + count))
+        needed = self.placement.needed(stretches)
+        if needed > (self.placement.free or 0):
+            raise CacheFullError(
+                f"{who}: {needed} more pages are needed, but {self.placement.free} of "
+                f"{self.placement.places} are free; truncate or reset sequences, or make a cache "
+                "with more pages"
+            )
+        for stretch in stretches:
+            self.memory.copy(self.placement.make_room(stretch))
+        return stretches
+
+    def advance(self, layer: int, stretches: Sequence[Stretch]) -> None:
+        """The rows that there was room for are written, and count from now on."""
+        for sequence, _, end in stretches:
+            self._lengths[layer, sequence] = end
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
+        """A cache of e4m3 converts what it is given; others do not."""
+        taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
+        if array.dtype not in [dtype.array_name for dtype in taken]:
+            names = ", ".join(dtype.array_name for dtype in taken)
+            yield (
+                f"{name} must be {'one of ' if len(taken) > 1 else ''}{names}, as the cache is of "
+                f"{self.dtype!r}, got {array.dtype}; convert with "
+                f"{conversion(name, array, taken[0])}"
+            )
+
+    def _cut(self, sequence: int, length: int) -> None:
+        self._lengths[:, sequence] = length
+        self.placement.cut(sequence, length)
+
+    def _first_empty(self, who: str, source: int) -> int:
+        for sequence in range(self.batch):
+            if sequence != source and not self._lengths[:, sequence].any():
+                return sequence
+        raise CacheFullError(
+            f"{who}: all other of {self.batch} sequences have tokens; reset one, or make a cache "
+            "with a larger batch"
+        )
+
+    def _copy_of(self, what: str, layer: object, sequence: object) -> tuple[Array, Array]:
+        who = f"KVCache.{what}"
+        k, v = self.rows(self.check_layer(who, layer), self.check_sequence(who, sequence))
+        return k.copy(), v.copy()

@@ -1,0 +1,682 @@
+"""The KV cache against a list for each layer and sequence, in both layouts, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from device_arrays import CudaArray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flash import KVCache
+from flash.page_pool import PagePool
+from flash.placement import Paged, Stretch
+from ptxgen.errors import CacheFullError, ConfigError, LaunchError
+
+Array = np.ndarray[Any, Any]
+
+LAYERS, BATCH, KV_HEADS, DIM, DIM_V, CAPACITY = 2, 3, 2, 4, 3, 20
+PAGE_SIZES = [None, 1, 3, 16]
+EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous", "paged"])
+
+
+def cache_of(**how: Any) -> KVCache:
+    """A small cache full of NaN, which must not reach anything."""
+    made = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, **{"head_dim_v": DIM_V, **how})
+    made.memory.k[...] = np.nan
+    made.memory.v[...] = np.nan
+    return made
+
+
+def tokens(count: int, items: int = BATCH, seed: int = 0, dtype: Any = np.float32) -> Any:
+    """New keys and values, all different."""
+    rng = np.random.default_rng([seed, count, items])
+    shapes = (items, KV_HEADS, count, DIM), (items, KV_HEADS, count, DIM_V)
+    return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
+
+
+class Lists:
+    """The model: for each layer and sequence a list of (key row, value row)."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[list[tuple[Array, Array]]]] = [
+            [[] for _ in range(BATCH)] for _ in range(LAYERS)
+        ]
+
+    def append(self, layer: int, k: Array, v: Array, which: list[int], counts: list[int]) -> None:
+        for item, (sequence, count) in enumerate(zip(which, counts, strict=True)):
+            for n in range(count):
+                self.rows[layer][sequence].append((k[item, :, n], v[item, :, n]))
+
+    def truncate(self, sequence: int, length: int) -> None:
+        for layer in self.rows:
+            del layer[sequence][length:]
+
+    def fork(self, source: int, target: int) -> None:
+        for layer in self.rows:
+            layer[target] = list(layer[source])
+
+    def lengths(self, sequence: int) -> list[int]:
+        return [len(layer[sequence]) for layer in self.rows]
+
+
+def assert_same(cache: KVCache, lists: Lists) -> None:
+    for layer in range(LAYERS):
+        for sequence in range(BATCH):
+            rows = lists.rows[layer][sequence]
+            assert cache.lengths[layer, sequence] == len(rows)
+            keys, values = cache.keys(layer, sequence), cache.values(layer, sequence)
+            assert keys.shape == (KV_HEADS, len(rows), DIM)
+            assert values.shape == (KV_HEADS, len(rows), DIM_V)
+            for n, (key, value) in enumerate(rows):
+                np.testing.assert_array_equal(keys[:, n], key)
+                np.testing.assert_array_equal(values[:, n], value)
+
+
+def assert_pages_add_up(cache: KVCache) -> None:
+    """Every page is free or in as many tables as it has users, and none is free twice."""
+    placement = cache.placement
+    if not isinstance(placement, Paged):
+        return
+    table, longest = cache.block_table, cache.lengths.max(axis=0)
+    assert table is not None
+    held = [int(page) for page in table[table >= 0]]
+    pool = placement.pool
+    assert [pool.users(page) for page in range(pool.pages)] == [
+        held.count(page) for page in range(pool.pages)
+    ]
+    assert cache.free_pages == pool.pages - len(set(held))
+    assert sorted({*pool._free, *held}) == list(range(pool.pages))
+    assert len(pool._free) == len(set(pool._free))
+    used = -(-longest // placement.rows)
+    np.testing.assert_array_equal((table >= 0).sum(axis=1), used)
+    np.testing.assert_array_equal(table >= 0, np.arange(table.shape[1]) < used[:, None])
+
+
+SEQUENCE = st.integers(0, BATCH - 1)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("append"),
+            st.integers(0, LAYERS - 1),
+            st.lists(SEQUENCE, unique=True),
+            st.lists(st.integers(0, 9), min_size=BATCH, max_size=BATCH),
+        ),
+        st.tuples(st.just("truncate"), SEQUENCE, st.integers(0, CAPACITY)),
+        st.tuples(st.just("reset"), SEQUENCE),
+        st.tuples(st.just("fork"), SEQUENCE, SEQUENCE),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@settings(deadline=None, max_examples=60)
+@given(steps=STEPS, spare=st.none() | st.integers(0, 4))
+def test_any_steps_give_what_lists_would(
+    page_size: int | None, steps: Any, spare: int | None
+) -> None:
+    scarce = page_size is not None and spare is not None
+    pages = -(-CAPACITY // (page_size or 1)) + (spare or 0) if scarce else None
+    cache, lists = cache_of(page_size=page_size, pages=pages), Lists()
+    for seed, (step, *arguments) in enumerate(steps):
+        before = cache.lengths, cache.block_table
+        act, on_lists, fits = ACTS[step](lists, arguments, seed)
+        try:
+            act(cache)
+        except CacheFullError:
+            assert scarce or not fits
+        except LaunchError:
+            assert not fits
+        else:
+            assert fits
+            on_lists()
+            assert_pages_add_up(cache)
+            assert_same(cache, lists)
+            continue
+        np.testing.assert_array_equal(cache.lengths, before[0])
+        np.testing.assert_array_equal(cache.block_table, before[1])
+        assert_pages_add_up(cache)
+        assert_same(cache, lists)
+
+
+Act = tuple[Callable[[KVCache], object], Callable[[], None], bool]
+
+
+def _append(lists: Lists, arguments: list[Any], seed: int) -> Act:
+    """A step on the cache, the same on the lists, and whether the cache has to do it, pages
+    permitting.
+    """
+    layer, which, counts = arguments
+    counts = counts[: len(which)]
+    k, v = tokens(9, len(which), seed)
+    fits = all(
+        len(lists.rows[layer][sequence]) + count <= CAPACITY
+        for sequence, count in zip(which, counts, strict=True)
+    )
+    return (
+        lambda cache: cache.append(layer, k, v, which, counts=counts),
+        lambda: lists.append(layer, k, v, which, counts),
+        fits,
+    )
+
+
+def _truncate(lists: Lists, arguments: list[Any], _: int) -> Act:
+    sequence, length = arguments
+    return (
+        lambda cache: cache.truncate(length, [sequence]),
+        lambda: lists.truncate(sequence, length),
+        length <= min(lists.lengths(sequence)),
+    )
+
+
+def _reset(lists: Lists, arguments: list[Any], _: int) -> Act:
+    (sequence,) = arguments
+    return (
+        lambda cache: cache.reset(sequence),
+        lambda: lists.truncate(sequence, 0),
+        any(lists.lengths(sequence)),
+    )
+
+
+def _fork(lists: Lists, arguments: list[Any], _: int) -> Act:
+    source, target = arguments
+    return (
+        lambda cache: cache.fork(source, target),
+        lambda: lists.fork(source, target),
+        source != target and not any(lists.lengths(target)),
+    )
+
+
+ACTS: dict[str, Callable[[Lists, list[Any], int], Act]] = {
+    "append": _append, "truncate": _truncate, "reset": _reset, "fork": _fork,
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------
+# what it holds
+
+
+@EITHER_LAYOUT
+def test_all_sequences_get_their_rows_in_order_by_default(page_size: int | None) -> None:
+    cache, lists = cache_of(page_size=page_size), Lists()
+    for count in (5, 0, 1, 6):
+        k, v = tokens(count)
+        cache.append(1, k, v)
+        lists.append(1, k, v, [0, 1, 2], [count] * 3)
+    assert_same(cache, lists)
+    assert cache.lengths.tolist() == [[0, 0, 0], [12, 12, 12]]
+
+
+@EITHER_LAYOUT
+def test_lengths_truncated_at_once_may_differ(page_size: int | None) -> None:
+    cache = cache_of(page_size=page_size)
+    for layer in range(LAYERS):
+        cache.append(layer, *tokens(9))
+    cache.truncate([3, 0, 9])
+    assert cache.lengths.tolist() == [[3, 0, 9]] * LAYERS
+    cache.truncate(2, np.array([2, 0]))
+    assert cache.lengths.tolist() == [[2, 0, 2]] * LAYERS
+    cache.truncate(0, [1])
+    cache.reset()
+    assert not cache.lengths.any()
+    assert_pages_add_up(cache)
+
+
+@EITHER_LAYOUT
+def test_a_truncated_step_that_failed_halfway_leaves_layers_alike(page_size: int | None) -> None:
+    cache, lists = cache_of(page_size=page_size), Lists()
+    k, v = tokens(4)
+    for layer in range(LAYERS):
+        cache.append(layer, k, v)
+        lists.append(layer, k, v, [0, 1, 2], [4] * 3)
+    cache.append(0, *tokens(1))
+    cache.truncate(4)
+    assert_same(cache, lists)
+
+
+def test_views_of_any_strides_are_appended() -> None:
+    cache = cache_of()
+    k, v = tokens(4)
+    cache.append(0, np.ascontiguousarray(k.swapaxes(1, 2)).swapaxes(1, 2), v[:, :, ::-1])
+    np.testing.assert_array_equal(cache.keys(0, 1), k[1])
+    np.testing.assert_array_equal(cache.values(0, 1), v[1, :, ::-1])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_torch_tensors_are_appended(torch: Any, dtype: Any) -> None:
+    name = np.dtype(dtype).name
+    cache = cache_of(dtype={"float16": "f16", "bfloat16": "bf16"}[name])
+    k, v = tokens(2, dtype=dtype)
+    both = [torch.from_numpy(x.astype(np.float32)).to(getattr(torch, name)) for x in (k, v)]
+    cache.append(0, *both)
+    np.testing.assert_array_equal(cache.keys(0, 2), k[2])
+    assert cache.values(0, 2).dtype == dtype
+
+
+# ------------------------------------------------------------------------------------------
+# pages
+
+
+def filled(length: int = 10) -> tuple[KVCache, Lists]:
+    """A cache with pages of 4 whose sequence 0 has so many tokens in every layer."""
+    cache, lists = cache_of(page_size=4), Lists()
+    k, v = tokens(length, 1)
+    for layer in range(LAYERS):
+        cache.append(layer, k, v, [0])
+        lists.append(layer, k, v, [0], [length])
+    return cache, lists
+
+
+def test_a_fork_shares_all_pages_and_copies_one_when_it_is_written() -> None:
+    cache, lists = filled(10)
+    assert cache.fork(0) == 1
+    lists.fork(0, 1)
+    table = cache.block_table
+    assert table is not None
+    assert table[:2].tolist() == [[0, 1, 2, -1, -1]] * 2
+    assert cache.free_pages == 12
+    for layer in range(LAYERS):
+        k, v = tokens(1, 2, seed=layer)
+        cache.append(layer, k, v, [1, 0])
+        lists.append(layer, k, v, [1, 0], [1, 1])
+        after = cache.block_table
+        assert after is not None
+        assert after[:2].tolist() == [[0, 1, 2, -1, -1], [0, 1, 3, -1, -1]]
+    assert_same(cache, lists)
+
+
+def test_a_fork_at_the_end_of_a_page_copies_nothing() -> None:
+    cache, _ = filled(8)
+    cache.fork(0, 2)
+    cache.append(0, *tokens(1, 1), [2])
+    table = cache.block_table
+    assert table is not None
+    assert table[[0, 2]].tolist() == [[0, 1, -1, -1, -1], [0, 1, 2, -1, -1]]
+
+
+def test_a_fork_between_two_layers_of_a_step_keeps_both_layers() -> None:
+    cache, lists = filled(7)
+    k, v = tokens(2, 1, seed=5)
+    cache.append(0, k, v, [0])
+    lists.append(0, k, v, [0], [2])
+    cache.fork(0, 1)
+    lists.fork(0, 1)
+    for sequence, seed in ((0, 5), (1, 6)):
+        k, v = tokens(2, 1, seed=seed)
+        cache.append(1, k, v, [sequence])
+        lists.append(1, k, v, [sequence], [2])
+    assert_same(cache, lists)
+    assert_pages_add_up(cache)
+
+
+def test_a_shared_page_stays_until_its_last_user_is_reset() -> None:
+    cache, _ = filled(10)
+    cache.fork(0)
+    cache.fork(1)
+    for sequence, free in ((1, 12), (0, 12), (2, 15)):
+        cache.reset(sequence)
+        assert cache.free_pages == free
+
+
+def test_room_is_counted_with_the_copies_that_forks_will_need() -> None:
+    cache = cache_of(page_size=4, pages=4)
+    cache.append(0, *tokens(6, 1), [0])
+    cache.fork(0, 1)
+    cache.fork(0, 2)
+    with pytest.raises(CacheFullError) as caught:
+        cache.append(0, *tokens(3))
+    assert str(caught.value) == (
+        "KVCache.append: 5 more pages are needed, but 2 of 4 are free; truncate or reset "
+        "sequences, or make a cache with more pages"
+    )
+    cache.append(0, *tokens(2))  # two of the three copy the page, the last writes it in place
+    assert cache.free_pages == 0
+
+
+def test_lower_pages_are_taken_first() -> None:
+    pool = PagePool(3)
+    assert [pool.take(), pool.take()] == [0, 1]
+    pool.release(0)
+    assert [pool.take(), pool.take()] == [0, 2]
+
+
+def test_a_page_is_released_once_for_each_user() -> None:
+    pool = PagePool(2)
+    page = pool.take()
+    pool.share(page)
+    pool.release(page)
+    assert (pool.users(page), pool.free) == (1, 1)
+    pool.release(page)
+    for act, what in ((pool.release, "released"), (pool.share, "shared")):
+        with pytest.raises(LaunchError) as caught:
+            act(page)
+        assert str(caught.value) == (
+            f"PagePool: a page that is {what} must be in use, but page 0 of 2 is not; release each "
+            "page once for each time it was taken or shared"
+        )
+    assert pool.free == 2
+    with pytest.raises(CacheFullError) as full:
+        [pool.take() for _ in range(3)]
+    assert str(full.value) == (
+        "PagePool: all 2 pages are in use; release one before taking another"
+    )
+
+
+def test_rows_lie_where_the_block_table_says() -> None:
+    cache, _ = filled(10)
+    runs = list(cache.placement.runs(Stretch(0, 3, 9)))
+    assert runs == [(0, 3, 1), (1, 0, 4), (2, 0, 1)]
+    keys = np.concatenate([cache.memory.k[1, place, :, first : first + rows]
+                           for place, first, rows in runs], axis=1)  # fmt: skip
+    np.testing.assert_array_equal(keys, cache.keys(1, 0)[:, 3:9])
+
+
+# ------------------------------------------------------------------------------------------
+# e4m3
+
+
+@pytest.mark.parametrize("page_size", [None, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_e4m3_is_rounded_to_nearest_under_the_scale_of_its_layer_and_head(
+    dtype: Any, page_size: int | None
+) -> None:
+    cache = cache_of(dtype="e4m3", page_size=page_size)
+    scales = np.array([[0.25, 2.0], [3.0, 0.01]], np.float32)
+    cache.set_scales(scales, 0.5)
+    for layer in range(LAYERS):
+        k, v = tokens(6, dtype=dtype)
+        cache.append(layer, k, v)
+        for sequence in range(BATCH):
+            for got, new, scale in (
+                (cache.keys(layer, sequence), k, scales[layer, :, None, None]),
+                (cache.values(layer, sequence), v, np.float32(0.5)),
+            ):
+                x = new[sequence].astype(np.float64)
+                assert got.dtype == np.float32
+                # Half a unit of 3 fraction bits, or of the smallest number, 2^-9; and f32's own.
+                error = np.maximum(np.abs(x) / 16, scale / 1024) * (1 + 2.0**-20)
+                assert (np.abs(got - x) <= error).all()
+
+
+def test_e4m3_saturates_and_keeps_nan() -> None:
+    cache = cache_of(dtype="e4m3")
+    cache.set_scales(2.0, 1.0)
+    k, v = tokens(1, 1)
+    k[0, 0, 0] = [np.inf, -np.inf, np.nan, 3e38]
+    v[0, 0, 0] = [-500, 448, 2.0**-140]
+    cache.append(0, k, v, [0])
+    np.testing.assert_array_equal(cache.keys(0, 0)[0, 0], [896, -896, np.nan, 896])
+    np.testing.assert_array_equal(cache.values(0, 0)[0, 0], [-448, 448, 0])
+
+
+def test_scales_are_those_that_were_set_and_copies() -> None:
+    cache = cache_of(dtype="e4m3")
+    found = cache.scales
+    assert found is not None
+    assert found[0].tolist() == found[1].tolist() == [[1, 1], [1, 1]]
+    cache.set_scales([[1], [2]], np.float16([3, 4]))
+    found[0][...] = 7
+    found = cache.scales
+    assert found is not None
+    assert found[0].tolist() == [[1, 1], [2, 2]]
+    assert found[1].tolist() == [[3, 4], [3, 4]]
+    assert cache_of().scales is None
+
+
+# ------------------------------------------------------------------------------------------
+# what it says of itself
+
+
+def test_bytes_are_those_of_memory_and_tables() -> None:
+    assert KVCache(2, 3, 2, 4, 20).nbytes == 2 * 2 * 3 * 2 * 4 * 20 * 4 + 2 * 3 * 4
+    paged = KVCache(2, 3, 2, 4, 20, head_dim_v=3, dtype="e4m3", page_size=16, pages=5)
+    assert paged.nbytes == 2 * 5 * 2 * 16 * (4 + 3) + 2 * 3 * 4 + 3 * 2 * 4 + 2 * (2 * 2 * 4)
+
+
+def test_it_prints_what_it_is() -> None:
+    cache = cache_of()
+    cache.append(1, *tokens(2))
+    assert repr(cache) == (
+        "<KVCache(2, 3, 2, 4, 20, head_dim_v=3, dtype='f32', backend='cpu'): lengths [2, 2, 2], "
+        "6744 bytes>"
+    )
+    paged = KVCache(2, 3, 2, 4, 20, page_size=8, backend="interpreter")
+    assert repr(paged) == (
+        "<KVCache(2, 3, 2, 4, 20, dtype='f32', page_size=8, pages=9, backend='interpreter'): "
+        "lengths [0, 0, 0], 9 pages free, 9276 bytes>"
+    )
+
+
+def test_a_contiguous_cache_has_no_pages() -> None:
+    cache = cache_of()
+    assert (cache.page_size, cache.free_pages, cache.block_table) == (None, None, None)
+    assert cache_of(page_size=16).page_size == 16
+
+
+# ------------------------------------------------------------------------------------------
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"layers": 0}, "layers must be an integer from 1 to 2147483647, got 0"),
+        ({"batch": True}, "batch must be an integer from 1 to 2147483647, got True"),
+        ({"kv_heads": 1.0}, "kv_heads must be an integer from 1 to 2147483647, got 1.0"),
+        ({"head_dim": 257}, "head_dim must be an integer from 1 to 256, got 257"),
+        ({"head_dim_v": 513}, "head_dim_v must be an integer from 1 to 512, got 513"),
+        ({"capacity": -1}, "capacity must be an integer from 1 to 1073741568, got -1"),
+        ({"dtype": "e4m4"},
+         "dtype must be one of f32, f16, bf16, e4m3, got 'e4m4'; did you mean 'e4m3'?"),
+        ({"page_size": 257}, "page_size must be an integer from 1 to 256, got 257"),
+        ({"page_size": 4, "pages": 0}, "pages must be an integer from 1 to 2147483647, got 0"),
+        ({"pages": 3},
+         "pages=3 is for paged memory; give page_size, too, or leave out pages"),
+        ({"backend": "cuda"}, "backend must be one of cpu, interpreter, got 'cuda'"),
+    ],
+)  # fmt: skip
+def test_caches_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
+    sizes = {"layers": 1, "batch": 1, "kv_heads": 1, "head_dim": 4, "capacity": 8}
+    with pytest.raises(ConfigError) as caught:
+        KVCache(**{**sizes, **how})
+    assert str(caught.value) == f"KVCache: {message}"
+
+
+K, V = tokens(2)
+REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
+    "layer": (
+        lambda c: c.append(2, K, V), "append: layer must be an integer from 0 to 1, got 2"
+    ),
+    "no_layer": (
+        lambda c: c.keys(None, 0),  # type: ignore[arg-type]  # what is tested
+        "keys: layer must be an integer from 0 to 1, got None",
+    ),
+    "sequence": (
+        lambda c: c.values(0, -1), "values: sequence must be an integer from 0 to 2, got -1"
+    ),
+    "sequences": (
+        lambda c: c.append(0, K, V, [0, 3, 1]),
+        "append: sequences must be integers from 0 to 2, got [0, 3, 1]",
+    ),
+    "sequences_that_are_none": (
+        lambda c: c.append(0, K, V, 1.5),
+        "append: sequences must be integers from 0 to 2, got 1.5",
+    ),
+    "repeated": (
+        lambda c: c.append(0, K, V, [0, 1, 0]),
+        "append: sequences must name each sequence once, got [0, 1, 0]",
+    ),
+    "no_array": (
+        lambda c: c.append(0, [1.0], V),
+        "append: k must be an array (numpy, torch, or with __cuda_array_interface__ or "
+        "__dlpack__), got list; convert with numpy.asarray(k, numpy.float32)",
+    ),
+    "shapes": (
+        lambda c: c.append(0, K[:, :1], V[0]),
+        "append: 2 problems\n"
+        "  k must be [sequences, kv_heads, n, head_dim] = [3, 2, n, 4], got [3, 1, 2, 4]\n"
+        "  v must be [sequences, kv_heads, n, head_dim_v] = [3, 2, n, 3], got [2, 2, 3]",
+    ),
+    "items": (
+        lambda c: c.append(0, K, V, [1]),
+        "append: 2 problems\n"
+        "  k must be [sequences, kv_heads, n, head_dim] = [1, 2, n, 4], got [3, 2, 2, 4]\n"
+        "  v must be [sequences, kv_heads, n, head_dim_v] = [1, 2, n, 3], got [3, 2, 2, 3]",
+    ),
+    "rows": (
+        lambda c: c.append(0, K, V[:, :, :1]),
+        "append: k and v must have equally many rows, got 2 and 1",
+    ),
+    "types": (
+        lambda c: c.append(0, K.astype(np.float16), V.astype(np.float64)),
+        "append: 2 problems\n"
+        "  k must be float32, as the cache is of 'f32', got float16; convert with "
+        "k.astype('float32')\n"
+        "  v must be float32, as the cache is of 'f32', got float64; convert with "
+        "v.astype('float32')",
+    ),
+    "device": (
+        lambda c: c.append(0, CudaArray(4096, K), V),
+        "append: k must be on the host, where the cache is, got cuda:?; copy it there",
+    ),
+    "counts": (
+        lambda c: c.append(0, K, V, counts=[1, 3, 2]),
+        "append: counts must be 3 integers from 0 to 2, one for each sequence, got [1, 3, 2]",
+    ),
+    "too_few_counts": (
+        lambda c: c.append(0, K, V, counts=[1, 2]),
+        "append: counts must be 3 integers from 0 to 2, one for each sequence, got [1, 2]",
+    ),
+    "longer": (
+        lambda c: c.truncate([4, 5, 6]),
+        "truncate: sequence 1 has 4 tokens in layer 0, which cannot become 5; give at most that "
+        "number",
+    ),
+    "length": (
+        lambda c: c.truncate(-1),
+        "truncate: length must be an integer of at least 0, or 3 of them, one for each sequence, "
+        "got -1",
+    ),
+    "lengths": (
+        lambda c: c.truncate([1, 2], [0, 1, 2]),
+        "truncate: length must be an integer of at least 0, or 3 of them, one for each sequence, "
+        "got [1, 2]",
+    ),
+    "empty": (
+        lambda c: c.reset(2),
+        "reset: sequence 2 has no tokens: it was reset before, or never appended to; "
+        "truncate(0, [2]) empties a sequence that may be empty",
+    ),
+    "itself": (
+        lambda c: c.fork(0, 0), "fork: source and target must be two sequences, got 0 twice"
+    ),
+    "taken": (
+        lambda c: c.fork(0, 1),
+        "fork: target must be without tokens, but sequence 1 has 5; reset it first",
+    ),
+    "no_target": (
+        lambda c: c.fork(0, 3), "fork: target must be an integer from 0 to 2, got 3"
+    ),
+    "no_source": (
+        lambda c: c.fork("0"),  # type: ignore[arg-type]  # what is tested
+        "fork: source must be an integer from 0 to 2, got '0'",
+    ),
+    "scales": (
+        lambda c: c.set_scales(1, 1),
+        "set_scales: scales are for dtype='e4m3', but this cache is of 'f32'; append to it without "
+        "scales",
+    ),
+}  # fmt: skip
+
+
+def state_of(cache: KVCache) -> list[Any]:
+    return [cache.lengths.tolist(), str(cache.block_table), cache.free_pages,
+            cache.memory.k.tobytes(), cache.memory.v.tobytes()]  # fmt: skip
+
+
+@EITHER_LAYOUT
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_and_changes_nothing(name: str, page_size: int | None) -> None:
+    cache = cache_of(page_size=page_size)
+    cache.append(0, *tokens(4, 2), [0, 1])
+    cache.append(1, *tokens(5, 2), [0, 1])
+    act, message = REFUSED[name]
+    before = state_of(cache)
+    with pytest.raises(LaunchError) as caught:
+        act(cache)
+    assert str(caught.value) == f"KVCache.{message}"
+    assert state_of(cache) == before
+
+
+@EITHER_LAYOUT
+def test_no_sequence_is_appended_to_where_one_has_no_room(page_size: int | None) -> None:
+    cache = cache_of(page_size=page_size)
+    cache.append(1, *tokens(19, 1), [1])
+    before = state_of(cache)
+    with pytest.raises(CacheFullError) as caught:
+        cache.append(1, *tokens(2))
+    assert str(caught.value) == (
+        "KVCache.append: sequence 1 has 19 of 20 tokens in layer 1, which leaves no room for 2 "
+        "more; truncate or reset it, or make a cache with a larger capacity"
+    )
+    assert state_of(cache) == before
+    cache.append(1, *tokens(1, 1), [1])
+
+
+def test_no_fork_without_a_sequence_for_it() -> None:
+    cache = cache_of()
+    cache.append(0, *tokens(1, 2), [1, 2])
+    with pytest.raises(CacheFullError) as caught:
+        cache.fork(0)
+    assert str(caught.value) == (
+        "KVCache.fork: all other of 3 sequences have tokens; reset one, or make a cache with a "
+        "larger batch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (0.0, "must be finite and above 0 in float32, got 0.0 for layer 0, head 0"),
+        ([1, -2.0], "must be finite and above 0 in float32, got -2.0 for layer 0, head 1"),
+        ([[1], [np.nan]], "must be finite and above 0 in float32, got nan for layer 1, head 0"),
+        (1e-60, "must be finite and above 0 in float32, got 0.0 for layer 0, head 0"),
+        ("big", "must be numbers of a shape that broadcasts to [layers, kv_heads] = [2, 2], got "
+         "'big'"),
+        (np.ones(3), "must be numbers of a shape that broadcasts to [layers, kv_heads] = [2, 2], "
+         "got shape [3]"),
+    ],
+)  # fmt: skip
+def test_scales_that_are_none_are_refused(scale: Any, message: str) -> None:
+    cache = cache_of(dtype="e4m3")
+    with pytest.raises(LaunchError) as caught:
+        cache.set_scales(1.0, scale)
+    assert str(caught.value) == f"KVCache.set_scales: v_scale {message}"
+    found = cache.scales
+    assert found is not None
+    assert (found[0] == 1).all()
+
+
+def test_scales_are_refused_once_there_are_tokens() -> None:
+    cache = cache_of(dtype="e4m3")
+    cache.append(1, *tokens(3))
+    with pytest.raises(LaunchError) as caught:
+        cache.set_scales(2.0, 2.0)
+    assert str(caught.value) == (
+        "KVCache.set_scales: scales must be set before anything is appended, but sequences have "
+        "up to 3 tokens; reset() the cache first"
+    )
+
+
+def test_a_cache_of_e4m3_takes_what_can_be_converted() -> None:
+    with pytest.raises(LaunchError) as caught:
+        cache_of(dtype="e4m3").append(0, K, V.astype(np.int32))
+    assert str(caught.value) == (
+        "KVCache.append: v must be one of float32, float16, bfloat16, as the cache is of 'e4m3', "
+        "got int32; convert with v.astype('float32')"
+    )
