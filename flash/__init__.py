@@ -12,8 +12,16 @@ if TYPE_CHECKING:
     from flash.functions import attention, attention_varlen
     from flash.kernel import AttentionKernel
     from flash.kv_cache import KVCache
+    from flash.merge import merge_partials
 
-__all__ = ["AttentionConfig", "AttentionKernel", "KVCache", "attention", "attention_varlen"]
+__all__ = [
+    "AttentionConfig",
+    "AttentionKernel",
+    "KVCache",
+    "attention",
+    "attention_varlen",
+    "merge_partials",
+]
 
 _HOME: Final = {
     "AttentionConfig": "config",
@@ -21,6 +29,7 @@ _HOME: Final = {
     "KVCache": "kv_cache",
     "attention": "functions",
     "attention_varlen": "functions",
+    "merge_partials": "merge",
 }
 
 

@@ -142,7 +142,7 @@ def check(
     if config.varlen:
         batch = operands["cu_seqlens_q"].size - 1
         geometry = replace(geometry, batch=batch, max_seqlen_q=max_seqlen_q or 0)
-    problems += _out_problems(out, geometry)
+    problems += out_problems(out, geometry.out_shape)
     if not operands:
         raise_problems(problems)
         return geometry
@@ -354,14 +354,15 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> t
     return steps[:3]
 
 
-def _out_problems(out: ArrayView | None, geometry: Geometry) -> list[str]:
+def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
+    """Why results of a shape cannot be written to `out`, if the caller gave one."""
     if out is None:
         return []
     problems = []
-    if tuple(out.shape) != geometry.out_shape:
+    if tuple(out.shape) != shape:
         problems.append(
-            f"out must have shape {list(geometry.out_shape)}, got {list(out.shape)}; leave "
-            "out=None to have it made"
+            f"out must have shape {list(shape)}, got {list(out.shape)}; leave out=None to have it "
+            "made"
         )
     if out.read_only:
         why = "a tensor that requires gradients" if out.kind == "torch" else "a read-only array"
