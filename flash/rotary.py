@@ -1,0 +1,45 @@
+"""Rotary position embedding: queries and keys turned by angles that grow with their positions.
+
+Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.2: of two
+rows so turned, the product depends on how far apart their positions are, and not on where they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tuple[Array, Array]:
+    """cos and sin of position * base^(-2 i / rotary_dim), for the positions from 0 on and i below
+    rotary_dim / 2: f32 [positions, rotary_dim / 2], computed in f64. RoFormer, equation 15.
+    """
+    frequencies = base ** (-2.0 * np.arange(rotary_dim // 2) / rotary_dim)
+    angles = np.arange(positions)[:, None] * frequencies
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def rotated(
+    x: Array, cos: Array, sin: Array, positions: NDArray[np.integer[Any]], *, interleaved: bool
+) -> NDArray[np.float32]:
+    """Rows of x, [items, heads, rows, dim], turned: f32 of the same shape, each product and sum
+    rounded to f32. The caller rounds that to its type, once.
+
+    cos and sin are [positions, rotary_dim / 2], of which `positions` [items, rows] names one row
+    for each of x. Number i of these turns columns 2 i and 2 i + 1 if `interleaved` (GPT-J), else i
+    and i + rotary_dim / 2 (GPT-NeoX, Llama). Columns from rotary_dim on stay as they are.
+    """
+    half = cos.shape[1]
+    wide = x.astype(np.float32)
+    step = 2 if interleaved else 1
+    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
+    second = slice(first.start + (1 if interleaved else half), 2 * half, step)
+    a, b = wide[..., first], wide[..., second]
+    c, s = (table[positions][:, None].astype(np.float32) for table in (cos, sin))
+    with np.errstate(invalid="ignore", over="ignore"):  # rows that are no numbers stay so
+        wide[..., first], wide[..., second] = a * c - b * s, a * s + b * c
+    return wide
