@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from flash.cached_attention import attention_with_kvcache
     from flash.config import AttentionConfig
     from flash.functions import attention, attention_varlen
     from flash.kernel import AttentionKernel
@@ -20,6 +21,7 @@ __all__ = [
     "KVCache",
     "attention",
     "attention_varlen",
+    "attention_with_kvcache",
     "merge_partials",
 ]
 
@@ -29,6 +31,7 @@ _HOME: Final = {
     "KVCache": "kv_cache",
     "attention": "functions",
     "attention_varlen": "functions",
+    "attention_with_kvcache": "cached_attention",
     "merge_partials": "merge",
 }
 

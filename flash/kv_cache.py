@@ -315,6 +315,17 @@ class KVCache:
             raise LaunchError(f"{who}: {name} must name each sequence once, got {found}")
         return found
 
+    def problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
+        """What is wrong with the type of new rows. A cache of e4m3 converts them, others do not."""
+        taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
+        if array.dtype not in [dtype.array_name for dtype in taken]:
+            names = ", ".join(dtype.array_name for dtype in taken)
+            yield (
+                f"{name} must be {'one of ' if len(taken) > 1 else ''}{names}, as the cache is of "
+                f"{self.dtype!r}, got {array.dtype}; convert with "
+                f"{conversion(name, array, taken[0])}"
+            )
+
     def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
         """What is wrong with new keys and values for so many sequences."""
         dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
@@ -325,7 +336,7 @@ class KVCache:
                     f"{name} must be on the host, where the cache is, got {array.device_name}; "
                     "copy it there"
                 )
-            yield from self._problems_of_type(name, array)
+            yield from self.problems_of_type(name, array)
             if [*array.shape[:2], *array.shape[3:]] != [items, self.kv_heads, dim]:
                 yield (
                     f"{name} must be [sequences, kv_heads, n, {what}] = [{items}, {self.kv_heads}, "
@@ -390,17 +401,6 @@ class KVCache:
             self._lengths[layer, sequence] = end
 
     # ---------------------------------------------------------------------------------------------
-
-    def _problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
-        """A cache of e4m3 converts what it is given; others do not."""
-        taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
-        if array.dtype not in [dtype.array_name for dtype in taken]:
-            names = ", ".join(dtype.array_name for dtype in taken)
-            yield (
-                f"{name} must be {'one of ' if len(taken) > 1 else ''}{names}, as the cache is of "
-                f"{self.dtype!r}, got {array.dtype}; convert with "
-                f"{conversion(name, array, taken[0])}"
-            )
 
     def _cut(self, sequence: int, length: int) -> None:
         self._lengths[:, sequence] = length
