@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import results
-from flash.arrays import HOST, ArrayView, host_array, unreadable, view
+from flash.arrays import HOST, ArrayView, host_array, view
 from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
 from flash.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.kv_arguments import INT32_MAX, integer, integers
 from flash.kv_cache import KVCache
-from flash.launch import out_problems, raise_problems
+from flash.launch import out_problems, raise_problems, views_of
 from flash.launch import scale as scale_of
 from flash.operands import operand_problems
 from flash.overlap import may_share_elements
@@ -97,8 +97,7 @@ def attention_with_kvcache(
     given = {"q": q} | {name: array for name, array in optional.items() if array is not None}
     _require_both(given, "k", "v")
     _require_both(given, "rotary_cos", "rotary_sin")
-    raise_problems(unreadable(given, None), _WHO)
-    views = {name: view(array, name) for name, array in given.items()}
+    views = views_of(given, _WHO)
     which = cache.check_sequences(_WHO, cache_batch_idx, "cache_batch_idx", repeated=k is None)
     raise_problems(list(_problems_of_rows(cache, views, len(which))), _WHO)
     config = _config(

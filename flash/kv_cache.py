@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash import kv_arguments as arguments
-from flash.arrays import HOST, ArrayView, unreadable, view
+from flash.arrays import HOST, ArrayView
 from flash.dtypes import CACHE_DTYPES, DTYPES, E4M3
 from flash.features import MAX_WINDOWED_SEQ
 from flash.kv_arguments import INT32_MAX, integer, integers
 from flash.kv_memory import HostMemory, Write
-from flash.launch import conversion, raise_problems
+from flash.launch import conversion, raise_problems, views_of
 from flash.placement import Stretch
 from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.errors import CacheFullError, LaunchError
@@ -22,6 +22,21 @@ from ptxgen.errors import CacheFullError, LaunchError
 Array = NDArray[Any]
 
 _BACKENDS: Final = ("cpu", "interpreter")
+
+
+class LayerArrays(NamedTuple):
+    """What a cache has of a layer: K [places, kv_heads, rows, head_dim] and V, of which a place is
+    a sequence or a page; lengths int32 [batch]; the block table, if there are pages, int32 [batch,
+    ceil(capacity / page_size)], the same for all layers; and the scales of e4m3, float32
+    [kv_heads].
+    """
+
+    k: Array
+    v: Array
+    lengths: NDArray[np.int32]
+    block_table: NDArray[np.int32] | None
+    k_scale: NDArray[np.float32] | None
+    v_scale: NDArray[np.float32] | None
 
 
 class KVCache:
@@ -196,8 +211,7 @@ class KVCache:
         who = "KVCache.append"
         layer = self.check_layer(who, layer)
         which = self.check_sequences(who, sequences)
-        raise_problems(unreadable({"k": k, "v": v}, None), who)
-        of_k, of_v = view(k, "k"), view(v, "v")
+        of_k, of_v = views_of({"k": k, "v": v}, who).values()
         raise_problems(list(self.problems_of_rows(of_k, of_v, len(which))), who)
         n = of_k.shape[2]
         rows = [n] * len(which) if counts is None else integers(counts, 0, n, len(which))
@@ -278,7 +292,14 @@ class KVCache:
         self._lengths[:, end] = self._lengths[:, begin]
         return end
 
-    # ------------------------------------------------------------------- for those who write rows
+    # ------------------------------------------------------- for kernels, and those who launch them
+
+    def arrays(self, layer: int) -> LayerArrays:
+        """The memory of a layer, not copied."""
+        scales = self.memory.scales
+        of_layer = (None, None) if scales is None else (scales[0][layer], scales[1][layer])
+        table, lengths = self.placement.table, self._lengths[layer]
+        return LayerArrays(self.memory.k[layer], self.memory.v[layer], lengths, table, *of_layer)
 
     def check_layer(self, who: str, layer: object) -> int:
         """`layer` as an int. Raises `LaunchError` if there is no such layer."""

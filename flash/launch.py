@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from flash import overlap
-from flash.arrays import UNKNOWN_DEVICE, ArrayView
+from flash.arrays import UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, KernelConfig, is_scale
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, OF_ARRAYS, DType
@@ -256,6 +256,17 @@ def seed(config: AttentionConfig, dropout_seed: object) -> int:
         f"launch: dropout_seed must be an integer from 0 to 2**64 - 1, because the config has "
         f"dropout={config.dropout:g}, got {dropout_seed!r}"
     )
+
+
+def views_of(arrays: Mapping[str, object], who: str = "launch") -> dict[str, ArrayView]:
+    """Views of the arrays that `who` was called with, by name. Raises `LaunchError` with all that
+    are no arrays.
+    """
+    try:
+        return {name: view(array, name) for name, array in arrays.items()}
+    except LaunchError:
+        raise_problems(unreadable(dict(arrays), None), who)
+        raise  # not reached: what has no view once has none again
 
 
 def raise_problems(problems: list[str], who: str = "launch") -> None:

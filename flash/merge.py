@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import results
-from flash.arrays import HOST, ArrayView, host_array, unreadable, view
+from flash.arrays import HOST, ArrayView, host_array, view
 from flash.dtypes import DTYPES, F32, OF_ARRAYS, DType
-from flash.launch import conversion, out_problems, raise_problems
+from flash.launch import conversion, out_problems, raise_problems, views_of
 from flash.overlap import may_share_elements
 from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.runtime.settings import AUTO
@@ -47,8 +47,7 @@ def merge_partials(
         )
     given = {"outs": outs, "lses": lses} | ({} if out is None else {"out": out})
     named = {name: array for key, arrays in given.items() for name, array in _named(key, arrays)}
-    raise_problems(unreadable(named, None), _WHO)
-    views = {name: view(array, name) for name, array in named.items()}
+    views = views_of(named, _WHO)
     of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))
     raise_problems([*_type_problems(views), *_shape_problems(of_outs, of_lses)], _WHO)
     shape = of_outs.shapes[0]

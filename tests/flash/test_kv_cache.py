@@ -376,6 +376,28 @@ def test_rows_lie_where_the_block_table_says() -> None:
     np.testing.assert_array_equal(keys, cache.keys(1, 0)[:, 3:9])
 
 
+@EITHER_LAYOUT
+def test_the_memory_of_a_layer_is_its_own_and_not_copied(page_size: int | None) -> None:
+    cache = cache_of(page_size=page_size, dtype="e4m3")
+    cache.set_scales([[1, 2], [3, 4]], 0.5)
+    found = cache.arrays(1)
+    cache.append(1, *tokens(7))
+    places = (BATCH, CAPACITY) if page_size is None else (15, page_size)
+    assert found.k.shape == (places[0], KV_HEADS, places[1], DIM)
+    assert found.v.shape == (places[0], KV_HEADS, places[1], DIM_V)
+    assert found.lengths.tolist() == [7, 7, 7]
+    assert found.k_scale is not None
+    assert found.v_scale is not None
+    assert (found.k_scale.tolist(), found.v_scale.tolist()) == ([3, 4], [0.5, 0.5])
+    place = 2
+    if page_size is not None:
+        assert found.block_table is not None
+        place = found.block_table[2, 0]
+    first = found.k[place, 1, 3].astype(np.float32) * 4
+    np.testing.assert_array_equal(first, cache.keys(1, 2)[1, 3])
+    assert cache_of().arrays(0)[3:] == (None, None, None)
+
+
 # ------------------------------------------------------------------------------------------
 # e4m3
 
