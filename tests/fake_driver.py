@@ -543,6 +543,13 @@ class FakeDriver:
         self._check_stream(hStream)
         ctypes.memmove(dstHost, self.view(int(srcDevice), ByteCount).tobytes(), ByteCount)
 
+    @_simulated(0)
+    def cuMemcpyDtoDAsync(
+        self, dstDevice: Any, srcDevice: Any, ByteCount: int, hStream: Any
+    ) -> None:
+        self._check_stream(hStream)
+        self.view(int(dstDevice), ByteCount)[:] = self.view(int(srcDevice), ByteCount).copy()
+
 
 def _values(slots: tuple[ParamSlot, ...], pointers: int) -> dict[str, int | float]:
     """The arguments behind an array of pointers to them, read as the kernel reads them."""

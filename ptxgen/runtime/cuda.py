@@ -236,6 +236,14 @@ class CudaBackend:
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemcpyDtoHAsync", host, address, nbytes, stream, doing=doing)
 
+    def copy_on_device(
+        self, target: int, source: int, nbytes: int, stream: int = 0, *, ordinal: int
+    ) -> None:
+        """Copy `nbytes` between two addresses on one device, in the order of `stream`."""
+        doing = f"copy {nbytes} bytes on device {ordinal}"
+        with self._driver.on(ordinal, doing):
+            self._driver.call("cuMemcpyDtoDAsync", target, source, nbytes, stream, doing=doing)
+
     def close(self) -> None:
         """Unload all kernels, which must not be launched any more, and give the devices back.
 

@@ -784,6 +784,19 @@ def test_memory_is_that_of_the_device_and_copies_round_trip() -> None:
     assert_nothing_is_left(driver)
 
 
+def test_memory_is_copied_within_a_device() -> None:
+    backend, driver = opened(FakeDevice(), A100)
+    data = np.arange(8.0)
+    address, stream = driver.place(data, 1), driver.make_stream(1)
+    backend.copy_on_device(address + 32, address + 8, 24, stream, ordinal=1)
+    np.testing.assert_array_equal(driver.fetch(address, data), [0, 1, 2, 3, 1, 2, 3, 7])
+    driver.fail("cuMemcpyDtoDAsync", "CUDA_ERROR_INVALID_VALUE")
+    assert message_of(lambda: backend.copy_on_device(address, address, 8, ordinal=1)) == (
+        "cannot copy 8 bytes on device 1: cuMemcpyDtoDAsync returned CUDA_ERROR_INVALID_VALUE (1), "
+        "invalid value; see the CUDA Driver API manual for this error"
+    )
+
+
 def test_no_memory_at_all_is_refused() -> None:
     backend, driver = opened()
     assert message_of(lambda: backend.allocate(0, ordinal=0), LaunchError) == (

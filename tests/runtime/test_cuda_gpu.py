@@ -150,6 +150,15 @@ def test_work_is_timed(backend: CudaBackend, arrays: tuple[int, int]) -> None:
     assert backend.elapsed_ms(lambda: backend.launch(kernel, plan_of(*arrays)), ordinal=0) > 0
 
 
+def test_memory_is_copied_within_a_device(backend: CudaBackend, arrays: tuple[int, int]) -> None:
+    data, back = np.arange(COUNT, dtype=np.float32), np.zeros(COUNT, np.float32)
+    backend.copy_to_device(arrays[0], data.ctypes.data, data.nbytes, ordinal=0)
+    backend.copy_on_device(arrays[1], arrays[0], data.nbytes, ordinal=0)
+    backend.copy_to_host(back.ctypes.data, arrays[1], back.nbytes, ordinal=0)
+    backend.synchronize(ordinal=0)
+    np.testing.assert_array_equal(back, data)
+
+
 def test_the_device_of_a_pointer_is_found(backend: CudaBackend, arrays: tuple[int, int]) -> None:
     assert backend.device_of_pointer(arrays[0] + 4) == 0
     assert backend.device_of_pointer(np.zeros(4).ctypes.data) is None
