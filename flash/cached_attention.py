@@ -233,6 +233,11 @@ def _check_choices(
             f"{_WHO}: backend must be one of {', '.join((AUTO, *_BACKENDS))}, got {name!r}"
             f"{did_you_mean(str(name), _BACKENDS)}"
         )
+    if cache.memory.device != HOST:
+        raise LaunchError(
+            f"{_WHO}: backend {name!r} computes on the host, but the cache is of "
+            f"{cache.backend!r}; make one with backend='cpu'"
+        )
     if stream is not None:
         raise LaunchError(
             f"{_WHO}: stream is for a GPU, but the backend is {name!r}; leave out the stream"

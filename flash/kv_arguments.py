@@ -50,6 +50,23 @@ def placement_of(batch: int, capacity: int, page_size: object, pages: object) ->
     )
 
 
+def device(given: object) -> int:
+    """The number of a GPU. Raises `ConfigError` for what is none."""
+    found = integer(given, 0, INT32_MAX)
+    if found is None:
+        raise ConfigError(f"KVCache: device must be the number of a GPU, from 0 on, got {given!r}")
+    return found
+
+
+def require_no_device(given: object, backend: str) -> None:
+    """Raise `ConfigError` if a cache on the host is given a device."""
+    if given is not None:
+        raise ConfigError(
+            f"KVCache: device={given!r} is for backend='cuda', got backend={backend!r}; leave out "
+            "the device"
+        )
+
+
 def integer(value: object, least: int, most: int) -> int | None:
     """`value`, an integer of any kind (numpy's too) but no bool, as an int; None for what is none
     or out of bounds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +13,17 @@ from flash.arrays import HOST, ArrayView
 from flash.dtypes import CACHE_DTYPES, DTYPES, E4M3
 from flash.features import MAX_WINDOWED_SEQ
 from flash.kv_arguments import INT32_MAX, integer, integers
-from flash.kv_memory import HostMemory, Write
+from flash.kv_cuda_memory import CudaMemory
+from flash.kv_memory import HostMemory, KVMemory, LayerArrays, Scales, Write
 from flash.launch import conversion, raise_problems, views_of
 from flash.placement import Stretch
+from flash.results import current_stream, stream_handle
 from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.errors import CacheFullError, LaunchError
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.runtime.settings import BACKENDS
 
 Array = NDArray[Any]
-
-_BACKENDS: Final = ("cpu", "interpreter")
-
-
-class LayerArrays(NamedTuple):
-    """What a cache has of a layer: K [places, kv_heads, rows, head_dim] and V, of which a place is
-    a sequence or a page; lengths int32 [batch]; the block table, if there are pages, int32 [batch,
-    ceil(capacity / page_size)], the same for all layers; and the scales of e4m3, float32
-    [kv_heads].
-    """
-
-    k: Array
-    v: Array
-    lengths: NDArray[np.int32]
-    block_table: NDArray[np.int32] | None
-    k_scale: NDArray[np.float32] | None
-    v_scale: NDArray[np.float32] | None
 
 
 class KVCache:
@@ -51,11 +38,15 @@ class KVCache:
         head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
         `block_table[b, r // page_size]`, in every layer.
     pages: how many there are, by default as many as all sequences can need.
-    backend: whose memory it is: "cpu" or "interpreter", both numpy's.
+    backend: whose memory it is: "cpu" or "interpreter", both numpy's; or "cuda", that of `device`,
+        by default the current one. `cuda` is the GPU backend, by default that of the process.
 
     The layers of a model are appended to one after another, so that each has `lengths` of its own.
     Memory is not initialised; rows that were not written never reach a result. A call that raises
-    has changed nothing. Not for use by several threads at once.
+    has changed nothing, unless it is a `BackendError`, which any that uses a GPU may raise. Work on
+    a GPU is put on the stream that a call names, an integer or a stream object, by default the
+    current one of k's library, or the default one; results of calls on several streams are in the
+    caller's order only. Not for use by several threads at once.
 
     Raises `ConfigError` for a cache that cannot be.
     """
@@ -73,6 +64,8 @@ class KVCache:
         page_size: int | None = None,
         pages: int | None = None,
         backend: str = "cpu",
+        device: int | None = None,
+        cuda: CudaBackend | None = None,
     ) -> None:
         size, one_of = arguments.size, arguments.one_of
         self.layers = size("layers", layers, INT32_MAX)
@@ -83,12 +76,19 @@ class KVCache:
         self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
         self.element = CACHE_DTYPES[one_of("dtype", dtype, tuple(CACHE_DTYPES))]
-        self.backend = one_of("backend", backend, _BACKENDS)
+        self.backend = one_of("backend", backend, BACKENDS)
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
-        self.memory = HostMemory(
-            (self.layers, self.placement.places, self.kv_heads, self.placement.rows),
-            (self.head_dim, self.head_dim_v), self.element,
-        )  # fmt: skip
+        shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
+        dims = (self.head_dim, self.head_dim_v)
+        self.memory: KVMemory
+        if self.backend == "cuda":
+            gpu = cuda or cuda_backend()
+            ordinal = gpu.current_device() if device is None else arguments.device(device)
+            self.memory = CudaMemory(shape, dims, self.element, gpu, ordinal)
+        else:
+            arguments.require_no_device(device, self.backend)
+            self.memory = HostMemory(shape, dims, self.element)
+        self._scales: Scales | None = None
         self._lengths = np.zeros((self.layers, self.batch), np.int32)
         if self.element is E4M3:
             self.set_scales(1.0, 1.0)
@@ -138,14 +138,14 @@ class KVCache:
     @property
     def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
         """Those of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3"."""
-        scales = self.memory.scales
+        scales = self._scales
         return None if scales is None else (scales[0].copy(), scales[1].copy())
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values, scales, lengths and block table."""
         table = self.placement.table
-        tables = [self._lengths, *(self.memory.scales or ()), *([] if table is None else [table])]
+        tables = [self._lengths, *(self._scales or ()), *([] if table is None else [table])]
         return self.memory.nbytes + sum(int(array.nbytes) for array in tables)
 
     def keys(self, layer: int, sequence: int) -> Array:
@@ -160,7 +160,7 @@ class KVCache:
 
     def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
         """Keys and values of a sequence from row `begin` on, as `keys` gives them, but copied only
-        if they are in pages or have scales, and not to be written. Arguments are not checked.
+        if they are on a GPU, in pages or scaled, and not to be written. Arguments are not checked.
         """
         stretch = Stretch(sequence, begin, int(self._lengths[layer, sequence]))
         return self.memory.read(layer, list(self.placement.runs(stretch)))
@@ -184,10 +184,11 @@ class KVCache:
                 f"{who}: scales must be set before anything is appended, but sequences have up to "
                 f"{self._lengths.max()} tokens; reset() the cache first"
             )
-        self.memory.scales = (
+        self._scales = (
             arguments.scale(who, "k_scale", k_scale, shape),
             arguments.scale(who, "v_scale", v_scale, shape),
         )
+        self.memory.set_scales(self._scales)
 
     def append(
         self,
@@ -197,13 +198,15 @@ class KVCache:
         sequences: object = None,
         *,
         counts: object = None,
+        stream: object = None,
     ) -> None:
         """Write keys and values behind those that there are.
 
         k is [items, kv_heads, n, head_dim], v the same with head_dim_v: n rows, or none, for each
         of `sequences`, integers without repetition, by default all of the cache in their order.
         With `counts`, an integer from 0 to n for each, only the first so many rows are written.
-        Arrays are of the cache's type; for "e4m3" of float32, float16 or bfloat16.
+        Arrays are of the cache's type; for "e4m3" of float32, float16 or bfloat16. They are on the
+        host or, but for "e4m3", on the cache's device.
 
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
         no room for all rows, in the sequences or in free pages.
@@ -220,7 +223,7 @@ class KVCache:
                 f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
                 f"sequence, got {counts!r}"
             )
-        self.write(who, layer, of_k, of_v, which, rows)
+        self.write(who, layer, of_k, of_v, which, rows, self.stream_of(who, stream, of_k))
 
     def truncate(self, length: object, sequences: object = None) -> None:
         """Forget the last tokens of sequences, by default of all: in every layer they then have
@@ -265,7 +268,7 @@ class KVCache:
             )
         self._cut(which, 0)
 
-    def fork(self, source: int, target: int | None = None) -> int:
+    def fork(self, source: int, target: int | None = None, *, stream: object = None) -> int:
         """Let sequence `target`, by default the first without tokens, have the tokens of `source`,
         in every layer. Returns its number.
 
@@ -287,19 +290,32 @@ class KVCache:
                 f"{who}: target must be without tokens, but sequence {end} has "
                 f"{self._lengths[:, end].max()}; reset it first"
             )
+        on = self.stream_of(who, stream)
         longest = int(self._lengths[:, begin].max())
-        self.memory.copy(self.placement.share(begin, end, longest))
+        self.memory.copy(self.placement.share(begin, end, longest), on)
         self._lengths[:, end] = self._lengths[:, begin]
         return end
 
     # ------------------------------------------------------- for kernels, and those who launch them
 
-    def arrays(self, layer: int) -> LayerArrays:
-        """The memory of a layer, not copied."""
-        scales = self.memory.scales
-        of_layer = (None, None) if scales is None else (scales[0][layer], scales[1][layer])
-        table, lengths = self.placement.table, self._lengths[layer]
-        return LayerArrays(self.memory.k[layer], self.memory.v[layer], lengths, table, *of_layer)
+    def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
+        """The memory of a layer, not copied. On a GPU lengths and block table are brought up to
+        date there, in the order of `stream`.
+        """
+        return self.memory.arrays(layer, self._lengths, self.placement.table, stream)
+
+    def stream_of(self, who: str, stream: object, k: ArrayView | None = None) -> int:
+        """The CUstream of a call. Raises `LaunchError` for what is none, and any on the host."""
+        if self.memory.device == HOST:
+            if stream is not None:
+                raise LaunchError(
+                    f"{who}: stream is for a GPU, but the cache is of {self.backend!r}; leave out "
+                    "the stream"
+                )
+            return 0
+        if stream is not None:
+            return stream_handle(stream)
+        return 0 if k is None or k.device == HOST else current_stream(k)
 
     def check_layer(self, who: str, layer: object) -> int:
         """`layer` as an int. Raises `LaunchError` if there is no such layer."""
@@ -352,11 +368,9 @@ class KVCache:
         dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
         for name, array in (("k", k), ("v", v)):
             what, dim = dims[name]
-            if array.device != HOST:
-                yield (
-                    f"{name} must be on the host, where the cache is, got {array.device_name}; "
-                    "copy it there"
-                )
+            why_not = self.memory.why_not(array)
+            if why_not:
+                yield f"{name} {why_not}, got {array.device_name}; copy it there"
             yield from self.problems_of_type(name, array)
             if [*array.shape[:2], *array.shape[3:]] != [items, self.kv_heads, dim]:
                 yield (
@@ -374,22 +388,28 @@ class KVCache:
         v: ArrayView,
         sequences: Sequence[int],
         rows: Sequence[int],
+        stream: int = 0,
     ) -> None:
         """Append the first `rows` rows of each item of k and v, which have been checked, to
         `sequences`. Raises `CacheFullError`.
         """
-        stretches = self.make_room(who, layer, sequences, rows)
+        stretches = self.make_room(who, layer, sequences, rows, stream)
         writes = []
         for item, stretch in enumerate(stretches):
             first = 0
             for run in self.placement.runs(stretch):
                 writes.append(Write(item, first, run))
                 first += run.rows
-        self.memory.write(layer, k, v, writes)
+        self.memory.write(layer, k, v, writes, stream)
         self.advance(layer, stretches)
 
     def make_room(
-        self, who: str, layer: int, sequences: Sequence[int], rows: Sequence[int]
+        self,
+        who: str,
+        layer: int,
+        sequences: Sequence[int],
+        rows: Sequence[int],
+        stream: int = 0,
     ) -> list[Stretch]:
         """Room for so many more rows of each sequence in a layer, and which rows these will be:
         pages are taken, and shared ones that will be written are copied. They count only after
@@ -413,7 +433,7 @@ class KVCache:
                 "with more pages"
             )
         for stretch in stretches:
-            self.memory.copy(self.placement.make_room(stretch))
+            self.memory.copy(self.placement.make_room(stretch), stream)
         return stretches
 
     def advance(self, layer: int, stretches: Sequence[Stretch]) -> None:

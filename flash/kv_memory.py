@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.arrays import ArrayView, host_array
-from flash.dtypes import E4M3, E4M3_MAX, DType
+from flash.arrays import HOST, ArrayView, host_array, view
+from flash.dtypes import E4M3_MAX, DType
 from flash.placement import Copy, Run
 
 Array = NDArray[Any]
+Scales = tuple[NDArray[np.float32], NDArray[np.float32]]  # of K and of V, [layers, kv_heads]
 
 
 class Write(NamedTuple):
@@ -23,32 +24,61 @@ class Write(NamedTuple):
     run: Run
 
 
-class KVMemory(Protocol):
-    """K and V of all layers, and what moves in it.
-
-    `k` is [layers, places, kv_heads, rows, head_dim], `v` the same with head_dim_v.
+class LayerArrays(NamedTuple):
+    """What a cache has of a layer, for kernels: K [places, kv_heads, rows, head_dim] and V, of
+    which a place is a sequence or a page; lengths int32 [batch]; the block table, if there are
+    pages, int32 [batch, ceil(capacity / page_size)], the same for all layers; and the scales of
+    e4m3, float32 [kv_heads].
     """
 
-    k: Any
-    v: Any
+    k: ArrayView
+    v: ArrayView
+    lengths: ArrayView
+    block_table: ArrayView | None
+    k_scale: ArrayView | None
+    v_scale: ArrayView | None
+
+
+class KVMemory(Protocol):
+    """K and V of all layers, [layers, places, kv_heads, rows, head_dim or head_dim_v], and what
+    moves in it. Work on a GPU is put on the stream that a call names; on the host there is none.
+    """
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """As in `ArrayView`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both."""
+        """Bytes of K and V."""
 
-    def copy(self, copies: Sequence[Copy]) -> None:
-        """Copy rows between places, in every layer, one after another."""
+    def why_not(self, array: ArrayView) -> str:
+        """Why rows cannot be written from where an array is; empty if they can."""
 
-    def write(self, layer: int, k: ArrayView, v: ArrayView, writes: Sequence[Write]) -> None:
+    def set_scales(self, scales: Scales) -> None:
+        """Those that rows of e4m3 are stored with from now on."""
+
+    def copy(self, copies: Sequence[Copy], stream: int) -> None:
+        """Copy rows between places, in every layer."""
+
+    def write(
+        self, layer: int, k: ArrayView, v: ArrayView, writes: Sequence[Write], stream: int
+    ) -> None:
         """Write rows of k and v [items, kv_heads, n, dim] where `writes` says."""
+
+    def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
+        """The rows of `runs`, one after another, on the host, as attention takes them: [kv_heads,
+        rows, dim] of the cache's type, or f32 for e4m3, multiplied by their scales.
+        """
+
+    def arrays(self, layer: int, lengths: Array, table: Array | None, stream: int) -> LayerArrays:
+        """The memory of a layer; `lengths` [layers, batch] and `table` are the cache's."""
 
 
 class HostMemory:
-    """In numpy arrays, for the backends `cpu` and `interpreter`; new memory is not initialised.
+    """In numpy arrays, for the backends `cpu` and `interpreter`; new memory is not initialised."""
 
-    `scales` are those of K and V, f32 [layers, kv_heads], of the type e4m3: x is stored as x /
-    scale, divided in f32, at most 448 either way, rounded to nearest even.
-    """
+    device = HOST
 
     def __init__(
         self, shape: tuple[int, int, int, int], dims: tuple[int, int], dtype: DType
@@ -56,55 +86,88 @@ class HostMemory:
         self.k: Array
         self.v: Array
         self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
-        self.dtype = dtype
-        self.scales: tuple[Array, Array] | None = None
+        self._dtype = dtype
+        self._scales: Scales | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of K and V."""
-        return self.k.nbytes + self.v.nbytes
+        return int(self.k.nbytes + self.v.nbytes)
 
-    def copy(self, copies: Sequence[Copy]) -> None:
+    def why_not(self, array: ArrayView) -> str:
+        """Rows come from the host."""
+        return "" if array.device == HOST else "must be on the host, where the cache is"
+
+    def set_scales(self, scales: Scales) -> None:
+        """Those that rows of e4m3 are stored with from now on."""
+        self._scales = scales
+
+    def copy(self, copies: Sequence[Copy], stream: int) -> None:  # noqa: ARG002  # there is none
         """Copy rows between places, in every layer."""
         for source, target, rows in copies:
             for memory in (self.k, self.v):
                 memory[:, target, :, :rows] = memory[:, source, :, :rows]
 
-    def write(self, layer: int, k: ArrayView, v: ArrayView, writes: Sequence[Write]) -> None:
+    def write(
+        self,
+        layer: int,
+        k: ArrayView,
+        v: ArrayView,
+        writes: Sequence[Write],
+        stream: int,  # noqa: ARG002  # there is none
+    ) -> None:
         """Write rows where `writes` says."""
         for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
-            rows = host_array(array)
+            rows, scale = host_array(array), scale_of(self._scales, side, layer)
             for item, first, (place, begin, count) in writes:
                 new = rows[item, :, first : first + count]
-                memory[layer, place, :, begin : begin + count] = self._stored(new, layer, side)
+                memory[layer, place, :, begin : begin + count] = stored(new, self._dtype, scale)
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """The rows of `runs`, one after another, as attention takes them: [kv_heads, rows, dim] of
-        the cache's type, or f32 for e4m3. Without a copy if there is one run and no scale.
-        """
-        return self._dense(self.k, layer, runs, 0), self._dense(self.v, layer, runs, 1)
+        """The rows of `runs`; without a copy if there is one run and no scale."""
+        found = []
+        for side, memory in enumerate((self.k, self.v)):
+            parts = [memory[layer, run.place, :, run.first : run.first + run.rows] for run in runs]
+            empty = memory[layer, 0, :, :0]
+            whole = parts[0] if len(parts) == 1 else np.concatenate([empty, *parts], axis=1)
+            found.append(loaded(whole, scale_of(self._scales, side, layer)))
+        return found[0], found[1]
 
-    def _dense(self, memory: Array, layer: int, runs: Sequence[Run], side: int) -> Array:
-        parts = [memory[layer, run.place, :, run.first : run.first + run.rows] for run in runs]
-        if len(parts) != 1:
-            nothing = memory[layer, 0, :, :0]
-            parts = [np.concatenate([nothing, *parts], axis=1)]
-        if self.scales is None:
-            return parts[0]
-        wide: Array = parts[0].astype(np.float32) * self._scale(layer, side)
-        return wide
+    def arrays(
+        self,
+        layer: int,
+        lengths: Array,
+        table: Array | None,
+        stream: int,  # noqa: ARG002  # there is none
+    ) -> LayerArrays:
+        """The memory of a layer, not copied."""
+        k_scale, v_scale = self._scales or (None, None)
+        return LayerArrays(
+            view(self.k[layer], "k"),
+            view(self.v[layer], "v"),
+            view(lengths[layer], "lengths"),
+            None if table is None else view(table, "block_table"),
+            None if k_scale is None else view(k_scale[layer], "k_scale"),
+            None if v_scale is None else view(v_scale[layer], "v_scale"),
+        )
 
-    def _stored(self, new: Array, layer: int, side: int) -> Array:
-        if self.dtype is not E4M3:
-            return new
-        # Infinity is stored as the largest number, as `cvt.rn.satfinite` stores it; NaN stays NaN.
-        # ml_dtypes makes NaN of what is too large.
-        with np.errstate(over="ignore", under="ignore"):
-            scaled = new.astype(np.float32) / self._scale(layer, side)
-        return np.clip(scaled, -E4M3_MAX, E4M3_MAX).astype(self.dtype.numpy)
 
-    def _scale(self, layer: int, side: int) -> Array:
-        """[kv_heads, 1, 1]."""
-        assert self.scales is not None  # a cache of e4m3 has them from the start
-        scale: Array = self.scales[side][layer, :, None, None]
-        return scale
+def scale_of(scales: Scales | None, side: int, layer: int) -> Array | None:
+    """That of K or V of a layer, [kv_heads, 1, 1]; None if there is none."""
+    return None if scales is None else scales[side][layer, :, None, None]
+
+
+def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
+    """New rows, [kv_heads, rows, dim], as a cache of a type holds them; of e4m3 with a scale."""
+    if scale is None:
+        return new
+    # Infinity is stored as the largest number, as `cvt.rn.satfinite` stores it; NaN stays NaN.
+    # ml_dtypes makes NaN of what is too large.
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = new.astype(np.float32) / scale
+    return np.clip(scaled, -E4M3_MAX, E4M3_MAX).astype(dtype.numpy)
+
+
+def loaded(rows: Array, scale: Array | None) -> Array:
+    """Rows that a cache holds, as attention takes them: what `stored` rounded, or as it was."""
+    return rows if scale is None else rows.astype(np.float32) * scale

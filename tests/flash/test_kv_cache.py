@@ -8,18 +8,35 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cache_model import (
+    BATCH,
+    CAPACITY,
+    DIM,
+    DIM_V,
+    KV_HEADS,
+    LAYERS,
+    STEPS,
+    Lists,
+    assert_pages_add_up,
+    assert_same,
+    most_pages,
+    run_on_both,
+    tokens,
+)
 from device_arrays import CudaArray
+from fake_driver import FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash import KVCache
+from flash.arrays import host_array
 from flash.page_pool import PagePool
-from flash.placement import Paged, Stretch
+from flash.placement import Stretch
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
+from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
 
-LAYERS, BATCH, KV_HEADS, DIM, DIM_V, CAPACITY = 2, 3, 2, 4, 3, 20
 PAGE_SIZES = [None, 1, 3, 16]
 EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous", "paged"])
 
@@ -32,169 +49,14 @@ def cache_of(**how: Any) -> KVCache:
     return made
 
 
-def tokens(count: int, items: int = BATCH, seed: int = 0, dtype: Any = np.float32) -> Any:
-    """New keys and values, all different."""
-    rng = np.random.default_rng([seed, count, items])
-    shapes = (items, KV_HEADS, count, DIM), (items, KV_HEADS, count, DIM_V)
-    return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
-
-
-class Lists:
-    """The model: for each layer and sequence a list of (key row, value row)."""
-
-    def __init__(self) -> None:
-        self.rows: list[list[list[tuple[Array, Array]]]] = [
-            [[] for _ in range(BATCH)] for _ in range(LAYERS)
-        ]
-
-    def append(self, layer: int, k: Array, v: Array, which: list[int], counts: list[int]) -> None:
-        for item, (sequence, count) in enumerate(zip(which, counts, strict=True)):
-            for n in range(count):
-                self.rows[layer][sequence].append((k[item, :, n], v[item, :, n]))
-
-    def truncate(self, sequence: int, length: int) -> None:
-        for layer in self.rows:
-            del layer[sequence][length:]
-
-    def fork(self, source: int, target: int) -> None:
-        for layer in self.rows:
-            layer[target] = list(layer[source])
-
-    def lengths(self, sequence: int) -> list[int]:
-        return [len(layer[sequence]) for layer in self.rows]
-
-
-def assert_same(cache: KVCache, lists: Lists) -> None:
-    for layer in range(LAYERS):
-        for sequence in range(BATCH):
-            rows = lists.rows[layer][sequence]
-            assert cache.lengths[layer, sequence] == len(rows)
-            keys, values = cache.keys(layer, sequence), cache.values(layer, sequence)
-            assert keys.shape == (KV_HEADS, len(rows), DIM)
-            assert values.shape == (KV_HEADS, len(rows), DIM_V)
-            for n, (key, value) in enumerate(rows):
-                np.testing.assert_array_equal(keys[:, n], key)
-                np.testing.assert_array_equal(values[:, n], value)
-
-
-def assert_pages_add_up(cache: KVCache) -> None:
-    """Every page is free or in as many tables as it has users, and none is free twice."""
-    placement = cache.placement
-    if not isinstance(placement, Paged):
-        return
-    table, longest = cache.block_table, cache.lengths.max(axis=0)
-    assert table is not None
-    held = [int(page) for page in table[table >= 0]]
-    pool = placement.pool
-    assert [pool.users(page) for page in range(pool.pages)] == [
-        held.count(page) for page in range(pool.pages)
-    ]
-    assert cache.free_pages == pool.pages - len(set(held))
-    assert sorted({*pool._free, *held}) == list(range(pool.pages))
-    assert len(pool._free) == len(set(pool._free))
-    used = -(-longest // placement.rows)
-    np.testing.assert_array_equal((table >= 0).sum(axis=1), used)
-    np.testing.assert_array_equal(table >= 0, np.arange(table.shape[1]) < used[:, None])
-
-
-SEQUENCE = st.integers(0, BATCH - 1)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("append"),
-            st.integers(0, LAYERS - 1),
-            st.lists(SEQUENCE, unique=True),
-            st.lists(st.integers(0, 9), min_size=BATCH, max_size=BATCH),
-        ),
-        st.tuples(st.just("truncate"), SEQUENCE, st.integers(0, CAPACITY)),
-        st.tuples(st.just("reset"), SEQUENCE),
-        st.tuples(st.just("fork"), SEQUENCE, SEQUENCE),
-    ),
-    max_size=20,
-)
-
-
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @settings(deadline=None, max_examples=60)
 @given(steps=STEPS, spare=st.none() | st.integers(0, 4))
 def test_any_steps_give_what_lists_would(
     page_size: int | None, steps: Any, spare: int | None
 ) -> None:
-    scarce = page_size is not None and spare is not None
-    pages = -(-CAPACITY // (page_size or 1)) + (spare or 0) if scarce else None
-    cache, lists = cache_of(page_size=page_size, pages=pages), Lists()
-    for seed, (step, *arguments) in enumerate(steps):
-        before = cache.lengths, cache.block_table
-        act, on_lists, fits = ACTS[step](lists, arguments, seed)
-        try:
-            act(cache)
-        except CacheFullError:
-            assert scarce or not fits
-        except LaunchError:
-            assert not fits
-        else:
-            assert fits
-            on_lists()
-            assert_pages_add_up(cache)
-            assert_same(cache, lists)
-            continue
-        np.testing.assert_array_equal(cache.lengths, before[0])
-        np.testing.assert_array_equal(cache.block_table, before[1])
-        assert_pages_add_up(cache)
-        assert_same(cache, lists)
-
-
-Act = tuple[Callable[[KVCache], object], Callable[[], None], bool]
-
-
-def _append(lists: Lists, arguments: list[Any], seed: int) -> Act:
-    """A step on the cache, the same on the lists, and whether the cache has to do it, pages
-    permitting.
-    """
-    layer, which, counts = arguments
-    counts = counts[: len(which)]
-    k, v = tokens(9, len(which), seed)
-    fits = all(
-        len(lists.rows[layer][sequence]) + count <= CAPACITY
-        for sequence, count in zip(which, counts, strict=True)
-    )
-    return (
-        lambda cache: cache.append(layer, k, v, which, counts=counts),
-        lambda: lists.append(layer, k, v, which, counts),
-        fits,
-    )
-
-
-def _truncate(lists: Lists, arguments: list[Any], _: int) -> Act:
-    sequence, length = arguments
-    return (
-        lambda cache: cache.truncate(length, [sequence]),
-        lambda: lists.truncate(sequence, length),
-        length <= min(lists.lengths(sequence)),
-    )
-
-
-def _reset(lists: Lists, arguments: list[Any], _: int) -> Act:
-    (sequence,) = arguments
-    return (
-        lambda cache: cache.reset(sequence),
-        lambda: lists.truncate(sequence, 0),
-        any(lists.lengths(sequence)),
-    )
-
-
-def _fork(lists: Lists, arguments: list[Any], _: int) -> Act:
-    source, target = arguments
-    return (
-        lambda cache: cache.fork(source, target),
-        lambda: lists.fork(source, target),
-        source != target and not any(lists.lengths(target)),
-    )
-
-
-ACTS: dict[str, Callable[[Lists, list[Any], int], Act]] = {
-    "append": _append, "truncate": _truncate, "reset": _reset, "fork": _fork,
-}  # fmt: skip
+    pages = most_pages(page_size, spare)
+    run_on_both(cache_of(page_size=page_size, pages=pages), steps, scarce=pages is not None)
 
 
 # ------------------------------------------------------------------------------------------
@@ -382,18 +244,20 @@ def test_the_memory_of_a_layer_is_its_own_and_not_copied(page_size: int | None) 
     cache.set_scales([[1, 2], [3, 4]], 0.5)
     found = cache.arrays(1)
     cache.append(1, *tokens(7))
+    k, v, lengths = (host_array(array) for array in found[:3])
     places = (BATCH, CAPACITY) if page_size is None else (15, page_size)
-    assert found.k.shape == (places[0], KV_HEADS, places[1], DIM)
-    assert found.v.shape == (places[0], KV_HEADS, places[1], DIM_V)
-    assert found.lengths.tolist() == [7, 7, 7]
+    assert k.shape == (places[0], KV_HEADS, places[1], DIM)
+    assert v.shape == (places[0], KV_HEADS, places[1], DIM_V)
+    assert lengths.tolist() == [7, 7, 7]
     assert found.k_scale is not None
     assert found.v_scale is not None
-    assert (found.k_scale.tolist(), found.v_scale.tolist()) == ([3, 4], [0.5, 0.5])
+    assert host_array(found.k_scale).tolist() == [3, 4]
+    assert host_array(found.v_scale).tolist() == [0.5, 0.5]
     place = 2
     if page_size is not None:
         assert found.block_table is not None
-        place = found.block_table[2, 0]
-    first = found.k[place, 1, 3].astype(np.float32) * 4
+        place = host_array(found.block_table)[2, 0]
+    first = k[place, 1, 3].astype(np.float32) * 4
     np.testing.assert_array_equal(first, cache.keys(1, 2)[1, 3])
     assert cache_of().arrays(0)[3:] == (None, None, None)
 
@@ -499,7 +363,12 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"page_size": 4, "pages": 0}, "pages must be an integer from 1 to 2147483647, got 0"),
         ({"pages": 3},
          "pages=3 is for paged memory; give page_size, too, or leave out pages"),
-        ({"backend": "cuda"}, "backend must be one of cpu, interpreter, got 'cuda'"),
+        ({"backend": "gpu"},
+         "backend must be one of cuda, interpreter, cpu, got 'gpu'; did you mean 'cpu'?"),
+        ({"backend": "cpu", "device": 1},
+         "device=1 is for backend='cuda', got backend='cpu'; leave out the device"),
+        ({"backend": "cuda", "device": -1, "cuda": CudaBackend(FakeDriver())},
+         "device must be the number of a GPU, from 0 on, got -1"),
     ],
 )  # fmt: skip
 def test_caches_that_cannot_be_are_refused(how: dict[str, Any], message: str) -> None:
@@ -607,6 +476,14 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
     "no_source": (
         lambda c: c.fork("0"),  # type: ignore[arg-type]  # what is tested
         "fork: source must be an integer from 0 to 2, got '0'",
+    ),
+    "stream": (
+        lambda c: c.append(0, K, V, stream=0),
+        "append: stream is for a GPU, but the cache is of 'cpu'; leave out the stream",
+    ),
+    "stream_of_a_fork": (
+        lambda c: c.fork(0, 2, stream=7),
+        "fork: stream is for a GPU, but the cache is of 'cpu'; leave out the stream",
     ),
     "scales": (
         lambda c: c.set_scales(1, 1),

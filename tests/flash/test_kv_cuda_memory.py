@@ -1,0 +1,247 @@
+"""A KV cache on a GPU, which the fake driver plays: what is where, and how it gets there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cache_model import (
+    BATCH,
+    CAPACITY,
+    DIM,
+    DIM_V,
+    KV_HEADS,
+    LAYERS,
+    STEPS,
+    Lists,
+    assert_same,
+    most_pages,
+    run_on_both,
+    tokens,
+)
+from device_arrays import CudaArray, on_device
+from fake_driver import FakeDevice, FakeDriver
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flash
+from flash import KVCache
+from flash.arrays import ArrayView
+from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.runtime.cuda import CudaBackend
+
+Array = np.ndarray[Any, Any]
+EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous", "paged"])
+TO_HOST, TO_DEVICE, WITHIN = "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoDAsync"
+
+
+def cache_of(driver: FakeDriver | None = None, **how: Any) -> tuple[KVCache, FakeDriver]:
+    """A small cache on a fake GPU, whose memory is full of NaN."""
+    driver = driver or FakeDriver()
+    made = KVCache(
+        LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, backend="cuda", cuda=CudaBackend(driver),
+        **{"head_dim_v": DIM_V, **how},
+    )  # fmt: skip
+    for memory in driver.memory.values():
+        memory.data[:] = 0xFF
+    driver.calls.clear()
+    return made, driver
+
+
+def fetch(driver: FakeDriver, array: ArrayView | None, dtype: Any) -> Array:
+    """What lies where a view says."""
+    assert array is not None
+    assert array.device[0] == "cuda"
+    return driver.fetch(array.pointer, np.empty(array.shape, dtype))
+
+
+@pytest.mark.parametrize("page_size", [None, 3])
+@settings(deadline=None, max_examples=25)
+@given(steps=STEPS, spare=st.none() | st.integers(0, 4))
+def test_any_steps_give_what_lists_would(
+    page_size: int | None, steps: Any, spare: int | None
+) -> None:
+    pages = most_pages(page_size, spare)
+    cache, _ = cache_of(page_size=page_size, pages=pages)
+    run_on_both(cache, steps, scarce=pages is not None)
+
+
+@EITHER_LAYOUT
+@pytest.mark.parametrize("order", ["dense", "rows_first", "every_other"])
+def test_arrays_on_the_device_are_copied_there(order: str, page_size: int | None) -> None:
+    cache, driver = cache_of(page_size=page_size)
+    lists, (k, v) = Lists(), tokens(7)
+    lists.append(1, k, v, [0, 1, 2], [7] * 3)
+    if order == "dense":
+        given_arrays = [on_device(driver, x) for x in (k, v)]
+    elif order == "rows_first":
+        given_arrays = [
+            CudaArray(driver.place(turned), turned.swapaxes(1, 2))
+            for turned in (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (k, v))
+        ]
+    else:
+        given_arrays = [
+            CudaArray(driver.place(wide), wide[:, :, ::2])
+            for wide in (np.repeat(x, 2, axis=2) for x in (k, v))
+        ]
+    cache.append(1, *given_arrays)
+    assert not {TO_HOST, TO_DEVICE, "cuStreamSynchronize"} & set(driver.names())
+    assert_same(cache, lists)
+
+
+def test_a_written_page_is_copied_within_the_device_in_every_layer() -> None:
+    cache, driver = cache_of(page_size=4)
+    for layer in range(LAYERS):
+        cache.append(layer, *tokens(6, 1), [0])
+    cache.fork(0)
+    driver.calls.clear()
+    k, v = tokens(1, 1, 3)
+    cache.append(0, *(on_device(driver, x) for x in (k, v)), [1])
+    copies = [call.arguments[2] for call in driver.calls if call.name == WITHIN]
+    pages = [4 * KV_HEADS * 4 * dim for dim in (DIM, DIM_V) for _ in range(LAYERS)]
+    rows = [4 * dim for dim in (DIM, DIM_V) for _ in range(KV_HEADS)]
+    assert copies == pages + rows
+    assert not {TO_HOST, TO_DEVICE} & set(driver.names())
+    np.testing.assert_array_equal(cache.keys(0, 1)[:, 6:], k[0])
+    np.testing.assert_array_equal(cache.keys(1, 1), cache.keys(1, 0))
+
+
+def test_a_fork_of_contiguous_memory_copies_the_rows_that_there_are_in_every_layer() -> None:
+    cache, driver = cache_of()
+    for layer in range(LAYERS):
+        cache.append(layer, *tokens(6 - layer, 2, layer), [0, 1])
+    driver.calls.clear()
+    cache.fork(1)
+    copies = [call.arguments[2] for call in driver.calls if call.name == WITHIN]
+    assert copies == [6 * 4 * dim for dim in (DIM, DIM_V) for _ in range(LAYERS * KV_HEADS)]
+    for layer in range(LAYERS):
+        np.testing.assert_array_equal(cache.keys(layer, 2), cache.keys(layer, 1))
+        np.testing.assert_array_equal(cache.values(layer, 2), cache.values(layer, 1))
+
+
+@EITHER_LAYOUT
+def test_kernels_are_given_the_memory_of_a_layer_and_what_changed(page_size: int | None) -> None:
+    cache, driver = cache_of(page_size=page_size, dtype="e4m3")
+    cache.set_scales([[1, 2], [3, 4]], 0.5)
+    cache.append(1, *tokens(6))
+    found = cache.arrays(1)
+    assert fetch(driver, found.lengths, np.int32).tolist() == [6, 6, 6]
+    assert fetch(driver, found.k_scale, np.float32).tolist() == [3, 4]
+    assert fetch(driver, found.v_scale, np.float32).tolist() == [0.5, 0.5]
+    place = 2
+    if page_size is None:
+        assert found.block_table is None
+    else:
+        table = fetch(driver, found.block_table, np.int32)
+        np.testing.assert_array_equal(table, cache.block_table)
+        place = table[2, 0]
+    keys, values = (fetch(driver, x, ml_dtypes.float8_e4m3fn).astype(np.float32) for x in found[:2])
+    np.testing.assert_array_equal(keys[place, 1, 3] * 4, cache.keys(1, 2)[1, 3])
+    np.testing.assert_array_equal(values[place, 1, 3] * 0.5, cache.values(1, 2)[1, 3])
+
+    driver.calls.clear()
+    assert cache.arrays(1)[:2] == found[:2]
+    assert TO_DEVICE not in driver.names()
+    cache.truncate(0)
+    again = cache.arrays(1)
+    assert again.lengths.pointer == found.lengths.pointer
+    assert fetch(driver, again.lengths, np.int32).tolist() == [0, 0, 0]
+    if page_size is not None:
+        assert (fetch(driver, again.block_table, np.int32) == -1).all()
+
+
+def test_what_is_stored_is_what_a_cache_on_the_host_stores() -> None:
+    there, driver = cache_of(dtype="e4m3", page_size=4)
+    here = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, dtype="e4m3")
+    k, v = tokens(6, dtype=ml_dtypes.bfloat16)
+    k[0, 0, 0] = [1e30, -1e30, np.inf, np.nan]
+    for cache in (there, here):
+        cache.set_scales([[0.01, 2], [3, 4]], 0.5)
+        cache.append(0, k, v)
+    for sequence in range(BATCH):
+        np.testing.assert_array_equal(there.keys(0, sequence), here.keys(0, sequence))
+        np.testing.assert_array_equal(there.values(0, sequence), here.values(0, sequence))
+    assert driver.names().count(TO_HOST) > 0
+
+
+def test_work_is_put_on_the_callers_stream_behind_that_of_the_producer() -> None:
+    cache, driver = cache_of(FakeDriver(FakeDevice(), FakeDevice()), device=1)
+    stream, producer = driver.make_stream(1), driver.make_stream(1)
+    k, v = (on_device(driver, x, 1, stream=producer) for x in tokens(2))
+    cache.append(0, k, v, stream=stream)
+    waits = [call.arguments[0] for call in driver.calls if call.name == "cuStreamSynchronize"]
+    assert waits == [producer] * 2
+    cache.reset(2)
+    cache.fork(0, 2, stream=stream)
+    cache.arrays(0, stream)
+    used = {call.arguments[3] for call in driver.calls if call.name in (WITHIN, TO_DEVICE)}
+    assert used == {stream}
+    cache.keys(0, 2)
+    waits = [call.arguments[0] for call in driver.calls if call.name == "cuStreamSynchronize"]
+    assert waits == [producer] * 2 + [stream]
+    assert {memory.ordinal for memory in driver.memory.values()} == {1}
+
+
+def test_rows_from_the_host_are_there_on_return() -> None:
+    cache, driver = cache_of()
+    stream = driver.make_stream()
+    cache.append(0, *tokens(2), stream=stream)
+    assert [call.arguments[0] for call in driver.calls if call.name == "cuStreamSynchronize"] == [
+        stream, stream,
+    ]  # fmt: skip
+
+
+def test_memory_is_freed_with_the_cache() -> None:
+    cache, driver = cache_of(page_size=4)
+    cache.append(0, *tokens(2))
+    cache.arrays(0)
+    assert driver.memory
+    assert cache.nbytes == KVCache(2, 3, 2, 4, 20, head_dim_v=3, page_size=4).nbytes
+    del cache
+    assert not driver.memory
+
+
+def test_no_memory_is_kept_where_there_is_too_little() -> None:
+    driver = FakeDriver(FakeDevice(memory=3000))
+    with pytest.raises(BackendError, match="cuMemAlloc returned CUDA_ERROR_OUT_OF_MEMORY"):
+        cache_of(driver)
+    assert not driver.memory
+
+
+def test_rows_from_elsewhere_are_refused() -> None:
+    driver = FakeDriver(FakeDevice(), FakeDevice())
+    cache, _ = cache_of(driver)
+    k, v = tokens(2)
+    with pytest.raises(LaunchError) as caught:
+        cache.append(0, on_device(driver, k, 1), on_device(driver, v))
+    assert str(caught.value) == (
+        "KVCache.append: k must be on cuda:0, where the cache is, or on the host, got cuda:?; copy "
+        "it there"
+    )
+    cache, _ = cache_of(driver, dtype="e4m3")
+    with pytest.raises(LaunchError) as caught:
+        cache.append(0, k, on_device(driver, v))
+    assert str(caught.value) == (
+        "KVCache.append: v must be on the host, where rows for a cache of 'e4m3' are rounded, got "
+        "cuda:?; copy it there"
+    )
+    assert not cache.lengths.any()
+
+
+def test_attention_on_the_cpu_does_not_fetch_a_cache() -> None:
+    cache, driver = cache_of()
+    q = np.zeros((BATCH, KV_HEADS, 1, DIM), np.float32)
+    with pytest.raises(LaunchError) as caught:
+        flash.attention_with_kvcache(q, cache, layer=0, backend="cpu")
+    assert str(caught.value) == (
+        "attention_with_kvcache: backend 'cpu' computes on the host, but the cache is of 'cuda'; "
+        "make one with backend='cpu'"
+    )
+    with pytest.raises(ConfigError) as refused:
+        flash.attention_with_kvcache(q, cache, layer=0)
+    assert str(refused.value) == (
+        "attention_with_kvcache: backend must be one of auto, cpu, got 'cuda'"
+    )
+    assert driver.calls == []
