@@ -123,22 +123,23 @@ class CudaMemory:
         the order of `stream`.
         """
         self._stream = stream
-        of_k, of_v = (
-            self._view(side, layer * math.prod(side.shape[1:]), side.shape[1:], self._dtype)
-            for side in self._sides
-        )
-        k_scale, v_scale = self._scales or (None, None)
-        scales = [
-            None if scale is None else self._uploaded(f"{name}{layer}", scale[layer], F32, stream)
-            for name, scale in (("k_scale", k_scale), ("v_scale", v_scale))
-        ]
+        of_k, of_v = (self._view(side, layer, side.shape[1:], self._dtype) for side in self._sides)
+        rows = {"lengths": (lengths, I32)}
+        if self._scales is not None:
+            rows |= {"k_scale": (self._scales[0], F32), "v_scale": (self._scales[1], F32)}
+        found = {
+            name: self._view(
+                self._uploaded(name, of_all, dtype, stream), layer, of_all.shape[1:], dtype
+            )
+            for name, (of_all, dtype) in rows.items()
+        }
+        if table is not None:
+            there = self._uploaded("block_table", table, I32, stream)
+            found["block_table"] = self._view(there, 0, table.shape, I32)
         return LayerArrays(
-            of_k,
-            of_v,
-            self._uploaded(f"lengths{layer}", lengths[layer], I32, stream),
-            None if table is None else self._uploaded("block_table", table, I32, stream),
-            *scales,
-        )
+            of_k, of_v, found["lengths"], found.get("block_table"), found.get("k_scale"),
+            found.get("v_scale"),
+        )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------------
 
@@ -187,22 +188,21 @@ class CudaMemory:
                         ordinal=self._ordinal,
                     )
 
-    def _uploaded(self, name: str, array: Array, dtype: DType, stream: int) -> ArrayView:
+    def _uploaded(self, name: str, array: Array, dtype: DType, stream: int) -> DeviceArray:
         """The array on the device, copied there if it is not what was copied last."""
         last = self._there.get(name)
-        if last is None:
-            last = (np.empty(0, array.dtype), self._new(array.shape, dtype))
-        if not np.array_equal(last[0], array):
-            # Kept until the next one: the copy may still be on its way.
-            last = (array.copy(), last[1])
+        there = self._new(array.shape, dtype) if last is None else last[1]
+        if last is None or not np.array_equal(last[0], array):
+            kept = array.copy()  # until the next one: this copy may still be on its way
             self._cuda.copy_to_device(
-                last[1].pointer, last[0].ctypes.data, array.nbytes, stream, ordinal=self._ordinal
+                there.pointer, kept.ctypes.data, kept.nbytes, stream, ordinal=self._ordinal
             )
-        self._there[name] = last
-        return self._view(last[1], 0, array.shape, dtype)
+            self._there[name] = (kept, there)
+        return there
 
-    def _view(self, of: DeviceArray, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-        """A dense part of an array, from its element `first` on."""
+    def _view(self, of: DeviceArray, item: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
+        """One of the dense arrays of this shape that lie one after another in another array."""
+        first = item * math.prod(shape)
         return ArrayView(
             of.pointer + first * dtype.nbytes, shape, dense_strides(shape), dtype.array_name,
             self.device, False, "cuda_array_interface", of,

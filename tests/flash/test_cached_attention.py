@@ -132,6 +132,25 @@ def test_each_sequence_has_its_own_length(name: str, seq_q: int, page_size: int 
         )
 
 
+@pytest.mark.parametrize("page_size", [None, 1, 4, 16, 128])
+def test_a_token_at_many_lengths(page_size: int | None) -> None:
+    lengths = (1, 11, 99, 339, 799, 1763, 3577, 9999)
+    cache = cache_of(len(lengths), max(lengths), page_size=page_size)
+    q, k, v = rows_of(max(lengths), len(lengths))
+    counts = [length - 1 for length in lengths]
+    cache.append(0, k[:, :, 1:], v[:, :, 1:], counts=counts)
+    now = (x[:, :, :1] for x in (q, k, v))
+    out, lse = flash.attention_with_kvcache(next(now), cache, *now, layer=0, return_lse=True)
+    assert cache.lengths.tolist() == [list(lengths)]
+    for b, length in enumerate(lengths):
+        own = (
+            np.concatenate([x[b : b + 1, :, 1:length], x[b : b + 1, :, :1]], axis=2)
+            for x in (k, v)
+        )  # fmt: skip
+        one = slice(b, b + 1)
+        assert_attention_is_accurate(out[one], lse[one], q[one, :, :1], *own, causal=True)
+
+
 @EITHER_LAYOUT
 def test_without_new_keys_queries_see_those_that_there_are(page_size: int | None) -> None:
     cache = ragged(page_size=page_size)

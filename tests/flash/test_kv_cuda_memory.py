@@ -152,6 +152,18 @@ def test_kernels_are_given_the_memory_of_a_layer_and_what_changed(page_size: int
         assert (fetch(driver, again.block_table, np.int32) == -1).all()
 
 
+def test_lengths_of_all_layers_are_brought_there_at_once_and_stay_where_they_are() -> None:
+    cache, driver = cache_of(page_size=4)
+    before = [cache.arrays(layer).lengths.pointer for layer in range(LAYERS)]
+    for layer in range(LAYERS):
+        cache.append(layer, *tokens(3 + layer))
+    driver.calls.clear()
+    found = [cache.arrays(layer).lengths for layer in range(LAYERS)]
+    assert [array.pointer for array in found] == before
+    assert [fetch(driver, x, np.int32).tolist() for x in found] == [[3] * BATCH, [4] * BATCH]
+    assert driver.names().count(TO_DEVICE) == 2  # lengths, and the block table
+
+
 def test_what_is_stored_is_what_a_cache_on_the_host_stores() -> None:
     there, driver = cache_of(dtype="e4m3", page_size=4)
     here = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, dtype="e4m3")
