@@ -45,8 +45,8 @@ class KVCache:
     Memory is not initialised; rows that were not written never reach a result. A call that raises
     has changed nothing, unless it is a `BackendError`, which any that uses a GPU may raise. Work on
     a GPU is put on the stream that a call names, an integer or a stream object, by default the
-    current one of k's library, or the default one; results of calls on several streams are in the
-    caller's order only. Not for use by several threads at once.
+    current one of k's library, or the default one; who uses several orders them. Not for use by
+    several threads at once.
 
     Raises `ConfigError` for a cache that cannot be.
     """
@@ -370,7 +370,7 @@ class KVCache:
             what, dim = dims[name]
             why_not = self.memory.why_not(array)
             if why_not:
-                yield f"{name} {why_not}, got {array.device_name}; copy it there"
+                yield f"{name} {why_not}"
             yield from self.problems_of_type(name, array)
             if [*array.shape[:2], *array.shape[3:]] != [items, self.kv_heads, dim]:
                 yield (

@@ -60,14 +60,20 @@ class CudaMemory:
         """Rows come from the host, or from this device if they are stored as they are."""
         if array.device == HOST:
             return ""
+        got = f"got {array.device_name}"
         if self._dtype is E4M3:
-            return "must be on the host, where rows for a cache of 'e4m3' are rounded"
+            return f"must be on the host, which rounds rows for a cache of 'e4m3', {got}; copy it"
         ordinal: int | None = array.device[1]
         if ordinal == UNKNOWN_DEVICE and array.pointer:
             ordinal = self._cuda.device_of_pointer(array.pointer)
-        if ordinal == self._ordinal or not array.size:
-            return ""
-        return f"must be on cuda:{self._ordinal}, where the cache is, or on the host"
+        if array.size and ordinal != self._ordinal:
+            return f"must be on cuda:{self._ordinal}, where the cache is, or on the host, {got}"
+        if array.size and array.shape and array.shape[-1] > 1 and array.strides[-1] != 1:
+            return (
+                "must be dense in its last dimension (stride 1), got strides "
+                f"{list(array.strides)}; copy it"
+            )
+        return ""
 
     def set_scales(self, scales: Scales) -> None:
         """Those that rows are stored with from now on."""

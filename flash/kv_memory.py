@@ -53,7 +53,7 @@ class KVMemory(Protocol):
         """Bytes of K and V."""
 
     def why_not(self, array: ArrayView) -> str:
-        """Why rows cannot be written from where an array is; empty if they can."""
+        """What an array must be that rows are written from, if it is not; else empty."""
 
     def set_scales(self, scales: Scales) -> None:
         """Those that rows of e4m3 are stored with from now on."""
@@ -96,7 +96,9 @@ class HostMemory:
 
     def why_not(self, array: ArrayView) -> str:
         """Rows come from the host."""
-        return "" if array.device == HOST else "must be on the host, where the cache is"
+        if array.device == HOST:
+            return ""
+        return f"must be on the host, where the cache is, got {array.device_name}; copy it there"
 
     def set_scales(self, scales: Scales) -> None:
         """Those that rows of e4m3 are stored with from now on."""

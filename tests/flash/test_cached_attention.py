@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from device_arrays import CudaArray
-from judge import assert_attention_is_accurate, rounded_normal
+from flash_oracles import torch_attention
+from judge import assert_attention_is_accurate, assert_close, dense_f32, rounded_normal
 
 import flash
 from flash.reference import attention_reference
@@ -130,6 +131,18 @@ def test_each_sequence_has_its_own_length(name: str, seq_q: int, page_size: int 
         assert_attention_is_accurate(
             out[b : b + 1], lse[b : b + 1], q[b : b + 1], *cached(cache, 0, b), **{**how, **own}
         )
+
+
+@EITHER_LAYOUT
+@pytest.mark.parametrize("seq_q", [1, 4])
+def test_pytorch_agrees(torch: Any, seq_q: int, page_size: int | None) -> None:
+    cache = ragged((2, 7, 30), page_size=page_size)
+    q, k, v = rows_of(seq_q)
+    out = flash.attention_with_kvcache(q, cache, k, v, layer=0)
+    for b in range(3):
+        own = q[b : b + 1], *cached(cache, 0, b)
+        wanted = torch_attention(torch, *own, causal="bottom_right")
+        assert_close("out", out[b : b + 1], wanted, dense_f32(*own, causal=True)[0])
 
 
 @pytest.mark.parametrize("page_size", [None, 1, 4, 16, 128])

@@ -229,15 +229,21 @@ def test_rows_from_elsewhere_are_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         cache.append(0, on_device(driver, k, 1), on_device(driver, v))
     assert str(caught.value) == (
-        "KVCache.append: k must be on cuda:0, where the cache is, or on the host, got cuda:?; copy "
-        "it there"
+        "KVCache.append: k must be on cuda:0, where the cache is, or on the host, got cuda:?"
+    )
+    turned = np.ascontiguousarray(k.swapaxes(2, 3))
+    with pytest.raises(LaunchError) as caught:
+        cache.append(0, CudaArray(driver.place(turned), turned.swapaxes(2, 3)), v)
+    assert str(caught.value) == (
+        "KVCache.append: k must be dense in its last dimension (stride 1), got strides "
+        "[16, 8, 1, 2]; copy it"
     )
     cache, _ = cache_of(driver, dtype="e4m3")
     with pytest.raises(LaunchError) as caught:
         cache.append(0, k, on_device(driver, v))
     assert str(caught.value) == (
-        "KVCache.append: v must be on the host, where rows for a cache of 'e4m3' are rounded, got "
-        "cuda:?; copy it there"
+        "KVCache.append: v must be on the host, which rounds rows for a cache of 'e4m3', got "
+        "cuda:?; copy it"
     )
     assert not cache.lengths.any()
 
