@@ -398,6 +398,10 @@ REFUSED: dict[str, tuple[Callable[[KVCache], object], str]] = {
         lambda c: c.append(0, K, V, 1.5),
         "append: sequences must be integers from 0 to 2, got 1.5",
     ),
+    "ragged_sequences": (
+        lambda c: c.append(0, K, V, [[0], [1, 2]]),
+        "append: sequences must be integers from 0 to 2, got [[0], [1, 2]]",
+    ),
     "repeated": (
         lambda c: c.append(0, K, V, [0, 1, 0]),
         "append: sequences must name each sequence once, got [0, 1, 0]",

@@ -205,6 +205,13 @@ def test_rows_from_the_host_are_there_on_return() -> None:
     ]  # fmt: skip
 
 
+def test_no_rows_are_appended_without_a_copy() -> None:
+    cache, driver = cache_of()
+    cache.append(0, *(CudaArray(0, x) for x in tokens(0)))
+    assert not cache.lengths.any()
+    assert driver.calls == []
+
+
 def test_memory_is_freed_with_the_cache() -> None:
     cache, driver = cache_of(page_size=4)
     cache.append(0, *tokens(2))
