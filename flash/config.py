@@ -49,7 +49,7 @@ class KernelConfig:
     """Everything the emitted text depends on, and nothing else. Same value, same bytes.
 
     `alignment` is the promise, in bytes, that every pointer and stride of Q, K, V and O is a
-    multiple of it.
+    multiple of it (`alignment_of` says where that is not so).
     """
 
     target: Target
@@ -69,9 +69,29 @@ class KernelConfig:
         return self.tiling.operands.name if isinstance(self.tiling, MmaTiling) else IEEE
 
     @property
+    def output(self) -> DType:
+        """The type of O: that of Q, or of parts that are to be merged f32."""
+        return F32 if self.features.splits else self.dtype
+
+    def alignment_of(self, array: str) -> int:
+        """The promise, in bytes, for one of Q, K, V and O. Parts of O that are to be merged are not
+        the caller's: they are as aligned as their rows.
+        """
+        if array == "O" and self.features.splits:
+            return natural_alignment(self.tiling.head_dim_v, self.tiling.head_dim_v, F32)
+        return self.alignment
+
+    @property
     def numbers(self) -> tuple[Number, ...]:
         """The numbers that a launch passes beside sizes, in the order of the parameters."""
-        return (*([SECTION] if self.causal else []), *self.features.numbers)
+        return (*([SECTION] if self.takes_turns else []), *self.features.numbers)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether heads take turns, those blocks of queries first that see the most keys
+        (`flash/sections.py`). Where keys are shared by several CTAs, there are few blocks.
+        """
+        return bool(self.causal) and not self.features.splits
 
     @property
     def name(self) -> str:

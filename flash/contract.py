@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from flash.config import KernelConfig
 from flash.dtypes import F32_BYTES
+from flash.features import Features
 from flash.launch import MAX_CTAS, max_seq
 from ptxgen import ir
 from ptxgen.check.budget import static_shared_bytes
@@ -31,6 +32,10 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         if features.varlen
         else ("batch, heads, seq_q", "batch, kv_heads, seq_k")
     )
+    if features.cached:
+        of_k = f"{features.kv_batch}, kv_heads, seq_k"
+    if features.page_size:
+        of_k = f"pages, kv_heads, {features.page_size}"
     sizes = {"Q": of_q, "K": of_k, "V": of_k, "O": of_q}
     use = {
         "Q": "the queries, read",
@@ -38,17 +43,19 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         "V": "the values, read",
         "O": "the output, written",
     }
+    types = dict.fromkeys(rows, dtype) | {"O": config.output}
+    parts = ", splits" if features.splits else ""
     meanings = {
         name: (
-            f"device address of {use[name]}: {dtype.name} [{sizes[name]}, {rows[name]}], strides "
-            "as below"
+            f"device address of {use[name]}: {types[name].name} [{sizes[name]}, {rows[name]}], "
+            "strides as below"
         )
         for name in rows
     }
     meanings["LSE"] = (
         "device address of the log-sum-exp of each row's scaled scores, written: natural "
-        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}], dense; -inf for a row "
-        "that sees no key"
+        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}{parts}], dense; -inf for a "
+        "row that sees no key"
     )
     for operand in features.operands:
         extents = ", ".join(map(operand.extent, operand.axes))
@@ -60,12 +67,14 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         "batch": "one batch to the next",
         "head": "one head to the next",
         "row": "one sequence position to the next",
+        "page": "one page to the next",
+        "split": "what one split writes to what the next one does",
     }
     for name in rows:
-        for what in features.steps:
+        for what in features.steps_of(name):
             step = steps[what]
             meanings[f"{name}_{what}_stride"] = (
-                f"elements (of {dtype.nbytes} bytes) from {step} in {name}; any sign, 0 repeats"
+                f"elements (of {types[name].nbytes} bytes) from {step} in {name}; any sign, 0 repeats"
             )
     longest = max_seq(features)
     lse = "LSE is the sink" if features.sink else "LSE is -inf"
@@ -152,14 +161,15 @@ def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, An
     }
 
 
-def _times(factors: list[int]) -> str:
+def _times(factors: list[Any]) -> str:
     return "".join(f" * {factor}" for factor in factors)
 
 
 def _grid(config: KernelConfig) -> dict[str, Any]:
     """How many CTAs there are along x. Rows that are packed are those of all heads of a group."""
     t = config.tiling
-    slices = [t.value_slices] if t.value_slices > 1 else []
+    slices: list[Any] = [t.value_slices] if t.value_slices > 1 else []
+    slices += ["splits"] if config.features.splits else []
     if config.packed:
         rows, heads = "seq_q * group", "(heads / group)"
         sizes: tuple[Any, Any] = {"times": ["seq_q", "group"]}, {"div": ["heads", "group"]}
@@ -233,11 +243,11 @@ def global_contract(config: KernelConfig) -> GlobalContract:
             ("O", "heads", rows_q, t.head_dim_v),
         )
     ]
-    strides = tuple(f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps)
+    strides = tuple(
+        f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps_of(a.pointer)
+    )
     if config.return_lse:
-        row = Axis(rows_q, F32_BYTES)
-        heads = Axis("heads" if features.varlen else "batch * heads", f"{F32_BYTES} * {rows_q}")
-        arrays.append(GlobalArray("LSE", (heads, row), F32_BYTES, F32_BYTES))
+        arrays.append(_log_sums(features))
     longest = max_seq(features)
     for operand in features.operands:
         nbytes = operand.dtype.nbytes
@@ -257,18 +267,41 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         **{n.name: n.bounds for n in config.numbers if n.bounds is not None},
     }
     equal = {"heads": "group * kv_heads"}
+    if features.page_size:
+        bounds["table_columns"] = (1, longest // features.page_size)
+        equal[rows_k] = f"{features.page_size} * table_columns"
     rows, of = features.longest_q, "heads"
     if config.packed:
         rows, of = "rows", "kv_heads"
         bounds["rows"], equal["rows"] = (1, longest), "seq_q * group"
     blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
-    grid = f"{blocks} * {of} * batch * {t.value_slices}", 1, 1
+    splits = " * splits" if features.splits else ""
+    grid = f"{blocks} * {of} * batch * {t.value_slices}{splits}", 1, 1
     return GlobalContract(tuple(arrays), strides, bounds, grid, equal)
 
 
 def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
-    extents, nbytes = {"batch": "batch", "head": heads, "row": rows}, config.dtype.nbytes
+    features = config.features
+    extents: dict[str, int | str] = {
+        "batch": "batch", "head": heads, "row": rows, "split": "splits", "page": "pages",
+    }  # fmt: skip
+    if name in ("K", "V"):
+        extents |= {"batch": features.kv_batch, "row": features.page_size or rows}
+    nbytes = (config.output if name == "O" else config.dtype).nbytes
     axes = tuple(
-        Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in config.features.steps
+        Axis(extents[step], f"{nbytes} * {name}_{step}_stride")
+        for step in features.steps_of(name)
     )
-    return GlobalArray(name, axes, columns * nbytes, config.alignment)
+    return GlobalArray(name, axes, columns * nbytes, config.alignment_of(name))
+
+
+def _log_sums(features: Features) -> GlobalArray:
+    """LSE: a number for each row of each head, and of each split."""
+    rows, splits = features.row_counts[0], " * splits" if features.splits else ""
+    axes = [
+        Axis("heads" if features.varlen else "batch * heads", f"{F32_BYTES} * {rows}{splits}"),
+        Axis(rows, f"{F32_BYTES}{splits}"),
+    ]
+    if features.splits:
+        axes.append(Axis("splits", F32_BYTES))
+    return GlobalArray("LSE", tuple(axes), F32_BYTES, F32_BYTES)

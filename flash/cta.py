@@ -1,4 +1,4 @@
-"""What a forward kernel is given, and which part of it a CTA computes."""
+"""Which part of the problem a CTA of a forward kernel computes."""
 
 from __future__ import annotations
 
@@ -6,184 +6,52 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from flash.arguments import Arguments, Array
 from flash.config import KernelConfig
 from flash.dropout import Dropout
-from flash.dtypes import F32, F32_BYTES, DType
-from flash.features import Operand
-from flash.mask import Mask
-from flash.packing import PackedMatrix, PackedNumbers, Packing
+from flash.dtypes import F32, F32_BYTES
+from flash.mask import NEG_INF, Mask
+from flash.packing import PackedNumbers, Packing
 from flash.score_plane import ScorePlane
 from flash.scoring import Scoring
 from flash.sections import last_first
-from flash.softmax import LOG2E, Sink, sink_terms
-from flash.span import Span
-from flash.tiles import Matrix, access_width
+from flash.softmax import LOG2E, NO_SINK, Sink, sink_terms
+from flash.tiles import Matrix
 from flash.tiling import Tiling, ValueSlices
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
 
 @dataclass(frozen=True)
-class Array:
-    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements; of packed
-    sequences head by row.
+class SplitOfKeys:
+    """The part of the keys that a CTA takes, where several share those of a block of queries
+    (flash-decoding); both s32.
     """
 
-    first: Value
-    strides: dict[str, Value]  # of batch, head and row, in elements, s64
-    columns: int  # that a CTA computes with
-    width: int  # of them that one access may take
-    nbytes: int  # of an element
-    begin: Value | None = None  # the row that one of the packed sequences begins with
+    number: Value
+    splits: Value
 
-    def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
-        """The rows of one head. Offsets are 64 bits wide."""
-        outer = ("batch", batch) if self.begin is None else ("row", self.begin)
-        steps = (outer, ("head", head))
-        one, other = (k.cvt(index, dtype=s64) * self.strides[step] for step, index in steps)
-        first = self.first + ((one + other) * self.nbytes).as_(u64)
-        return Matrix(first, self.strides["row"] * self.nbytes, rows, self.columns, self.width)
-
-    def group(
-        self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
-    ) -> PackedMatrix:
-        """The rows of all heads that share a head of K and V, packed."""
-        one = self.head(k, batch, kv_head * packing.group, rows)
-        head_bytes = self.strides["head"] * self.nbytes
-        return PackedMatrix(
-            one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes,
-            packing=packing,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ScoreArray:
-    """An operand of `flash/features.py` as the kernel gets it."""
-
-    first: Value
-    strides: dict[str, Value]  # by axis, in elements, s64
-    dtype: DType
-
-    @classmethod
-    def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
-        """Declare and load the strides."""
-        strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
-        return cls(at.value, strides, operand.dtype)
-
-    def of_sequence(self, k: KernelBuilder, index: Value) -> Value:
-        """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
-        CTA read the same.
+    def tiles(self, k: KernelBuilder, first: Value | None, end: Value) -> tuple[Value, Value]:
+        """Of the tiles from `first` (None: 0) on before `end` those of this part, in the same way:
+        the parts differ by at most one tile, and the first ones are the longer.
         """
-        elements = k.cvt(index, dtype=s64) * self.strides["batch"]
-        at = self.first + (elements * self.dtype.nbytes).as_(u64)
-        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
+        count = end if first is None else end - first
+        size = count // self.splits
+        longer = count - size * self.splits
+        begin, behind = (n * size + k.min(n, longer) for n in (self.number, self.number + 1))
+        return (begin, behind) if first is None else (first + begin, first + behind)
 
-    def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
-        """Where the numbers of one head begin."""
-        elements = k.cvt(batch, dtype=s64) * self.strides["batch"]
-        elements = elements + k.cvt(head, dtype=s64) * self.strides["heads"]
-        return self.first + (elements * self.dtype.nbytes).as_(u64)
-
-    def plane(
-        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, seq_k: Value
-    ) -> ScorePlane:
-        """The numbers of one head, one for each score."""
-        row, column = (self.strides[axis] * self.dtype.nbytes for axis in ("seq_q", "seq_k"))
-        first = self.head(k, batch, head)
-        return ScorePlane(first, row, column, seq_q, seq_k, self.dtype.scalar)
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The kernel's parameters; `flash/contract.py` says what they mean."""
-
-    Q: Array
-    K: Array
-    V: Array
-    O: Array
-    LSE: Pointer | None
-    seq_q: Value  # s32, as all that rows and keys are counted in; all rows of packed sequences
-    seq_k: Value
-    heads: Value
-    group: Value  # query heads for each head of K and V
-    scale: Value  # softmax_scale
-    scale_log2: Value  # the same in units of log2
-    numbers: dict[str, Value]  # those of `flash/features.py`, by name
-    operands: dict[str, ScoreArray]
-
-    @classmethod
-    def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
-        """Declare and load them, in the order of the contract."""
-        t, nbytes = config.tiling, config.dtype.nbytes
-        of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
-        columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
-        pointers = {name: k.pointer(name) for name in columns}
-        LSE = k.pointer("LSE") if config.return_lse else None
-        places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
-        Q, K, V, O = (
-            Array(
-                pointers[name].value,
-                {step: k.param(f"{name}_{step}_stride", s64) for step in config.features.steps},
-                computed,
-                access_width(in_row, config.alignment, nbytes),
-                nbytes,
-            )
-            for name, (in_row, computed) in columns.items()
-        )
-        names = (*config.features.row_counts, "heads", "group")
-        seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
-        scale = k.param("softmax_scale", f32)
-        scale_log2 = scale * LOG2E
-        numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
-        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
-        return cls(
-            Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
-        )
-
-    @property
-    def longest_q(self) -> Value:
-        """The most query rows of a sequence."""
-        longest = self.numbers.get("max_seqlen_q")
-        return self.seq_q if longest is None else longest.as_(s32)
-
-    def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
-        """What concerns one of the packed sequences: arrays that begin with its rows, and its own
-        lengths.
-        """
-        queries, keys = (
-            self._span(k, side, number, total)
-            for side, total in (("q", self.seq_q), ("k", self.seq_k))
-        )
-        LSE = self.LSE
-        if LSE is not None:
-            LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
-        return replace(
-            self,
-            Q=replace(self.Q, begin=queries.begin),
-            K=replace(self.K, begin=keys.begin),
-            V=replace(self.V, begin=keys.begin),
-            O=replace(self.O, begin=queries.begin),
-            LSE=LSE,
-            seq_q=queries.length,
-            seq_k=keys.length,
-        )
-
-    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
-        ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
-        assert ends is not None  # sequences are packed
-        return Span.clamped(
-            k,
-            ends.of_sequence(k, number),
-            ends.of_sequence(k, number + 1),
-            None if used is None else used.of_sequence(k, number),
-            total,
-        )
+    def place(self, k: KernelBuilder, matrix: Matrix, O: Array) -> Matrix:
+        """Where the part of a block of O goes."""
+        elements = k.cvt(self.number, dtype=s64) * O.strides["split"]
+        return replace(matrix, first=matrix.first + (elements * O.nbytes).as_(u64))
 
 
 @dataclass(frozen=True)
 class LogSums:
     """Where the log-sum-exp of a CTA's rows goes: `rows` f32 for each head. With packing `head` is
-    that of K and V, whose heads of Q have `all_rows` together.
+    that of K and V, whose heads of Q have `all_rows` together. Of each row all splits are
+    neighbours.
     """
 
     first: Pointer
@@ -191,6 +59,7 @@ class LogSums:
     rows: Value
     packing: Packing | None
     all_rows: Value
+    part: SplitOfKeys | None
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
         """The place of a row."""
@@ -200,6 +69,8 @@ class LogSums:
             query = k.cvt(self.packing.query(row), dtype=s64)
             place = k.mad_wide(self.packing.head(row), self.rows, query)
             place = k.mad_wide(self.head, self.all_rows, place)
+        if self.part is not None:
+            place = place * k.cvt(self.part.splits, dtype=s64) + k.cvt(self.part.number, dtype=s64)
         return self.first.plus((place * F32_BYTES).as_(u64))
 
 
@@ -228,6 +99,39 @@ class ValueSlice:
 
 
 @dataclass(frozen=True)
+class _Place:
+    """A CTA's place in the grid, which is flat: slices of values fastest, whose CTAs read the same
+    queries and keys, then splits of the keys, then query blocks, then heads (those of K and V if
+    rows are packed), then batches; with causality in the order of `flash/sections.py`.
+    """
+
+    slice: ValueSlice | None
+    part: SplitOfKeys | None
+    head_of_batch: Value
+    nth_block: Value
+
+    @classmethod
+    def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments, blocks: Value) -> _Place:
+        """This CTA's, where there are so many blocks of rows for each head."""
+        t, splits = config.tiling, given.numbers.get("splits")
+        rest, slice, part = k.block_id(), None, None
+        if t.value_slices > 1:
+            slice = ValueSlice.of(k, t.slices, k.signed(rest) % t.value_slices)
+            rest = rest // t.value_slices
+        if splits is not None:
+            part = SplitOfKeys(k.signed(rest % splits), k.signed(splits))
+            rest = rest // splits
+        if not config.takes_turns:
+            rest = k.signed(rest)
+            return cls(slice, part, rest // blocks, rest % blocks)
+        ctas = k.special("nctaid.x")
+        if t.value_slices > 1:
+            ctas = ctas // t.value_slices
+        section = given.numbers["section"]
+        return cls(slice, part, *last_first(k, rest, blocks.as_(u32), ctas, section))
+
+
+@dataclass(frozen=True)
 class Cta:
     """The part of the problem that one CTA computes: some query rows of one head, or packed ones
     of all heads that share a head of K and V; and of wide values some columns.
@@ -253,39 +157,27 @@ class Cta:
     tiles: Value  # tiles from key 0 to the last that any of the rows sees
     first_tile: Value | None  # the first of them that any sees; None if it is tile 0
     slice: ValueSlice | None  # None if the CTA computes all columns
+    part: SplitOfKeys | None  # None if it takes all keys that its rows see
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
-        """This CTA's part. The grid is flat: slices of values fastest, whose CTAs read the same
-        queries and keys, then query blocks, then heads (those of K and V if rows are packed), then
-        batches; with causality in the order of `flash/sections.py`.
-        """
+        """This CTA's part."""
         k.note("which query rows of which head")
         t = config.tiling
         packing = Packing(given.group) if config.packed else None
         rows = given.longest_q if packing is None else given.longest_q * packing.group
         heads = given.heads if packing is None else given.heads // packing.group
-        blocks = k.divide_up(rows, t.block_q)
-        block, part = k.signed(k.block_id()), None
-        if t.value_slices > 1:
-            part = ValueSlice.of(k, t.slices, block % t.value_slices)
-            block = block // t.value_slices
-        if config.causal:
-            ctas = k.special("nctaid.x")
-            if part is not None:
-                ctas = ctas // t.value_slices
-            head_of_batch, nth_block = last_first(
-                k, block.as_(u32), blocks.as_(u32), ctas, given.numbers["section"]
-            )
-        else:
-            head_of_batch, nth_block = block // blocks, block % blocks
-        first_row = nth_block * t.block_q
+        place = _Place.of(k, config, given, k.divide_up(rows, t.block_q))
+        head_of_batch, part, slice = place.head_of_batch, place.part, place.slice
+        first_row = place.nth_block * t.block_q
         batch, head = head_of_batch // heads, head_of_batch % heads
         kv_head = head // given.group if packing is None else head
         every_row, of_head = given.seq_q, head_of_batch
         if config.features.varlen:
             given = given.of_sequence(k, batch)
             rows, of_head = given.seq_q, head
+        elif config.features.cached:
+            given = given.of_batch(k, batch, config.features.page_size)
         scores = _Scores(k, config, given, batch, head, packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
@@ -295,19 +187,30 @@ class Cta:
             given.V.head(k, batch, kv_head, given.seq_k),
             _rows(k, given.O, batch, head, rows, packing),
         )
+        if slice is not None:
+            V = slice.part(k, V, config.dtype.nbytes)
+            O = slice.part(k, O, config.output.nbytes)
         if part is not None:
-            V, O = (part.part(k, of, config.dtype.nbytes) for of in (V, O))
+            O = part.place(k, O, given.O)
         first_query, last_query = first_row, last_row
         if packing is not None and mask.has_positions:
             first_query, last_query = packing.query(first_row), packing.query(last_row)
         all_see = mask.last_key(k, first_query)
         tiles = mask.end_tile(k, last_query, t.tile)
+        first_tile = None
+        if mask.left is not None:
+            first_tile = k.min(mask.first_key(k, first_query) // t.tile, tiles)
+        if part is not None:
+            first_tile, tiles = part.tiles(k, first_tile, tiles)
+        LSE = None
+        if given.LSE is not None:
+            LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
         return cls(
             Q,
             K,
             V,
             O,
-            None if given.LSE is None else LogSums(given.LSE, of_head, every_row, packing, rows),
+            LSE,
             t.tile,
             packing,
             first_row,
@@ -318,7 +221,8 @@ class Cta:
             all_see,
             None if mask.left is None else mask.first_key(k, last_query),
             tiles,
-            None if mask.left is None else k.min(mask.first_key(k, first_query) // t.tile, tiles),
+            first_tile,
+            slice,
             part,
         )
 
@@ -353,11 +257,16 @@ class Cta:
         They are counted from the first, which is only asked for then. `lane` is as for
         `sink_terms`.
         """
-        if not isinstance(self.sink, PackedNumbers):
-            return [sink_terms(k, self.sink, lane)]
-        first = first_row()
-        logits = [self.sink.of_row(k, first + row) for row in rows]
-        return [sink_terms(k, logit * LOG2E, lane) for logit in logits]
+        if self.sink is None:
+            return [NO_SINK]
+        if isinstance(self.sink, PackedNumbers):
+            first = first_row()
+            logits = [self.sink.of_row(k, first + row) * LOG2E for row in rows]
+        else:
+            logits = [self.sink]
+        if self.part is not None:  # one of the splits has it
+            logits = [k.selp(logit, NEG_INF, self.part.number == 0) for logit in logits]
+        return [sink_terms(k, logit, lane) for logit in logits]
 
     def hides_keys(self, first_key: Value) -> Value:
         """Whether a row of the CTA does not see, by its position, a key of the tile that begins
@@ -368,11 +277,11 @@ class Cta:
 
     def whole_tiles(self, k: KernelBuilder) -> tuple[Value, Value | None]:
         """The tile behind the last, and the first, of those of which all rows of the CTA see all
-        keys; None if it is tile 0.
+        keys; None if it is the CTA's first.
         """
         end = k.min(k.max(self.all_see + 1, 0) // self.tile, self.tiles)
         if self.first_tile is None or self.all_see_from is None:
-            return end, None
+            return end if self.first_tile is None else k.max(end, self.first_tile), None
         behind_first = k.max(end, self.first_tile)
         return end, k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
 

@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
+from flash.dtypes import F32_BYTES
 from flash.mma_products import WarpPlace, WarpProducts, fragment_rows
-from flash.mma_tiling import MMA_ROWS, MmaTiling
+from flash.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from flash.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.tiles import Matrix
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import u16, u32, u64
+from ptxgen.types import f32, u16, u32, u64
 
 _EVERY_LANE: Final = -1
 _WORD: Final = u32.nbytes
@@ -125,3 +126,37 @@ class Epilogue:
             return
         word = words[first] >> 16 if half else words[first]
         k.store(Pointer(to, "global", u16, piece * 2), k.cvt(word, dtype=u16))
+
+
+def store_sums(
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, out: Matrix, first_row: Value, O: Fragment
+) -> None:
+    """Write the sums of products of 16-bit elements as they are, f32: each lane the two columns of
+    a tile that it holds of a row, so that four lanes write 32 bytes.
+    """
+    column = k.signed(me.in_quad) * 2
+    for i, down in enumerate(fragment_rows(t)):
+        row = first_row + k.signed(me.first_row(t)) + down
+        at = out.row(k, row) + k.cvt(column * F32_BYTES, dtype=u64)
+        with k.when(row < out.rows):
+            for tile in range(t.output_columns // MMA_KEYS):
+                first = tile * MMA_KEYS
+                pair = list(O.row(i)[2 * tile : 2 * tile + 2])
+                pieces = [pair] if out.width >= 2 else [[x] for x in pair]
+                for n, piece in enumerate(pieces):
+                    wanted = _columns_wanted(out, t, column + n, first)
+                    with nullcontext() if wanted is None else k.when(wanted):
+                        to = Pointer(at, "global", f32, (first + n) * F32_BYTES)
+                        k.store(to, piece if len(piece) > 1 else piece[0])
+
+
+def _columns_wanted(out: Matrix, t: MmaTiling, column: Value, first: int) -> Value | None:
+    """Whether a column of a tile of eight, which begins with `first`, is this CTA's to write; None
+    if all are.
+    """
+    left, begin = t.slices.width - first, out.written_from
+    wanted = None if left >= MMA_KEYS else column < left
+    if begin is None or first >= t.slices.shared:
+        return wanted
+    behind = column + first >= begin
+    return behind if wanted is None else wanted & behind

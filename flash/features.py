@@ -16,6 +16,8 @@ from ptxgen.types import ScalarType, f32, s32, u32, u64
 # Of either sequence in kernels with a window, whose sums of a row, a length and a window must not
 # leave s32, and of all rows together of packed sequences; also the widest window.
 MAX_WINDOWED_SEQ: Final = 2**30 - 256
+_MOST: Final = 2**31 - 1  # of what is counted in s32
+MAX_SPLITS: Final = 1 << 15  # of the keys
 
 _PER_HEAD: Final = ("batch", "heads")
 _PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
@@ -69,6 +71,10 @@ class Features:
     varlen: bool = False
     seqused_q: bool = False
     seqused_k: bool = False
+    splits: bool = False
+    leftpad_k: bool = False
+    cache_batch_idx: bool = False
+    page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
 
     @property
     def words(self) -> list[str]:
@@ -84,6 +90,10 @@ class Features:
             "varlen": self.varlen,
             "usedq": self.seqused_q,
             "usedk": self.seqused_k,
+            "splits": self.splits,
+            "leftpad": self.leftpad_k,
+            "indexed": self.cache_batch_idx,
+            f"page{self.page_size}": self.page_size > 0,
         }
         words = [word for word, there in flags.items() if there]
         return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
@@ -131,6 +141,27 @@ class Features:
     def steps(self) -> tuple[str, ...]:
         """What Q, K, V and O have strides of, beside their dense columns."""
         return ("head", "row") if self.varlen else ("batch", "head", "row")
+
+    def steps_of(self, array: str) -> tuple[str, ...]:
+        """The same of one of them: O has a place for the part of each split, and of K and V the
+        sequences may be in pages.
+        """
+        if self.page_size and array in ("K", "V"):
+            return ("page", "head", "row")
+        return (*self.steps, "split") if self.splits and array == "O" else self.steps
+
+    @property
+    def cached(self) -> bool:
+        """Whether K and V are in a cache, where each sequence of a batch has as many keys as there
+        are in it by now.
+        """
+        of_sequence = self.leftpad_k or self.cache_batch_idx or self.page_size > 0
+        return of_sequence or (self.seqused_k and not self.varlen)
+
+    @property
+    def kv_batch(self) -> str:
+        """How many sequences K and V have, which may be more than queries have."""
+        return "kv_batch" if self.cache_batch_idx else "batch"
 
     @property
     def registers(self) -> int:
@@ -192,6 +223,21 @@ class Features:
                     f"seqused_{side}", I32, _PER_SEQUENCE,
                     f"how many {what} each sequence has: the first of its rows",
                 )  # fmt: skip
+        if self.leftpad_k:
+            yield Operand(
+                "leftpad_k", I32, _PER_SEQUENCE,
+                "how many of each sequence's rows, the first ones, are no keys of it",
+            )  # fmt: skip
+        if self.cache_batch_idx:
+            yield Operand(
+                "cache_batch_idx", I32, _PER_SEQUENCE,
+                "which sequence of K and V the queries of each sequence are for",
+            )  # fmt: skip
+        if self.page_size:
+            yield Operand(
+                "block_table", I32, (self.kv_batch, "table_columns"),
+                f"in which page each {self.page_size} keys of a sequence of K and V are",
+            )  # fmt: skip
 
     @property
     def numbers(self) -> tuple[Number, ...]:
@@ -227,6 +273,19 @@ class Features:
                     (1, MAX_WINDOWED_SEQ),
                 )
             )  # fmt: skip
+        if self.splits:
+            found.append(
+                Number(
+                    "splits", u32,
+                    "how many CTAs share the keys of a block of queries: each takes as many tiles "
+                    f"of them, in their order, and writes O and LSE of these; 1 to {MAX_SPLITS}",
+                    (1, MAX_SPLITS),
+                )
+            )  # fmt: skip
+        if self.cache_batch_idx:
+            found.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
+        if self.page_size:
+            found.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
         if self.dropout:
             found += [
                 Number(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flash.arguments import Arguments
 from flash.config import KernelConfig
-from flash.cta import Arguments, Cta, Thread
+from flash.cta import Cta, Thread
 from flash.dropout import OCTET
 from flash.philox import KEYS_PER_BLOCK
 from flash.products import Products, add_product, add_product_if_seen

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from flash.arguments import Arguments
 from flash.config import KernelConfig
-from flash.cta import Arguments, Cta
-from flash.epilogue import Epilogue
+from flash.cta import Cta
+from flash.epilogue import Epilogue, store_sums
 from flash.lazy_softmax import LazySoftmax
 from flash.mma_products import (
     FRAGMENT_STEP,
@@ -73,7 +74,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
-    odd = NonFinite(k, dtype) if cta.mask.hides_keys else None
+    odd = NonFinite(k, dtype, config.output.scalar) if cta.mask.hides_keys else None
     mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
@@ -111,7 +112,10 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     # Found out again: kept in registers through the loops, this is what would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
     _finish(k, t, (cta, me), softmax, O)
-    Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
+    if config.output is config.dtype:
+        Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
+    else:
+        store_sums(k, t, me, cta.O, cta.first_row, O)
     if odd is not None:
         runs = [(begin, end) for begin, end, masked in _runs(k, cta, lambda: cta) if masked]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
@@ -149,7 +153,7 @@ def _runs(
     end, begin = cta.whole_tiles(k)
     if begin is None:
         yield cta.tiles, end, True
-        yield end, 0, False
+        yield end, first, False
         return
     yield cta.tiles, k.max(end, first), True
     end, begin = again().whole_tiles(k)
@@ -176,7 +180,8 @@ def _start_copies(
         PanelLoader(k, matrix, tile)
         for matrix, tile in ((cta.Q, Q_tile), (cta.K, K_tile), (cta.V, V_tile))
     )
-    pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles, cta.first_tile)
+    guarded = cta.part is not None and cta.mask.left is not None
+    pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles, cta.first_tile, guarded=guarded)
     with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)
         pipeline.fill()

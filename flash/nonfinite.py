@@ -29,9 +29,10 @@ class NonFinite:
     because registers are short.
     """
 
-    def __init__(self, k: KernelBuilder, dtype: ScalarType) -> None:
+    def __init__(self, k: KernelBuilder, dtype: ScalarType, output: ScalarType) -> None:
         self.k = k
         self.dtype = dtype
+        self.output = output
         self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
         with k.when(k.thread_id() == 0):
             k.store(self._flag, 0)
@@ -84,38 +85,36 @@ class NonFinite:
         cleared: Sequence[tuple[Value | int, Value]],
     ) -> None:
         k, mask = self.k, cta.mask
-        there = k.load(self._element(cta.O, row, column))
-        total, some = k.var(f32, self._number(there)), k.var(u32, 0)
+        there = k.load(self._element(cta.O, row, column, self.output))
+        total, some = k.var(f32, self._number(there, self.output)), k.var(u32, 0)
         end_seen = mask.last_key(k, query) + 1
         for begin, end in cleared:
             # A computed 0: the proof follows a loop from there to an end that may be below it.
             start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
             first = start if mask.left is None else k.max(mask.first_key(k, query), start)
-            last = end_seen if len(cleared) == 1 else k.min(end_seen, end)
+            all_in_one = len(cleared) == 1 and cta.part is None
+            last = end_seen if all_in_one else k.min(end_seen, end)
             with k.loop(first, last) as key:
-                bits = k.load(self._element(cta.V, key, column))
+                bits = k.load(self._element(cta.V, key, column, self.dtype))
                 odd, hidden = self._signs(self._word(bits)) != 0, mask.hides(k, row, key)
                 with k.when(odd if hidden is None else odd & ~hidden):
-                    k.add(total, self._number(bits), into=total)
+                    k.add(total, self._number(bits, self.dtype), into=total)
                     some.set(1)
         with k.when(some != 0):
-            rounded = k.cvt(total, dtype=self.dtype, rnd="rn") if self._is_narrow else total
-            k.store(self._element(cta.O, row, column), rounded.as_(_BITS[self.dtype.nbytes]))
+            rounded = total if self.output is f32 else k.cvt(total, dtype=self.output, rnd="rn")
+            at = self._element(cta.O, row, column, self.output)
+            k.store(at, rounded.as_(_BITS[self.output.nbytes]))
 
-    @property
-    def _is_narrow(self) -> bool:
-        return self.dtype is not f32
-
-    def _number(self, bits: Value) -> Value:
+    def _number(self, bits: Value, dtype: ScalarType) -> Value:
         """The bits of an element as f32."""
-        number = bits.as_(self.dtype)
-        return self.k.cvt(number, dtype=f32) if self._is_narrow else number
+        number = bits.as_(dtype)
+        return number if dtype is f32 else self.k.cvt(number, dtype=f32)
 
     def _word(self, bits: Value) -> Value:
-        """The bits of an element as a word."""
-        return self.k.cvt(bits.as_(u16), dtype=u32) if self._is_narrow else bits.as_(u32)
+        """The bits of an element of V as a word."""
+        return bits.as_(u32) if self.dtype is f32 else self.k.cvt(bits.as_(u16), dtype=u32)
 
-    def _element(self, of: Matrix, row: Value, column: Value) -> Pointer:
+    def _element(self, of: Matrix, row: Value, column: Value, dtype: ScalarType) -> Pointer:
         k = self.k
-        offset = k.cvt(column * self.dtype.nbytes, dtype=u64)
-        return Pointer(of.row(k, row) + offset, "global", _BITS[self.dtype.nbytes])
+        offset = k.cvt(column * dtype.nbytes, dtype=u64)
+        return Pointer(of.row(k, row) + offset, "global", _BITS[dtype.nbytes])

@@ -35,7 +35,8 @@ class _Ring:
 
 class KeyValuePipeline:
     """Feeds a CTA the tiles of K and V before number `tiles`, the last first, down to `first`; None
-    is tile 0.
+    is tile 0. With `guarded` every copy asks whether its row is one of the matrix, which is only
+    needed where the proof cannot show it.
 
     The kernel's loops count in `n`, minus the number of the tile behind the next.
     """
@@ -47,12 +48,15 @@ class KeyValuePipeline:
         values: PanelLoader,
         tiles: Value,
         first: Value | None = None,
+        *,
+        guarded: bool = False,
     ) -> None:
         self.k = k
         self.keys = keys
         self.values = values
         self.tiles = tiles
         self.first = first
+        self.guarded = guarded
         self.stages = keys.tile.stages
         self._is_asynchronous = keys.is_asynchronous or values.is_asynchronous
         self._in_flight = 2 * (self.stages - 1)
@@ -86,7 +90,7 @@ class KeyValuePipeline:
         k = self.k
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
-            loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=not ahead)
+            loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead)
         self._commit()
 
     @property
@@ -142,8 +146,8 @@ class KeyValuePipeline:
         if ahead:
             left = n if self.first is None else n + self.first  # minus the tiles that are left
             with k.when(left < -ahead, uniform=True):
-                loader.start(self.first_key(n, ahead), stage=fill.at, ragged=False)
+                loader.start(self.first_key(n, ahead), stage=fill.at, ragged=self.guarded)
         else:
-            loader.start(self.first_key(n), stage=fill.at, ragged=ragged)
+            loader.start(self.first_key(n), stage=fill.at, ragged=self.guarded or ragged)
         self._commit()
         fill.advance()

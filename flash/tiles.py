@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flash.tiling import F32_BYTES
-from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
 from ptxgen.types import f32, s32, s64, u32, u64
 
 # A warp reads at most one row at a time, so rows of 512 bytes and more are contiguous.
@@ -86,22 +86,25 @@ class TileLoader:
         column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
         # Where this thread reads next, and how many rows are left from there; both move down with
         # `advance`.
-        self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
+        self.turn_bytes = matrix.step(self.rows_at_once)
+        self.tile_bytes = matrix.step(tile.rows)
+        self.source: Var | None = None  # where rows are not as far apart as the next ones
+        if self.turn_bytes is not None:
+            self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
         self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
         self.column_bytes = column_bytes
-        self.turn_bytes = matrix.step(self.rows_at_once)
-        self.tile_bytes = (matrix.row_bytes * tile.rows).as_(u64)
         self.place = tile.pointer(self.row, self.lane * matrix.width)
 
     def start(self) -> None:
         """Begin copying the next `tile.rows` rows."""
         k = self.k
-        source, rows_left = k.var(u64, self.source), k.var(s32, self.rows_left)
+        source = None if self.source is None else k.var(u64, self.source)
+        rows_left = k.var(s32, self.rows_left)
         place = self.place.cursor()
 
         def here(first: int) -> Value:
             """Where this thread reads in a row that is so much further down than `rows_left`."""
-            if self.turn_bytes is not None:
+            if source is not None:
                 return source
             return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
 
@@ -112,7 +115,7 @@ class TileLoader:
                     self._copy_row(here(first), place.step(first), rows_left > first)
             else:
                 self._copy_row(here(first), place.step(first), rows_left > first)
-            if self.turn_bytes is not None:
+            if source is not None and self.turn_bytes is not None:
                 k.add(source, self.turn_bytes, into=source)
 
         def advance(turns: int) -> None:
@@ -124,7 +127,8 @@ class TileLoader:
 
     def advance(self) -> None:
         """Move to the next block of rows."""
-        self.k.add(self.source, self.tile_bytes, into=self.source)
+        if self.source is not None and self.tile_bytes is not None:
+            self.k.add(self.source, self.tile_bytes, into=self.source)
         self.k.sub(self.rows_left, self.tile.rows, into=self.rows_left)
 
     def _copy_row(self, source: Value, place: TilePointer, present: Value) -> None:

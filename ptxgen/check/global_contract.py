@@ -125,17 +125,21 @@ class Promised:
             self.known[f"%ctaid.{axis}"] = index
             self.facts += (number - 1 - index,)
             # Of so many blocks of rows for each head, the heads, too, are no more than blocks.
-            self.facts += tuple(high + 1 - of for of in (number, *self._without_quotients(number)))
+            self.facts += tuple(high + 1 - of for of in (number, *self._factors(number)))
 
-    def _without_quotients(self, number: Poly) -> Iterator[Poly]:
-        """What a product of sizes is a multiple of, without quotients that are at least 1."""
+    def _factors(self, number: Poly) -> Iterator[Poly]:
+        """Of a product of sizes and quotients, all at least 1, what is left without the quotients,
+        and without them and any one of the sizes.
+        """
         if len(number.terms) != 1:
             return
         ((monomial, factor),) = number.terms.items()
-        found = [self._atoms[n] for n in monomial]
-        sizes = tuple(a.number for a in found if a.kind != "div")
-        if len(sizes) < len(found) and all(a.low > 0 for a in found):
-            yield Poly({sizes: factor})
+        if any(self._atoms[n].low < 1 for n in monomial):
+            return
+        sizes = tuple(n for n in monomial if self._atoms[n].kind != "div")
+        for left in (sizes, *(sizes[:n] + sizes[n + 1 :] for n in range(len(sizes)))):
+            if left and left != monomial:
+                yield Poly({left: factor})
 
     def size(self, size: Size) -> Poly:
         """An expression as a polynomial; what is divided must not be negative."""

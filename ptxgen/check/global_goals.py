@@ -194,9 +194,15 @@ class Goals:
         found = parts[1]
         for m, c in parts[0].terms.items():
             factor = Poly({m: c}).quotient(divisor, 1, proper=False)
-            if factor is None or factor[1].terms or self._atoms.bounds(factor[0] * c)[0] < 0:
+            if factor is not None and not factor[1].terms:
+                bound = of if c < 0 else of - by + 1
+            elif c > 0:
+                factor, bound = (Poly({m: c}), ZERO), Poly.of(atom.low)
+            else:
                 return
-            found = found + factor[0] * (of if c < 0 else of - by + 1)
+            if self._atoms.bounds(factor[0] * c)[0] < 0:
+                return
+            found = found + factor[0] * bound
         yield found
 
     def _each_turn(

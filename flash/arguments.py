@@ -1,0 +1,263 @@
+"""A forward kernel's parameters: the arrays it is given, with their strides, and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flash.config import KernelConfig
+from flash.dtypes import F32_BYTES, DType
+from flash.features import Operand
+from flash.packing import PackedMatrix, Packing
+from flash.score_plane import ScorePlane
+from flash.softmax import LOG2E
+from flash.span import Span
+from flash.tiles import Matrix, access_width
+from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.types import f32, s32, s64, u32, u64
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the rows of one sequence of K and V are: page n of it is `table[sequence, n]`."""
+
+    table: ScoreArray
+    sequence: Value
+    page_size: int
+    last_page: Value  # of all, u32
+    last_row: Value  # of the sequence, u32
+
+    @classmethod
+    def of(
+        cls, k: KernelBuilder, table: ScoreArray, sequence: Value, page_size: int, pages: Value,
+        rows: Value,
+    ) -> Pages:  # fmt: skip
+        """Those of a sequence of so many rows; there is room for one at least."""
+        last_row = (k.max(rows, 1) - 1).as_(u32)
+        return cls(table, sequence, page_size, pages - 1, last_row)
+
+    def place(self, k: KernelBuilder, row: Value) -> tuple[Value, Value]:
+        """The page of a row, and its place there; s32. For one behind the last row, those of the
+        last, so that nothing else is asked of the table.
+        """
+        row = k.min(row.as_(u32), self.last_row)
+        page = self.table.of_sequence(k, self.sequence, k.signed(row // self.page_size))
+        page = k.min(page.as_(u32), self.last_page)
+        return k.signed(page), k.signed(row % self.page_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedMatrix(Matrix):
+    """The rows of one sequence of one head of K or V, from row `begin` on; `first` points to the
+    head's first row in page 0.
+    """
+
+    page_bytes: Value
+    pages: Pages
+    begin: Value | None
+
+    def offset(self, k: KernelBuilder, index: Value) -> Value:
+        """Of a row from `first`, in bytes, u64."""
+        row = index if self.begin is None else index + self.begin
+        page, within = self.pages.place(k, row)
+        across = k.cvt(page, dtype=s64) * self.page_bytes
+        return (across + k.cvt(within, dtype=s64) * self.row_bytes).as_(u64)
+
+    def step(self, rows: int) -> None:
+        """None: rows that are so many apart may be in other pages."""
+        del rows
+
+
+@dataclass(frozen=True)
+class Array:
+    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements; of packed
+    sequences head by row.
+    """
+
+    first: Value
+    strides: dict[str, Value]  # of batch, head and row, in elements, s64
+    columns: int  # that a CTA computes with
+    width: int  # of them that one access may take
+    nbytes: int  # of an element
+    begin: Value | None = None  # the row that a sequence begins with; None is row 0
+    pages: Pages | None = None  # where rows are, if they are in pages
+    sequence: Value | None = None  # of K and V, if it is not that of the batch
+
+    def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
+        """The rows of one head. Offsets are 64 bits wide."""
+        sequence = batch if self.sequence is None else self.sequence
+        steps = [("batch", sequence)] if "batch" in self.strides else []
+        steps += [] if self.begin is None or self.pages is not None else [("row", self.begin)]
+        steps.append(("head", head))
+        elements = [k.cvt(index, dtype=s64) * self.strides[step] for step, index in steps]
+        first = self.first + (sum(elements[1:], elements[0]) * self.nbytes).as_(u64)
+        row_bytes = self.strides["row"] * self.nbytes
+        if self.pages is None:
+            return Matrix(first, row_bytes, rows, self.columns, self.width)
+        page_bytes = self.strides["page"] * self.nbytes
+        return PagedMatrix(
+            first, row_bytes, rows, self.columns, self.width, page_bytes=page_bytes,
+            pages=self.pages, begin=self.begin,
+        )  # fmt: skip
+
+    def group(
+        self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
+    ) -> PackedMatrix:
+        """The rows of all heads that share a head of K and V, packed."""
+        one = self.head(k, batch, kv_head * packing.group, rows)
+        head_bytes = self.strides["head"] * self.nbytes
+        return PackedMatrix(
+            one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes,
+            packing=packing,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScoreArray:
+    """An operand of `flash/features.py` as the kernel gets it."""
+
+    first: Value
+    strides: dict[str, Value]  # by axis, in elements, s64
+    dtype: DType
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
+        """Declare and load the strides."""
+        strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
+        return cls(at.value, strides, operand.dtype)
+
+    def of_sequence(self, k: KernelBuilder, *indices: Value) -> Value:
+        """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
+        CTA read the same.
+        """
+        steps = zip(indices, self.strides.values(), strict=True)
+        elements = [k.cvt(index, dtype=s64) * stride for index, stride in steps]
+        at = self.first + (sum(elements[1:], elements[0]) * self.dtype.nbytes).as_(u64)
+        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
+
+    def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
+        """Where the numbers of one head begin."""
+        elements = k.cvt(batch, dtype=s64) * self.strides["batch"]
+        elements = elements + k.cvt(head, dtype=s64) * self.strides["heads"]
+        return self.first + (elements * self.dtype.nbytes).as_(u64)
+
+    def plane(
+        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, seq_k: Value
+    ) -> ScorePlane:
+        """The numbers of one head, one for each score."""
+        row, column = (self.strides[axis] * self.dtype.nbytes for axis in ("seq_q", "seq_k"))
+        first = self.head(k, batch, head)
+        return ScorePlane(first, row, column, seq_q, seq_k, self.dtype.scalar)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The kernel's parameters; `flash/contract.py` says what they mean."""
+
+    Q: Array
+    K: Array
+    V: Array
+    O: Array
+    LSE: Pointer | None
+    seq_q: Value  # s32, as all that rows and keys are counted in; all rows of packed sequences
+    seq_k: Value
+    heads: Value
+    group: Value  # query heads for each head of K and V
+    scale: Value  # softmax_scale
+    scale_log2: Value  # the same in units of log2
+    numbers: dict[str, Value]  # those of `flash/features.py`, by name
+    operands: dict[str, ScoreArray]
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
+        """Declare and load them, in the order of the contract."""
+        t = config.tiling
+        of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
+        columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
+        nbytes = dict.fromkeys(columns, config.dtype.nbytes) | {"O": config.output.nbytes}
+        pointers = {name: k.pointer(name) for name in columns}
+        LSE = k.pointer("LSE") if config.return_lse else None
+        places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
+        Q, K, V, O = (
+            Array(
+                pointers[name].value,
+                {
+                    step: k.param(f"{name}_{step}_stride", s64)
+                    for step in config.features.steps_of(name)
+                },
+                computed,
+                access_width(in_row, config.alignment_of(name), nbytes[name]),
+                nbytes[name],
+            )
+            for name, (in_row, computed) in columns.items()
+        )
+        names = (*config.features.row_counts, "heads", "group")
+        seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
+        scale = k.param("softmax_scale", f32)
+        scale_log2 = scale * LOG2E
+        numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        return cls(
+            Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
+        )
+
+    @property
+    def longest_q(self) -> Value:
+        """The most query rows of a sequence."""
+        longest = self.numbers.get("max_seqlen_q")
+        return self.seq_q if longest is None else longest.as_(s32)
+
+    def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Arguments:
+        """What concerns one sequence of a batch whose keys are in a cache: how many of its rows are
+        keys, and where they are. Whatever the arrays that say so hold, no row is outside of K and
+        V.
+        """
+        used, padding, index, table = (
+            self.operands.get(name)
+            for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
+        )
+        seq_k, begin, of_keys = self.seq_k, None, batch
+        if used is not None:
+            seq_k = k.min(used.of_sequence(k, batch).as_(u32), seq_k.as_(u32)).as_(s32)
+        if padding is not None:
+            begin = k.min(padding.of_sequence(k, batch).as_(u32), seq_k.as_(u32)).as_(s32)
+        if index is not None:
+            last = self.numbers["kv_batch"] - 1
+            of_keys = k.min(index.of_sequence(k, batch).as_(u32), last).as_(s32)
+        pages = None
+        if table is not None:
+            pages = Pages.of(k, table, of_keys, page_size, self.numbers["pages"], seq_k)
+        K, V = (replace(a, begin=begin, pages=pages, sequence=of_keys) for a in (self.K, self.V))
+        return replace(self, K=K, V=V, seq_k=seq_k if begin is None else seq_k - begin)
+
+    def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
+        """What concerns one of the packed sequences: arrays that begin with its rows, and its own
+        lengths.
+        """
+        queries, keys = (
+            self._span(k, side, number, total)
+            for side, total in (("q", self.seq_q), ("k", self.seq_k))
+        )
+        LSE = self.LSE
+        if LSE is not None:
+            LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
+        return replace(
+            self,
+            Q=replace(self.Q, begin=queries.begin),
+            K=replace(self.K, begin=keys.begin),
+            V=replace(self.V, begin=keys.begin),
+            O=replace(self.O, begin=queries.begin),
+            LSE=LSE,
+            seq_q=queries.length,
+            seq_k=keys.length,
+        )
+
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+        ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
+        assert ends is not None  # sequences are packed
+        return Span.clamped(
+            k,
+            ends.of_sequence(k, number),
+            ends.of_sequence(k, number + 1),
+            None if used is None else used.of_sequence(k, number),
+            total,
+        )
