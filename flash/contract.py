@@ -54,8 +54,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     }
     meanings["LSE"] = (
         "device address of the log-sum-exp of each row's scaled scores, written: natural "
-        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}{parts}], dense; -inf for a "
-        "row that sees no key"
+        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}{parts}], dense; -inf for "
+        "a row that sees no key"
     )
     for operand in features.operands:
         extents = ", ".join(map(operand.extent, operand.axes))
@@ -74,7 +74,8 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         for what in features.steps_of(name):
             step = steps[what]
             meanings[f"{name}_{what}_stride"] = (
-                f"elements (of {types[name].nbytes} bytes) from {step} in {name}; any sign, 0 repeats"
+                f"elements (of {types[name].nbytes} bytes) from {step} in {name}; any sign, 0 "
+                "repeats"
             )
     longest = max_seq(features)
     lse = "LSE is the sink" if features.sink else "LSE is -inf"
@@ -289,8 +290,7 @@ def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int)
         extents |= {"batch": features.kv_batch, "row": features.page_size or rows}
     nbytes = (config.output if name == "O" else config.dtype).nbytes
     axes = tuple(
-        Axis(extents[step], f"{nbytes} * {name}_{step}_stride")
-        for step in features.steps_of(name)
+        Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in features.steps_of(name)
     )
     return GlobalArray(name, axes, columns * nbytes, config.alignment_of(name))
 

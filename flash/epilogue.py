@@ -128,13 +128,31 @@ class Epilogue:
         k.store(Pointer(to, "global", u16, piece * 2), k.cvt(word, dtype=u16))
 
 
-def store_sums(
-    k: KernelBuilder, t: MmaTiling, me: WarpPlace, out: Matrix, first_row: Value, O: Fragment
+def store_outputs(
+    k: KernelBuilder,
+    t: MmaTiling,
+    me: WarpPlace,
+    products: WarpProducts,
+    staging: SwizzledTile | None,
+    where: tuple[Matrix, Value],
+    O: Fragment,
+) -> None:
+    """Write O to a matrix, from the CTA's first row there on: through `staging`, or without it as
+    the sums are.
+    """
+    if staging is None:
+        _store_sums(k, t, me, where, O)
+    else:
+        Epilogue(k, t, me, staging, products, *where).store(O)
+
+
+def _store_sums(
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, where: tuple[Matrix, Value], O: Fragment
 ) -> None:
     """Write the sums of products of 16-bit elements as they are, f32: each lane the two columns of
     a tile that it holds of a row, so that four lanes write 32 bytes.
     """
-    column = k.signed(me.in_quad) * 2
+    (out, first_row), column = where, k.signed(me.in_quad) * 2
     for i, down in enumerate(fragment_rows(t)):
         row = first_row + k.signed(me.first_row(t)) + down
         at = out.row(k, row) + k.cvt(column * F32_BYTES, dtype=u64)

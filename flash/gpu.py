@@ -19,6 +19,7 @@ from flash.launch import (
     max_seq,
     variant,
 )
+from flash.made import Made
 from flash.staging import Staging
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
@@ -87,16 +88,16 @@ class GpuLauncher:
         kernel = self.config.kernel(self.target(ordinal), aligned, with_lse)
         return proved_build(variant(kernel, self.config.pack_gqa, geometry))
 
-    def cache_key(self, made: Build) -> CacheKey:
+    def cache_key(self, made: Made) -> CacheKey:
         """What the compiled kernel is kept under."""
-        target = made.config.target
+        target = made.target
         name, _, version = self.backend.version(target).partition(" ")
         return CacheKey(made.text, target.name, name, version)
 
-    def program(self, made: Build) -> bytes:
+    def program(self, made: Made) -> bytes:
         """The compiled kernel, from the cache or made now."""
         cache = self._cache or default_cache()
-        target = made.config.target
+        target = made.target
         return cache.get_or_build(
             self.cache_key(made), lambda: self.backend.compile(made.text, target)
         )

@@ -17,7 +17,7 @@ from typing import Final
 from flash.arguments import Arguments
 from flash.config import KernelConfig
 from flash.cta import Cta
-from flash.epilogue import Epilogue, store_sums
+from flash.epilogue import store_outputs
 from flash.lazy_softmax import LazySoftmax
 from flash.mma_products import (
     FRAGMENT_STEP,
@@ -86,10 +86,9 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         products.scores(S, pipeline.key_stage)
         places = None
         if masked or cta.scoring is not None or cta.dropout is not None:
-            first_key, lane = pipeline.first_key(n), me.in_quad * 2
-            begins_block = t.tile >= KEYS_PER_BLOCK
+            first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
             places = ScorePlaces(
-                k, my_first_row, first_key, lane, rows, keys, begins_block, query_of
+                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, query_of
             )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
@@ -112,10 +111,8 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     # Found out again: kept in registers through the loops, this is what would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
     _finish(k, t, (cta, me), softmax, O)
-    if config.output is config.dtype:
-        Epilogue(k, t, me, tiles[0], products, cta.O, cta.first_row).store(O)
-    else:
-        store_sums(k, t, me, cta.O, cta.first_row, O)
+    through = tiles[0] if config.output is config.dtype else None
+    store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
         runs = [(begin, end) for begin, end, masked in _runs(k, cta, lambda: cta) if masked]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])

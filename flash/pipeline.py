@@ -90,7 +90,9 @@ class KeyValuePipeline:
         k = self.k
         stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
         with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
-            loader.start(self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead)
+            loader.start(
+                self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead
+            )
         self._commit()
 
     @property

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flash.build import build
 from flash.config import AttentionConfig, KernelConfig
-from flash.reference import merge_reference
+from flash.merge import merge_partials
 from ptxgen.interpreter import run
 
 Array = NDArray[Any]
@@ -76,7 +76,7 @@ def attend(
     return out, lse
 
 
-def in_pages(config: AttentionConfig, array: Array, page_size: int, table: Array) -> Array:
+def in_pages(array: Array, page_size: int, table: Array) -> Array:
     """[batch, kv_heads, seq_k, dim] in pages as `table` says; other slots are NaN."""
     pages = np.full(
         (table.max() + 2, array.shape[1], page_size, array.shape[3]), np.nan, array.dtype
@@ -127,13 +127,13 @@ def test_keys_of_a_cache_are_those_of_each_sequence(
         table = np.random.default_rng(5).permutation(5 * columns).astype(np.int32)
         table = table.reshape(5, columns)
         operands["block_table"] = table
-        arrays = tuple(in_pages(config, array, page_size, table) for array in (k, v))
+        arrays = tuple(in_pages(array, page_size, table) for array in (k, v))
     out, lse = attend(
         config, kernel, q, *arrays, splits, seqused_k=used, leftpad_k=padding,
         cache_batch_idx=index, **operands,
     )  # fmt: skip
     if splits > 1:
-        out, lse = merge_reference(np.moveaxis(out, 3, 0), np.moveaxis(lse, 3, 0))
+        out, lse = merge_partials(np.moveaxis(out, 3, 0), np.moveaxis(lse, 3, 0))
         out, lse = out.astype(config.element.numpy), lse.astype(np.float32)
     for b in range(BATCH):
         rows = slice(padding[b], used[b])

@@ -1,0 +1,233 @@
+"""Attention of few queries to the keys of a cache, as launches: which kernels run, one after the
+other, on what.
+
+One kernel attends. If that leaves multiprocessors without work, the keys of a sequence are shared
+out among several CTAs, and a second kernel merges what these have found (flash-decoding).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from flash.arrays import ArrayView
+from flash.build import proved_build
+from flash.config import ALIGNMENTS, AttentionConfig, KernelConfig
+from flash.dtypes import F32
+from flash.made import Made
+from flash.merge_kernel import WARPS, MergeConfig, merge_build
+from flash.packing import packing_saves_ctas
+from flash.tile_choice import natural_alignment
+from ptxgen.errors import ConfigError
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.target import Target
+
+# How many rows of the cache are keys, from which on, and of which sequence.
+LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
+# More parts cost more to merge than their CTAs save.
+MOST_SPLITS: Final = 128
+# Of the best use of the multiprocessors: fewer parts are better than a little more use.
+_GOOD_ENOUGH: Final = 0.85
+
+
+class CacheCall(NamedTuple):
+    """A checked call: q [batch, heads, seq_q, head_dim], K and V of a cache, whose places are
+    sequences of `capacity` rows, or pages of `page_size` (0: none).
+
+    `operands` are those of the kernel's features, by name; `longest` is the most keys that a
+    sequence may have.
+    """
+
+    config: AttentionConfig
+    q: ArrayView
+    k: ArrayView
+    v: ArrayView
+    out: ArrayView
+    lse: ArrayView | None
+    operands: Mapping[str, ArrayView]
+    page_size: int
+    longest: int
+    scale: float
+
+    @property
+    def capacity(self) -> int:
+        """Rows that a sequence has room for."""
+        if not self.page_size:
+            return self.k.shape[2]
+        return self.operands["block_table"].shape[1] * self.page_size
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of K and V."""
+        return self.q.shape[1] // self.k.shape[1]
+
+
+class Step(NamedTuple):
+    """One launch: the kernel, and the arrays behind its pointers."""
+
+    made: Made
+    arrays: tuple[ArrayView, ...]
+    plan: LaunchPlan
+
+
+class Workspace(NamedTuple):
+    """Where parts are kept until they are merged: O [batch, heads, seq_q, splits, head_dim_v] and
+    LSE [batch, heads, seq_q, splits], f32, dense.
+    """
+
+    parts: ArrayView
+    lses: ArrayView
+
+
+def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
+    """The kernel that attends, for a target."""
+    config = _for_rows(call.config, call.q.shape[2] * call.group, target)
+    merged = splits > 1
+    kernel = config.kernel(target, _alignment(call, merged), call.lse is not None or merged)
+    given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
+    features = replace(kernel.features, splits=merged, page_size=call.page_size, **given)
+    packs = config.pack_gqa is True or (
+        config.pack_gqa == "auto"
+        and not features.not_packed
+        and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
+    )
+    return replace(kernel, features=features, packed=packs)
+
+
+def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionConfig:
+    """The config with the smallest block that holds all packed rows, if it leaves the choice: rows
+    without a query are computed in vain.
+    """
+    if config.block_q != "auto":
+        return config
+    for block_q in sorted(config.tile_request.blocks_q):
+        if rows > block_q:
+            continue
+        try:
+            found = replace(config, block_q=block_q)
+            found.kernel(target)
+        except ConfigError:
+            continue
+        return found
+    return config
+
+
+def _alignment(call: CacheCall, merged: bool) -> int:
+    """What pointers and strides of Q, K, V and, unless it is merged, O are multiples of."""
+    config = call.config
+    arrays = (call.q, call.k, call.v) if merged else (call.q, call.k, call.v, call.out)
+    nbytes = config.element.nbytes
+    places = [array.pointer for array in arrays]
+    places += [step * nbytes for array in arrays for step in _steps(array)]
+    natural = natural_alignment(config.head_dim, config.value_dim, config.element)
+    return math.gcd(ALIGNMENTS[0], natural, *places)
+
+
+def _steps(array: ArrayView) -> tuple[int, ...]:
+    """The strides but for the columns'; 0 where a dimension has one element or none."""
+    outer = zip(array.shape[:-1], array.strides[:-1], strict=True)
+    return tuple(step if length > 1 else 0 for length, step in outer)
+
+
+def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
+    """CTAs that a launch has for each split."""
+    batch, heads, seq_q, _ = call.q.shape
+    rows, of = (seq_q * call.group, heads // call.group) if kernel.packed else (seq_q, heads)
+    return -(-rows // kernel.tiling.block_q) * of * batch * kernel.tiling.value_slices
+
+
+def choose_splits(blocks: int, tiles: int, slots: int) -> int:
+    """Into how many parts the keys are divided, by the rule: of the numbers up to that of the tiles
+    the smallest that is nearly as good as any at giving work to all `slots` CTAs that the device
+    holds at a time, where each part has so many `blocks`. Flash-decoding's rule, with its limits.
+    """
+    most = max(min(MOST_SPLITS, tiles, slots), 1)
+
+    def use(splits: int) -> float:
+        waves = blocks * splits / slots
+        return waves / math.ceil(waves)
+
+    best = max(use(n) for n in range(1, most + 1))
+    return next(n for n in range(1, most + 1) if use(n) >= _GOOD_ENOUGH * best)
+
+
+def steps_of(
+    call: CacheCall, kernel: KernelConfig, splits: int, space: Workspace | None
+) -> list[Step]:
+    """The launches of a call. `space` is there if there are several splits."""
+    if space is None:
+        return [_attending(call, kernel, 1, call.out, call.lse)]
+    first = _attending(call, kernel, splits, space.parts, space.lses)
+    return [first, _merging(call, kernel.target, space)]
+
+
+def _attending(
+    call: CacheCall, kernel: KernelConfig, splits: int, out: ArrayView, lse: ArrayView | None
+) -> Step:
+    made, features = proved_build(kernel), kernel.features
+    arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out}
+    arrays |= {} if lse is None else {"LSE": lse}
+    arrays |= {operand.name: call.operands[operand.name] for operand in features.operands}
+    values: dict[str, int | float] = {name: array.pointer for name, array in arrays.items()}
+    for name in "QKVO":
+        of_array = zip(features.steps_of(name), _steps(arrays[name]), strict=True)
+        values |= {f"{name}_{step}_stride": stride for step, stride in of_array}
+    _, heads, seq_q, _ = call.q.shape
+    sizes = {"seq_q": seq_q, "heads": heads, "batch": call.q.shape[0]}
+    for operand in features.operands:
+        shape, strides = arrays[operand.name].shape, arrays[operand.name].strides
+        missing = len(operand.axes) - len(shape)
+        wide = [0] * missing + [s if n > 1 else 0 for n, s in zip(shape, strides, strict=True)]
+        values |= {operand.stride(a): step for a, step in zip(operand.axes, wide, strict=True)}
+    values |= call.config.numbers | sizes | {
+        "seq_k": call.capacity, "group": call.group, "splits": splits, "section": heads,
+        "softmax_scale": call.scale, "kv_batch": _sequences(call), "pages": call.k.shape[0],
+    }  # fmt: skip
+    return _step(made, arrays, values, blocks_of(call, kernel) * splits)
+
+
+def _sequences(call: CacheCall) -> int:
+    """How many sequences the cache has."""
+    return (call.operands["block_table"] if call.page_size else call.k).shape[0]
+
+
+def _merging(call: CacheCall, target: Target, space: Workspace) -> Step:
+    config, nbytes = call.config, call.config.element.nbytes
+    of_out = math.gcd(ALIGNMENTS[0], call.out.pointer, *[s * nbytes for s in _steps(call.out)])
+    parts = math.gcd(ALIGNMENTS[0], space.parts.pointer, config.value_dim * F32.nbytes)
+    lse = call.lse if call.lse is not None else space.lses
+    made = merge_build(
+        MergeConfig(
+            target, config.value_dim, config.element, F32, of_out, parts, call.lse is not None
+        )
+    )
+    made.require_proved()
+    arrays = {"PARTS": space.parts, "LSES": space.lses, "O": call.out}
+    arrays |= {} if call.lse is None else {"LSE": lse}
+    batch, heads, seq_q, splits = space.lses.shape
+    values: dict[str, int | float] = {name: array.pointer for name, array in arrays.items()}
+    for name, array in (("PARTS", space.parts), ("O", call.out)):
+        steps = ("batch", "head", "row", "split")
+        values |= {
+            f"{name}_{step}_stride": stride
+            for step, stride in zip(steps, _steps(array), strict=False)
+        }
+    values |= {"LSES_row_stride": splits, "LSES_split_stride": 1, "rows": batch * heads * seq_q}
+    values |= {"seq_q": seq_q, "heads": heads, "splits": splits}
+    return _step(made, arrays, values, -(-batch * heads * seq_q // WARPS))
+
+
+def _step(
+    made: Made, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
+) -> Step:
+    plan = LaunchPlan(
+        entry=made.kernel.name,
+        grid=(ctas, 1, 1),
+        block=(made.threads, 1, 1),
+        dynamic_shared=made.kernel.dynamic_shared_bytes,
+        slots=made.slots,
+        values=tuple(values[slot.name] for slot in made.slots),
+    )
+    return Step(made, tuple(arrays.values()), plan)

@@ -1,0 +1,147 @@
+"""What may be wrong with a call that attends to a cache, found before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from flash.arrays import HOST, ArrayView, host_array
+from flash.config import AttentionConfig
+from flash.decode import LENGTHS
+from flash.dtypes import I32
+from flash.features import MAX_WINDOWED_SEQ
+from flash.kv_arguments import integer
+from flash.launch import out_problems
+from flash.operands import operand_problems
+from flash.overlap import may_share_elements
+from flash.placement import MAX_PAGE_SIZE
+from ptxgen.errors import LaunchError
+
+WHO: Final = "DecodeKernel.launch"
+
+
+def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with the arrays of a call: all but what numbers on a GPU hold."""
+    ranks = {"q": 4, "k_cache": 4, "v_cache": 4, "block_table": 2}
+    wrong = [
+        f"{name} must have {rank} dimensions, got shape {list(views[name].shape)}"
+        for name, rank in ranks.items()
+        if name in views and len(views[name].shape) != rank
+    ]
+    yield from wrong
+    if "seqused_k" not in views:
+        yield "seqused_k must be given: how many rows of the cache each sequence has"
+    if wrong or "seqused_k" not in views:
+        return
+    yield from _problems_of_four(config, views)
+    yield from _problems_of_numbers(config, views)
+    q, out = views["q"], views.get("out")
+    yield from out_problems(out, (*q.shape[:3], config.value_dim))
+    if out is not None:
+        yield from (
+            f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+            for name, array in views.items()
+            if name != "out" and may_share_elements(out, array)
+        )
+    devices = {array.device for array in views.values()}
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
+        yield f"all arrays must be on one device, got {where}; move them to that of the cache"
+
+
+def capacity_of(views: Mapping[str, ArrayView]) -> int:
+    """Rows that a sequence of the cache has room for."""
+    pages = views["block_table"].shape[1] if "block_table" in views else 1
+    return int(views["k_cache"].shape[2] * pages)
+
+
+def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    dims = {"q": config.head_dim, "k_cache": config.head_dim, "v_cache": config.value_dim}
+    for name in (*dims, "out"):
+        if name in views:
+            yield from _problems_of_one(config, name, views[name])
+    for name, dim in dims.items():
+        if views[name].shape[3] != dim:
+            yield f"{name} must have {dim} columns, as the config says, got {views[name].shape[3]}"
+    q, k, v = (views[name] for name in dims)
+    if k.shape[:3] != v.shape[:3]:
+        yield (
+            "k_cache and v_cache must have the same shape but for their columns, got "
+            f"{list(k.shape)} and {list(v.shape)}"
+        )
+    if 0 in k.shape:
+        yield f"k_cache must have room for a key, got shape {list(k.shape)}"
+    elif q.shape[1] % k.shape[1]:
+        yield f"heads of q must be a multiple of kv_heads={k.shape[1]}, got {q.shape[1]}"
+    if "block_table" in views and k.shape[2] > MAX_PAGE_SIZE:
+        yield f"a page must have at most {MAX_PAGE_SIZE} rows, got {k.shape[2]}"
+    if capacity_of(views) > MAX_WINDOWED_SEQ or q.shape[2] * max(q.shape[1], 1) > MAX_WINDOWED_SEQ:
+        yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
+
+
+def _problems_of_one(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
+    wanted, nbytes = config.element.array_name, config.element.nbytes
+    if array.dtype != wanted:
+        yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
+    if array.size and array.shape[-1] > 1 and array.strides[-1] != 1:
+        yield (
+            f"{name} must be dense in its last dimension (stride 1), got strides "
+            f"{list(array.strides)} for shape {list(array.shape)}; copy it"
+        )
+    if array.size and (not array.pointer or array.pointer % nbytes):
+        yield f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}"
+
+
+def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    q, k, table = views["q"], views["k_cache"], views.get("block_table")
+    names = {name: name in views for name in ("alibi_slopes", "sink")}
+    for name, said in (("alibi_slopes", config.alibi), ("sink", config.sink)):
+        if said != names[name]:
+            yield (
+                f"{name} must be given, because the config says so"
+                if said
+                else f"{name} is given, but the config does not say so"
+            )
+    given: dict[str, Any] = {name: name in views for name in LENGTHS}
+    features = replace(config.features, alibi=names["alibi_slopes"], sink=names["sink"], **given)
+    yield from operand_problems(features, views, {"batch": q.shape[0], "heads": q.shape[1]})
+    sequences = k.shape[0] if table is None else table.shape[0]
+    if table is not None and table.dtype != I32.array_name:
+        yield f"block_table must be {I32.array_name}, got {table.dtype}; convert it"
+    if table is not None and not table.shape[1]:
+        yield f"block_table must have room for a page, got shape {list(table.shape)}"
+    if "cache_batch_idx" not in views and sequences != q.shape[0]:
+        yield (
+            f"the cache must have a sequence for each of batch={q.shape[0]}, got {sequences}; give "
+            "cache_batch_idx to say which are meant"
+        )
+    if q.device == HOST:
+        yield from _problems_on_host(views, sequences)
+
+
+def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterator[str]:
+    """What is wrong with numbers that can be read."""
+    capacity = capacity_of(views)
+    for name, most in (
+        ("seqused_k", capacity), ("leftpad_k", capacity), ("cache_batch_idx", sequences - 1),
+    ):  # fmt: skip
+        array = views.get(name)
+        if array is not None and array.device == HOST and array.dtype == I32.array_name:
+            numbers = host_array(array)
+            wrong = numbers[(numbers < 0) | (numbers > most)]
+            if wrong.size:
+                yield f"{name} must hold numbers from 0 to {most}, got {wrong.flat[0]}"
+
+
+def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
+    """The most keys that a sequence may have."""
+    capacity = capacity_of(views)
+    if given is None:
+        return capacity
+    found = integer(given, 0, MAX_WINDOWED_SEQ)
+    if found is None:
+        raise LaunchError(
+            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {given!r}"
+        )
+    return min(found, capacity)

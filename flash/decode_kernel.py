@@ -1,0 +1,282 @@
+"""`DecodeKernel`: attention of few new queries to the keys of a cache, where they are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from flash import results
+from flash.arrays import HOST, ArrayView, host_array, view
+from flash.config import DEFAULT_TARGET, AttentionConfig
+from flash.decode import (
+    LENGTHS,
+    CacheCall,
+    Step,
+    Workspace,
+    blocks_of,
+    choose_splits,
+    kernel_of,
+    steps_of,
+)
+from flash.decode_checks import WHO, longest_of, problems_of
+from flash.decode_cpu import attend_on_cpu
+from flash.dtypes import F32
+from flash.features import MAX_SPLITS
+from flash.gpu import GpuLauncher
+from flash.kv_arguments import integer
+from flash.launch import MAX_CTAS, raise_problems, views_of
+from flash.launch import scale as scale_of
+from flash.resources import KernelResources
+from ptxgen import interpreter
+from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.runtime.settings import AUTO
+from ptxgen.target import target as find_target
+
+_NOT_CACHED: Final = ("varlen", "bias", "mask", "dropout")
+
+
+class DecodeKernel:
+    """Attention as `config` says, of new queries to caches of keys and values.
+
+    The last query of a sequence is at the position of its last key. What the config says of
+    varlen, bias, mask, dropout and top-left causality does not go with a cache. Kernels are made by
+    the first call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled
+    kernels are kept, by default those of the process.
+
+    Raises `ConfigError` for a config that does not go with a cache.
+    """
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        *,
+        cuda: CudaBackend | None = None,
+        cache: ModuleCache | None = None,
+    ) -> None:
+        if not isinstance(config, AttentionConfig):
+            raise ConfigError(
+                f"DecodeKernel: config must be an AttentionConfig, got {config!r}; "
+                "make one with flash.AttentionConfig(head_dim=64, causal=True)"
+            )
+        wrong = [name for name in _NOT_CACHED if getattr(config, name)]
+        wrong += ["causal='top_left'"] if config.causal == "top_left" else []
+        if wrong:
+            raise ConfigError(
+                f"DecodeKernel: config must be one that goes with a cache, got {', '.join(wrong)}; "
+                "use AttentionKernel, or leave that out"
+            )
+        self.config = config
+        self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
+        self._space: dict[tuple[int, int], results.DeviceArray] = {}
+
+    def __repr__(self) -> str:
+        return f"DecodeKernel({self.config!r})"
+
+    def launch(
+        self,
+        q: object,
+        k_cache: object,
+        v_cache: object,
+        *,
+        seqused_k: object,
+        block_table: object = None,
+        cache_batch_idx: object = None,
+        leftpad_k: object = None,
+        alibi_slopes: object = None,
+        sink: object = None,
+        softmax_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: object = None,
+        splits: int | str = AUTO,
+        max_seqlen_k: int | None = None,
+        backend: str = AUTO,
+        stream: object = None,
+    ) -> Any:
+        """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
+        config's).
+
+        q [batch, heads, seq_q, head_dim]. Without `block_table` k_cache is [sequences, kv_heads,
+        capacity, head_dim]; with it, int32 [sequences, n], k_cache is [pages, kv_heads, page_size,
+        head_dim], and key r of sequence s is row r % page_size of page block_table[s, r //
+        page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
+        the config's dtype, with a dense last dimension and otherwise any strides.
+
+        Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, how many rows of its
+        sequence each item has by now; `cache_batch_idx`, which sequence it is of, by default its
+        own number, so that there are `batch` sequences; `leftpad_k`, how many rows at the beginning
+        are no keys. They are read where they are, so that a launch waits for nothing and may be
+        captured in a graph: whatever they hold, nothing outside of the arrays is accessed, and rows
+        that are no keys never reach a result.
+
+        `splits`: into how many parts the keys are divided, 1 to 32768, of which CTAs of their own
+        attend to each. "auto" is a rule (`flash.decode.choose_splits`) that goes by the device, the
+        batch and `max_seqlen_k`, the most keys that a sequence may have, by default as many as it
+        has room for. With a number of yours the bits of a result depend on neither.
+
+        `alibi_slopes`, `sink`, `softmax_scale`, `out`, `stream` and results are as in
+        `AttentionKernel.launch`; on a GPU all arrays are there. `backend` as there.
+
+        Raises `LaunchError` with every problem of the arguments before anything is allocated or
+        asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
+        hold, `BackendError` if the backend fails.
+        """
+        with_lse = self.config.return_lse if return_lse is None else return_lse
+        explicit = None if stream is None else results.stream_handle(stream)
+        given = {
+            "q": q, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k,
+            "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
+            "alibi_slopes": alibi_slopes, "sink": sink, "out": out,
+        }  # fmt: skip
+        views = views_of({n: a for n, a in given.items() if a is not None}, WHO)
+        raise_problems(list(problems_of(self.config, views)), WHO)
+        number = None if splits == AUTO else integer(splits, 1, MAX_SPLITS)
+        if splits != AUTO and number is None:
+            raise LaunchError(
+                f"{WHO}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {splits!r}"
+            )
+        longest = longest_of(views, max_seqlen_k)
+        scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
+        like = views["q"]
+        name = self._choose(backend, like)
+        _check_place(name, like, explicit)
+        shape = (*like.shape[:3], self.config.value_dim)
+        memory = self._gpu.backend
+        made = (
+            results.empty(like, shape, self.config.element, memory=memory, stream=explicit)
+            if out is None
+            else out
+        )
+        lse = (
+            results.empty(like, shape[:3], F32, memory=memory, stream=explicit)
+            if with_lse
+            else None
+        )
+        if 0 not in shape[:3]:
+            operands = {n: a for n, a in views.items() if n in _OPERANDS}
+            page_size = views["k_cache"].shape[2] if "block_table" in views else 0
+            call = CacheCall(
+                self.config, like, views["k_cache"], views["v_cache"],
+                view(made, "out") if out is None else views["out"],
+                None if lse is None else view(lse, "lse"), operands, page_size, longest, scale,
+            )  # fmt: skip
+            self._run(call, name, number, explicit)
+        if out is None:
+            made = results.deliver(made, like)
+        return (made, results.deliver(lse, like)) if with_lse else made
+
+    def _choose(self, backend: str, q: ArrayView) -> str:
+        """The backend of a call. Raises `ConfigError` for an unknown name."""
+        if backend != AUTO:
+            return check_backend(backend)
+        return "cpu" if q.device == HOST else "cuda"
+
+    def _run(self, call: CacheCall, backend: str, splits: int | None, stream: int | None) -> None:
+        if backend == "cpu":
+            attend_on_cpu(call)
+        elif backend == "interpreter":
+            target = find_target(self.config.target or DEFAULT_TARGET)
+            parts = splits or 1  # a CPU has no multiprocessors to be given work
+            kernel = kernel_of(call, target, parts)
+            space = _space_on_host(call, parts)
+            for step in steps_of(call, kernel, parts, space):
+                memory = [host_array(array) for array in step.arrays]
+                interpreter.run(
+                    step.made.module, grid=step.plan.grid, block=step.plan.block,
+                    args=[*memory, *step.plan.values[len(memory) :]],
+                    dynamic_smem=step.plan.dynamic_shared,
+                )  # fmt: skip
+        else:
+            self._on_gpu(call, splits, stream)
+
+    def _on_gpu(self, call: CacheCall, splits: int | None, stream: int | None) -> None:
+        ordinal = call.q.device[1]
+        target, backend = self._gpu.target(ordinal), self._gpu.backend
+        stream = results.current_stream(call.q) if stream is None else stream
+        if splits is None:
+            splits = self._splits(call, ordinal)
+        kernel = kernel_of(call, target, splits)
+        space = None if splits == 1 else self._space_on_gpu(call, splits, ordinal, stream)
+        for step in steps_of(call, kernel, splits, space):
+            _check_grid(step)
+            program = self._gpu.program(step.made)
+            loaded = backend.load(program, step.plan.entry, step.plan.dynamic_shared, ordinal)
+            backend.launch(loaded, step.plan, stream)
+
+    def _splits(self, call: CacheCall, ordinal: int) -> int:
+        """The rule of "auto" on a device."""
+        device, target = self._gpu.backend.device_properties(ordinal), self._gpu.target(ordinal)
+        kernel = kernel_of(call, target, 1)
+        t = kernel.tiling
+        resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
+        slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
+        return choose_splits(blocks_of(call, kernel), -(-call.longest // t.tile), slots)
+
+    def _space_on_gpu(self, call: CacheCall, splits: int, ordinal: int, stream: int) -> Workspace:
+        """Memory for parts, kept for the next calls on the stream, whose work is done in order."""
+        rows, dim = (
+            call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * splits,
+            self.config.value_dim,
+        )
+        needed = rows * (dim + 1)
+        found = self._space.get((ordinal, stream))
+        if found is None or found.shape[0] < needed:
+            found = results.DeviceArray((needed,), F32, ordinal, self._gpu.backend, stream)
+            self._space[ordinal, stream] = found
+        whole = view(found, "workspace")
+        return _workspace(call, splits, whole, whole.pointer + rows * dim * F32.nbytes)
+
+
+_OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "sink")
+
+
+def _workspace(call: CacheCall, splits: int, parts: ArrayView, lses: int) -> Workspace:
+    """Parts from the beginning of `parts` on, and their lse at the address `lses`."""
+    batch, heads, seq_q, _ = call.q.shape
+    shape = (batch, heads, seq_q, splits, call.config.value_dim)
+    steps = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+    of_lses = [step // shape[-1] for step in steps[:-1]]
+    return Workspace(
+        parts._replace(shape=shape, strides=tuple(steps)),
+        parts._replace(pointer=lses, shape=shape[:-1], strides=tuple(of_lses)),
+    )
+
+
+def _space_on_host(call: CacheCall, splits: int) -> Workspace | None:
+    if splits == 1:
+        return None
+    shape = (*call.q.shape[:3], splits)
+    parts, lses = np.empty((*shape, call.config.value_dim), np.float32), np.empty(shape, np.float32)
+    return Workspace(view(parts, "parts"), view(lses, "lses"))
+
+
+def _check_grid(step: Step) -> None:
+    ctas = step.plan.grid[0]
+    if ctas > MAX_CTAS:
+        raise LaunchError(
+            f"{WHO}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the batch, "
+            "or use fewer splits"
+        )
+
+
+def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
+    if backend == "cuda":
+        if q.device == HOST:
+            raise LaunchError(
+                f"{WHO}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
+                "make the arrays there, or use backend='cpu'"
+            )
+        return
+    if q.device != HOST:
+        raise LaunchError(
+            f"{WHO}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
+            "the arrays to the host, or use backend='cuda'"
+        )
+    if stream is not None:
+        raise LaunchError(
+            f"{WHO}: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
+        )

@@ -1,0 +1,80 @@
+"""A generated kernel with its text and what is proved of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ptxgen import ir
+from ptxgen.runtime.plan import ParamSlot, param_slots
+from ptxgen.target import Target
+from ptxgen.text import render
+
+if TYPE_CHECKING:
+    from ptxgen.check.global_contract import GlobalContract
+    from ptxgen.check.global_verdicts import GlobalProof
+    from ptxgen.check.proof_verdicts import Proof
+
+
+@dataclass(eq=False)
+class Made:
+    """A verified kernel, for CTAs of `threads` threads."""
+
+    module: ir.Module
+    threads: int
+    target: Target
+
+    @property
+    def promised(self) -> GlobalContract:
+        """What holds for each of its launches."""
+        raise NotImplementedError
+
+    @property
+    def kernel(self) -> ir.Kernel:
+        """The module's one kernel."""
+        return self.module.kernels[0]
+
+    @cached_property
+    def text(self) -> str:
+        """The module as PTX."""
+        return render(self.module)
+
+    @cached_property
+    def slots(self) -> tuple[ParamSlot, ...]:
+        """Where the kernel's parameters lie."""
+        return param_slots(self.kernel.params)
+
+    @cached_property
+    def proof(self) -> Proof:
+        """What is proved of the kernel's shared-memory accesses and barriers, for any arguments."""
+        # Here, because text alone is emitted without it.
+        from ptxgen.check.proof import prove_shared
+
+        return prove_shared(self.module, block=self.threads)
+
+    @cached_property
+    def global_proof(self) -> GlobalProof:
+        """What is proved of the kernel's accesses to global memory, for every launch that the
+        contract allows.
+        """
+        from ptxgen.check.global_proof import prove_global
+
+        return prove_global(self.module, block=self.threads, contract=self.promised)
+
+    @cached_property
+    def is_faulty(self) -> bool:
+        """Whether a proof shows that something is wrong."""
+        of_shared = bool(self.proof.problems or self.proof.violations)
+        return of_shared or bool(self.global_proof.violations)
+
+    def require_proved(self) -> None:
+        """Raise `VerifyError` if a proof shows a fault, which would be one of the generator's. What
+        the proofs leave unknown passes; they tell.
+        """
+        if self.is_faulty:
+            from ptxgen.check.global_proof import require_global
+            from ptxgen.check.proof import require_proved
+
+            require_proved(self.proof)
+            require_global(self.global_proof)
