@@ -62,9 +62,10 @@ class PagedMatrix(Matrix):
         across = k.cvt(page, dtype=s64) * self.page_bytes
         return (across + k.cvt(within, dtype=s64) * self.row_bytes).as_(u64)
 
-    def step(self, rows: int) -> None:
-        """None: rows that are so many apart may be in other pages."""
-        del rows
+    @property
+    def is_even(self) -> bool:
+        """Not where one is the last of its page."""
+        return False
 
 
 @dataclass(frozen=True)

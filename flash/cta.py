@@ -114,21 +114,20 @@ class _Place:
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments, blocks: Value) -> _Place:
         """This CTA's, where there are so many blocks of rows for each head."""
         t, splits = config.tiling, given.numbers.get("splits")
-        rest, slice, part = k.block_id(), None, None
+        rest, slice, part = k.signed(k.block_id()), None, None
         if t.value_slices > 1:
-            slice = ValueSlice.of(k, t.slices, k.signed(rest) % t.value_slices)
+            slice = ValueSlice.of(k, t.slices, rest % t.value_slices)
             rest = rest // t.value_slices
         if splits is not None:
-            part = SplitOfKeys(k.signed(rest % splits), k.signed(splits))
-            rest = rest // splits
+            part = SplitOfKeys(rest % k.signed(splits), k.signed(splits))
+            rest = rest // k.signed(splits)
         if not config.takes_turns:
-            rest = k.signed(rest)
             return cls(slice, part, rest // blocks, rest % blocks)
         ctas = k.special("nctaid.x")
         if t.value_slices > 1:
             ctas = ctas // t.value_slices
         section = given.numbers["section"]
-        return cls(slice, part, *last_first(k, rest, blocks.as_(u32), ctas, section))
+        return cls(slice, part, *last_first(k, rest.as_(u32), blocks.as_(u32), ctas, section))
 
 
 @dataclass(frozen=True)
@@ -197,8 +196,11 @@ class Cta:
             first_query, last_query = packing.query(first_row), packing.query(last_row)
         all_see = mask.last_key(k, first_query)
         tiles = mask.end_tile(k, last_query, t.tile)
-        first_tile = None
+        scoring, sink = scores.scoring(mask), scores.sink()
+        dropout = scores.dropout(head_of_batch)
+        all_see_from = first_tile = None
         if mask.left is not None:
+            all_see_from = mask.first_key(k, last_query)
             first_tile = k.min(mask.first_key(k, first_query) // t.tile, tiles)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
@@ -206,25 +208,9 @@ class Cta:
         if given.LSE is not None:
             LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
         return cls(
-            Q,
-            K,
-            V,
-            O,
-            LSE,
-            t.tile,
-            packing,
-            first_row,
-            mask,
-            scores.scoring(mask),
-            scores.sink(),
-            scores.dropout(head_of_batch),
-            all_see,
-            None if mask.left is None else mask.first_key(k, last_query),
-            tiles,
-            first_tile,
-            slice,
-            part,
-        )
+            Q, K, V, O, LSE, t.tile, packing, first_row, mask, scoring, sink, dropout, all_see,
+            all_see_from, tiles, first_tile, slice, part,
+        )  # fmt: skip
 
     @classmethod
     def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
@@ -259,14 +245,15 @@ class Cta:
         """
         if self.sink is None:
             return [NO_SINK]
-        if isinstance(self.sink, PackedNumbers):
-            first = first_row()
-            logits = [self.sink.of_row(k, first + row) * LOG2E for row in rows]
-        else:
-            logits = [self.sink]
-        if self.part is not None:  # one of the splits has it
-            logits = [k.selp(logit, NEG_INF, self.part.number == 0) for logit in logits]
-        return [sink_terms(k, logit, lane) for logit in logits]
+        if not isinstance(self.sink, PackedNumbers):
+            return [sink_terms(k, self._of_one_part(k, self.sink), lane)]
+        first = first_row()
+        logits = [self.sink.of_row(k, first + row) for row in rows]
+        return [sink_terms(k, self._of_one_part(k, logit * LOG2E), lane) for logit in logits]
+
+    def _of_one_part(self, k: KernelBuilder, logit: Value) -> Value:
+        """What the first part of the keys has, and no other."""
+        return logit if self.part is None else k.selp(logit, NEG_INF, self.part.number == 0)
 
     def hides_keys(self, first_key: Value) -> Value:
         """Whether a row of the CTA does not see, by its position, a key of the tile that begins

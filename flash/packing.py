@@ -55,9 +55,10 @@ class PackedMatrix(Matrix):
         across = k.cvt(head, dtype=s64) * self.head_bytes
         return (down + across).as_(u64)
 
-    def step(self, rows: int) -> None:
-        """None: rows that are so many apart may be of other heads."""
-        del rows
+    @property
+    def is_even(self) -> bool:
+        """No: the next row is of the next head."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ class Matrix:
     width: int
     written_from: Value | None = None  # s32
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all neighbouring rows are equally far apart."""
+        return True
+
     def row(self, k: KernelBuilder, index: Value) -> Value:
         """The address of a row, u64; 64-bit throughout."""
         return self.first + self.offset(k, index)
@@ -44,6 +49,8 @@ class Matrix:
         """The distance of two rows that are so many apart, in bytes, u64; None if it is not the
         same everywhere.
         """
+        if not self.is_even:
+            return None
         return (self.row_bytes * rows).as_(u64)
 
 
@@ -86,13 +93,13 @@ class TileLoader:
         column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
         # Where this thread reads next, and how many rows are left from there; both move down with
         # `advance`.
-        self.turn_bytes = matrix.step(self.rows_at_once)
-        self.tile_bytes = matrix.step(tile.rows)
-        self.source: Var | None = None  # where rows are not as far apart as the next ones
-        if self.turn_bytes is not None:
+        self.source: Var | None = None
+        if matrix.is_even:
             self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
         self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
         self.column_bytes = column_bytes
+        self.turn_bytes = matrix.step(self.rows_at_once)
+        self.tile_bytes = matrix.step(tile.rows)
         self.place = tile.pointer(self.row, self.lane * matrix.width)
 
     def start(self) -> None:
