@@ -208,7 +208,7 @@ def test_a_wrong_kernel_ends_the_campaign(
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, negative=False, scores='random', "
-        "reverse=False): O[0] is 1, wanted 2; 1 elements differ\n"
+        "reverse=False, section=1): O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 
