@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import flash.build
-import flash.mma_forward
+import flash.epilogue
 from flash import AttentionKernel
 from flash.build import build
 from flash.config import AttentionConfig
@@ -807,12 +807,12 @@ MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] =
     "no row guard for V": (KeyValuePipeline, "await_keys", _await_unguarded, "violation"),
     "a tile too far": (KeyValuePipeline, "first_key", _tiles_away(1), "violation"),
     "a tile too near": (KeyValuePipeline, "first_key", _tiles_away(-1), "violation"),
-    "a row too many of O": (flash.mma_forward, "Epilogue", _with_another_row, "violation"),
+    "a row too many of O": (flash.epilogue, "Epilogue", _with_another_row, "violation"),
     "no guard for the tail of head_dim": (
         PanelLoader, "_in_columns", lambda _: lambda *_: None, "violation"
     ),
     "no guard for the tail of O": (
-        flash.mma_forward, "Epilogue", _without_columns_left, "violation"
+        flash.epilogue, "Epilogue", _without_columns_left, "violation"
     ),
     # Whether V is restored is read from memory, so that no launch is certain to do it.
     "a key too many that is seen": (
