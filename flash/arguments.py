@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from flash.config import KernelConfig
@@ -35,14 +37,17 @@ class Pages:
         last_row = (k.max(rows, 1) - 1).as_(u32)
         return cls(table, sequence, page_size, pages - 1, last_row)
 
-    def place(self, k: KernelBuilder, row: Value) -> tuple[Value, Value]:
-        """The page of a row, and its place there; s32. For one behind the last row, those of the
-        last, so that nothing else is asked of the table.
+    def page(self, k: KernelBuilder, row: Value) -> Value:
+        """The page of a row, s32. For one behind the last row that of the last, so that nothing
+        else is asked of the table.
         """
         row = k.min(row.as_(u32), self.last_row)
         page = self.table.of_sequence(k, self.sequence, k.signed(row // self.page_size))
-        page = k.min(page.as_(u32), self.last_page)
-        return k.signed(page), k.signed(row % self.page_size)
+        return k.signed(k.min(page.as_(u32), self.last_page))
+
+    def place(self, k: KernelBuilder, row: Value) -> Value:
+        """The place of a row in its page, s32; likewise."""
+        return k.signed(k.min(row.as_(u32), self.last_row) % self.page_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +63,29 @@ class PagedMatrix(Matrix):
     def offset(self, k: KernelBuilder, index: Value) -> Value:
         """Of a row from `first`, in bytes, u64."""
         row = index if self.begin is None else index + self.begin
-        page, within = self.pages.place(k, row)
+        return self._offset(k, self.pages.page(k, row), row)
+
+    def _offset(self, k: KernelBuilder, page: Value, row: Value) -> Value:
         across = k.cvt(page, dtype=s64) * self.page_bytes
-        return (across + k.cvt(within, dtype=s64) * self.row_bytes).as_(u64)
+        place = k.cvt(self.pages.place(k, row), dtype=s64)
+        return (across + place * self.row_bytes).as_(u64)
+
+    def further(
+        self, k: KernelBuilder, index: Value, apart: int, rows: int
+    ) -> Callable[[int], Value]:
+        """See `Matrix.further`. The table is read once for all rows that are in one page."""
+        together = math.gcd(self.pages.page_size, rows)
+        if self.begin is not None or together % apart:
+            return super().further(k, index, apart, rows)
+        pages: dict[int, Value] = {}
+
+        def find(down: int) -> Value:
+            nth = down // together
+            if nth not in pages:
+                pages[nth] = self.pages.page(k, index + down)
+            return self.first + self._offset(k, pages[nth], index + down)
+
+        return find
 
     @property
     def is_even(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -92,22 +93,23 @@ class PanelLoader:
             place = place if stage is None else place.moved(place.value + stage)
             yield _Share(panels, rows_at_once, row, chunk, place)
 
-    def _source(self, share: _Share, row: Value) -> Value:
-        """The address of a thread's first chunk, in this row of the matrix."""
+    def _source(self, share: _Share, row: Callable[[], Value]) -> Value:
+        """The address of a thread's first chunk, in the row of the matrix that begins here."""
         k = self.k
         first_byte = k.cvt((share.chunk + share.panels[0].first) * CHUNK_BYTES, dtype=u64)
-        return self.matrix.row(k, row) + first_byte
+        return row() + first_byte
 
     def _start_copies(self, share: _Share, first_row: Value, ragged: bool) -> None:
         row = first_row + self.k.signed(share.row)
-        source = self._source(share, row)
+        find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows)
+        source = self._source(share, lambda: find(0))
         turn_bytes = self.matrix.step(share.rows_at_once)
         rows_left = self.matrix.rows - row if ragged else None
         for first in range(0, self.tile.rows, share.rows_at_once):
             if first and turn_bytes is not None:
                 source = source + turn_bytes
             elif first:
-                source = self._source(share, row + first)
+                source = self._source(share, functools.partial(find, first))
             present = None if rows_left is None else rows_left > first
             with self._rows_of(share, first):
                 self._copy_row(share, share.place, source, first, present)
@@ -116,14 +118,14 @@ class PanelLoader:
         """Copy through registers, in a loop: all rows at once would take too many."""
         k, row = self.k, first_row + self.k.signed(share.row)
         turn_bytes = self.matrix.step(share.rows_at_once)
-        source = k.var(u64, self._source(share, row))
+        source = k.var(u64, self._source(share, lambda: self.matrix.row(k, row)))
         rows_left = k.var(s32, self.matrix.rows - row)
 
         def here() -> Value:
             """The address of a thread's first chunk in the row of this turn."""
             if turn_bytes is not None:
                 return source
-            return self._source(share, self.matrix.rows - rows_left)
+            return self._source(share, lambda: self.matrix.row(k, self.matrix.rows - rows_left))
 
         place = k.var(u32, share.place.value)
         turns = -(-self.tile.rows // share.rows_at_once)

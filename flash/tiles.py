@@ -45,6 +45,15 @@ class Matrix:
         """Of a row from `first`, in bytes, u64."""
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
+    def further(
+        self, k: KernelBuilder, index: Value, apart: int, rows: int
+    ) -> Callable[[int], Value]:
+        """Gives the address of the row so many behind row `index`: of one of the first `apart` of
+        a tile of `rows` rows, and those a multiple of `apart` behind it.
+        """
+        del apart, rows
+        return lambda down: self.row(k, index + down if down else index)
+
     def step(self, rows: int) -> Value | None:
         """The distance of two rows that are so many apart, in bytes, u64; None if it is not the
         same everywhere.
@@ -109,11 +118,19 @@ class TileLoader:
         rows_left = k.var(s32, self.rows_left)
         place = self.place.cursor()
 
+        at_once = self.turns if copies_are_asynchronous(k) else _COPIES_IN_FLIGHT
+
         def here(first: int) -> Value:
             """Where this thread reads in a row that is so much further down than `rows_left`."""
             if source is not None:
                 return source
-            return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
+            if at_once < self.turns:  # `rows_left` goes down
+                return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
+            return find(first) + self.column_bytes
+
+        if source is None:
+            row = self.matrix.rows - rows_left
+            find = self.matrix.further(k, row, self.rows_at_once, self.tile.rows)
 
         def copy_turn(n: int) -> None:
             first = n * self.rows_at_once
@@ -129,7 +146,6 @@ class TileLoader:
             place.advance(turns * self.rows_at_once)
             k.sub(rows_left, turns * self.rows_at_once, into=rows_left)
 
-        at_once = self.turns if copies_are_asynchronous(k) else _COPIES_IN_FLIGHT
         repeat(k, self.turns, at_once, copy_turn, advance)
 
     def advance(self) -> None:
