@@ -17,6 +17,7 @@ from ptxgen.errors import BackendError, PtxGenError, did_you_mean
 from ptxgen.runtime.cuda import cuda_backend
 from tools.bench_build import assemble_jobs, emit_jobs
 from tools.bench_cpu import CPU_REMARKS, cpu_jobs
+from tools.bench_decode import DECODE_REMARKS, decode_jobs
 from tools.bench_device import Gpu, open_gpu
 from tools.bench_gpu import GPU_REMARKS, gpu_jobs
 from tools.bench_interpreter import interpreter_jobs
@@ -44,6 +45,7 @@ ABOUT: Final = {
     "emit": "from a configuration to PTX text, in a warm process and in a fresh one",
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
+    "decode": "bytes that decoding moves, against what it has to, on the interpreter",
     "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
@@ -54,6 +56,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
     "assemble": assemble_jobs,
     "static": static_jobs,
+    "decode": decode_jobs,
     "cpu": cpu_jobs,
     "interpreter": interpreter_jobs,
     "sanitizers": sanitizer_jobs,
@@ -61,6 +64,7 @@ _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
 }
 _REMARKS: Final = {
     "static": STATIC_REMARKS,
+    "decode": DECODE_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,
     "gpu": GPU_REMARKS,
