@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from flash.config import KernelConfig
@@ -48,6 +48,47 @@ class Pages:
     def place(self, k: KernelBuilder, row: Value) -> Value:
         """The place of a row in its page, s32; likewise."""
         return k.signed(k.min(row.as_(u32), self.last_row) % self.page_size)
+
+
+@dataclass(frozen=True)
+class InCache:
+    """Where the keys of one item of a batch are: the first `rows` rows of a sequence of K and V,
+    but for `padding` ones at the beginning; all s32. Whatever the arrays hold that say so, no row
+    is outside of K and V.
+    """
+
+    rows: Value
+    padding: Value | None
+    sequence: Value
+    pages: Pages | None
+
+    @classmethod
+    def of(
+        cls,
+        k: KernelBuilder,
+        operands: Mapping[str, ScoreArray],
+        numbers: Mapping[str, Value],
+        capacity: Value,
+        batch: Value,
+        page_size: int,
+    ) -> InCache:
+        """That of an item; a sequence has room for `capacity` rows, s32."""
+        used, padded, index, table = (
+            operands.get(name)
+            for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
+        )
+        rows, padding, sequence = capacity, None, batch
+        if used is not None:
+            rows = k.min(used.of_sequence(k, batch).as_(u32), capacity.as_(u32)).as_(s32)
+        if padded is not None:
+            padding = k.min(padded.of_sequence(k, batch).as_(u32), rows.as_(u32)).as_(s32)
+        if index is not None:
+            last = numbers["kv_batch"] - 1
+            sequence = k.min(index.of_sequence(k, batch).as_(u32), last).as_(s32)
+        pages = None
+        if table is not None:
+            pages = Pages.of(k, table, sequence, page_size, numbers["pages"], rows)
+        return cls(rows, padding, sequence, pages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,23 +278,14 @@ class Arguments:
         keys, and where they are. Whatever the arrays that say so hold, no row is outside of K and
         V.
         """
-        used, padding, index, table = (
-            self.operands.get(name)
-            for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
+        of = InCache.of(k, self.operands, self.numbers, self.seq_k, batch, page_size)
+        K, V = (
+            replace(a, begin=of.padding, pages=of.pages, sequence=of.sequence)
+            for a in (self.K, self.V)
         )
-        seq_k, begin, of_keys = self.seq_k, None, batch
-        if used is not None:
-            seq_k = k.min(used.of_sequence(k, batch).as_(u32), seq_k.as_(u32)).as_(s32)
-        if padding is not None:
-            begin = k.min(padding.of_sequence(k, batch).as_(u32), seq_k.as_(u32)).as_(s32)
-        if index is not None:
-            last = self.numbers["kv_batch"] - 1
-            of_keys = k.min(index.of_sequence(k, batch).as_(u32), last).as_(s32)
-        pages = None
-        if table is not None:
-            pages = Pages.of(k, table, of_keys, page_size, self.numbers["pages"], seq_k)
-        K, V = (replace(a, begin=begin, pages=pages, sequence=of_keys) for a in (self.K, self.V))
-        return replace(self, K=K, V=V, seq_k=seq_k if begin is None else seq_k - begin)
+        return replace(
+            self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding
+        )
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
         """What concerns one of the packed sequences: arrays that begin with its rows, and its own

@@ -16,6 +16,7 @@ from flash.arrays import ArrayView
 from flash.build import proved_build
 from flash.config import ALIGNMENTS, AttentionConfig, KernelConfig
 from flash.dtypes import F32
+from flash.features import Operand
 from flash.made import Made
 from flash.merge_kernel import WARPS, MergeConfig, merge_build
 from flash.packing import packing_saves_ctas
@@ -120,12 +121,12 @@ def _alignment(call: CacheCall, merged: bool) -> int:
     arrays = (call.q, call.k, call.v) if merged else (call.q, call.k, call.v, call.out)
     nbytes = config.element.nbytes
     places = [array.pointer for array in arrays]
-    places += [step * nbytes for array in arrays for step in _steps(array)]
+    places += [step * nbytes for array in arrays for step in outer_strides(array)]
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
     return math.gcd(ALIGNMENTS[0], natural, *places)
 
 
-def _steps(array: ArrayView) -> tuple[int, ...]:
+def outer_strides(array: ArrayView) -> tuple[int, ...]:
     """The strides but for the columns'; 0 where a dimension has one element or none."""
     outer = zip(array.shape[:-1], array.strides[:-1], strict=True)
     return tuple(step if length > 1 else 0 for length, step in outer)
@@ -169,23 +170,18 @@ def _attending(
     made, features = proved_build(kernel), kernel.features
     arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out}
     arrays |= {} if lse is None else {"LSE": lse}
-    arrays |= {operand.name: call.operands[operand.name] for operand in features.operands}
-    values: dict[str, int | float] = {name: array.pointer for name, array in arrays.items()}
+    values: dict[str, int | float] = {}
     for name in "QKVO":
-        of_array = zip(features.steps_of(name), _steps(arrays[name]), strict=True)
+        of_array = zip(features.steps_of(name), outer_strides(arrays[name]), strict=True)
         values |= {f"{name}_{step}_stride": stride for step, stride in of_array}
     _, heads, seq_q, _ = call.q.shape
-    sizes = {"seq_q": seq_q, "heads": heads, "batch": call.q.shape[0]}
-    for operand in features.operands:
-        shape, strides = arrays[operand.name].shape, arrays[operand.name].strides
-        missing = len(operand.axes) - len(shape)
-        wide = [0] * missing + [s if n > 1 else 0 for n, s in zip(shape, strides, strict=True)]
-        values |= {operand.stride(a): step for a, step in zip(operand.axes, wide, strict=True)}
-    values |= call.config.numbers | sizes | {
-        "seq_k": call.capacity, "group": call.group, "splits": splits, "section": heads,
-        "softmax_scale": call.scale, "kv_batch": _sequences(call), "pages": call.k.shape[0],
+    values |= call.config.numbers | {
+        "seq_q": seq_q, "heads": heads, "group": call.group, "seq_k": call.capacity,
+        "splits": splits, "section": heads, "softmax_scale": call.scale,
+        "kv_batch": _sequences(call), "pages": call.k.shape[0],
     }  # fmt: skip
-    return _step(made, arrays, values, blocks_of(call, kernel) * splits)
+    operands = {operand: call.operands[operand.name] for operand in features.operands}
+    return launch_step(made, arrays, operands, values, blocks_of(call, kernel) * splits)
 
 
 def _sequences(call: CacheCall) -> int:
@@ -195,7 +191,9 @@ def _sequences(call: CacheCall) -> int:
 
 def _merging(call: CacheCall, target: Target, space: Workspace) -> Step:
     config, nbytes = call.config, call.config.element.nbytes
-    of_out = math.gcd(ALIGNMENTS[0], call.out.pointer, *[s * nbytes for s in _steps(call.out)])
+    of_out = math.gcd(
+        ALIGNMENTS[0], call.out.pointer, *[s * nbytes for s in outer_strides(call.out)]
+    )
     parts = math.gcd(ALIGNMENTS[0], space.parts.pointer, config.value_dim * F32.nbytes)
     lse = call.lse if call.lse is not None else space.lses
     made = merge_build(
@@ -207,27 +205,41 @@ def _merging(call: CacheCall, target: Target, space: Workspace) -> Step:
     arrays = {"PARTS": space.parts, "LSES": space.lses, "O": call.out}
     arrays |= {} if call.lse is None else {"LSE": lse}
     batch, heads, seq_q, splits = space.lses.shape
-    values: dict[str, int | float] = {name: array.pointer for name, array in arrays.items()}
+    values: dict[str, int | float] = {}
     for name, array in (("PARTS", space.parts), ("O", call.out)):
         steps = ("batch", "head", "row", "split")
         values |= {
             f"{name}_{step}_stride": stride
-            for step, stride in zip(steps, _steps(array), strict=False)
+            for step, stride in zip(steps, outer_strides(array), strict=False)
         }
     values |= {"LSES_row_stride": splits, "LSES_split_stride": 1, "rows": batch * heads * seq_q}
     values |= {"seq_q": seq_q, "heads": heads, "splits": splits}
-    return _step(made, arrays, values, -(-batch * heads * seq_q // WARPS))
+    return launch_step(made, arrays, {}, values, -(-batch * heads * seq_q // WARPS))
 
 
-def _step(
-    made: Made, arrays: Mapping[str, ArrayView], values: Mapping[str, int | float], ctas: int
+def launch_step(
+    made: Made,
+    arrays: Mapping[str, ArrayView],
+    operands: Mapping[Operand, ArrayView],
+    values: Mapping[str, int | float],
+    ctas: int,
 ) -> Step:
+    """A launch of a kernel. Its pointers are `arrays`, then `operands`, whose strides are found
+    here: 0 where one is broadcast; `values` are all other parameters.
+    """
+    pointers = {**arrays, **{operand.name: array for operand, array in operands.items()}}
+    known = {**values, **{name: array.pointer for name, array in pointers.items()}}
+    for operand, array in operands.items():
+        steps = zip(array.shape, array.strides, strict=True)
+        missing = len(operand.axes) - len(array.shape)
+        wide = [0] * missing + [step if length > 1 else 0 for length, step in steps]
+        known |= {operand.stride(a): step for a, step in zip(operand.axes, wide, strict=True)}
     plan = LaunchPlan(
         entry=made.kernel.name,
         grid=(ctas, 1, 1),
         block=(made.threads, 1, 1),
         dynamic_shared=made.kernel.dynamic_shared_bytes,
         slots=made.slots,
-        values=tuple(values[slot.name] for slot in made.slots),
+        values=tuple(known[slot.name] for slot in made.slots),
     )
-    return Step(made, tuple(arrays.values()), plan)
+    return Step(made, tuple(pointers.values()), plan)

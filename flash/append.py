@@ -1,0 +1,74 @@
+"""The launch that appends to a cache, and turns new keys and queries by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flash.append_kernel import WARPS, AppendConfig, append_build
+from flash.arrays import ArrayView
+from flash.decode import LENGTHS, Step, launch_step, outer_strides
+from flash.dtypes import DType
+from flash.features import Features
+from ptxgen.target import Target
+
+
+class Turned(NamedTuple):
+    """Rotary embedding: cos and sin [positions, rotary_dim / 2], f32 with dense rows; q [batch,
+    heads, seq_q, head_dim] and where it goes.
+    """
+
+    cos: ArrayView
+    sin: ArrayView
+    interleaved: bool
+    q: ArrayView
+    q_out: ArrayView
+
+
+class NewRows(NamedTuple):
+    """Checked arrays: new k and v [batch, kv_heads, n, ...], n at least 1, and the cache that they
+    go to, as in `flash.decode.CacheCall`; `seqused_k` of `operands` counts them already.
+    """
+
+    k: ArrayView
+    v: ArrayView
+    k_cache: ArrayView
+    v_cache: ArrayView
+    operands: Mapping[str, ArrayView]
+    page_size: int
+
+
+def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | None) -> Step:
+    """The launch that writes them."""
+    given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
+    features = Features(page_size=new.page_size, **given)
+    made = append_build(
+        AppendConfig(
+            target, new.k.shape[3], new.v.shape[3], dtype, features,
+            0 if turned is None else 2 * turned.cos.shape[1],
+            turned is not None and turned.interleaved,
+        )
+    )  # fmt: skip
+    made.require_proved()
+    arrays = {"K_NEW": new.k, "V_NEW": new.v, "K": new.k_cache, "V": new.v_cache}
+    batch, kv_heads, n, _ = new.k.shape
+    rows = batch * kv_heads * n
+    capacity, sequences = new.k_cache.shape[2], new.k_cache.shape[0]
+    if new.page_size:
+        sequences, columns = new.operands["block_table"].shape
+        capacity = columns * new.page_size
+    values: dict[str, int | float] = {
+        "new_rows": rows, "n": n, "kv_heads": kv_heads, "seq_k": capacity,
+        "kv_batch": sequences, "pages": new.k_cache.shape[0],
+    }  # fmt: skip
+    if turned is not None:
+        arrays |= {"Q": turned.q, "Q_OUT": turned.q_out, "COS": turned.cos, "SIN": turned.sin}
+        _, heads, seq_q, _ = turned.q.shape
+        values |= {"q_rows": batch * heads * seq_q, "seq_q": seq_q, "heads": heads}
+        values["positions"] = turned.cos.shape[0]
+        rows += batch * heads * seq_q
+    for name, (steps, _) in made.config.arrays.items():
+        strides = zip(steps, outer_strides(arrays[name]), strict=True)
+        values |= {f"{name}_{step}_stride": stride for step, stride in strides}
+    operands = {operand: new.operands[operand.name] for operand in features.operands}
+    return launch_step(made, arrays, operands, values, -(-rows // WARPS))

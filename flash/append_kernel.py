@@ -1,0 +1,311 @@
+"""The kernel that writes new keys and values behind those that a cache has, and turns new keys and
+queries by their positions (`flash/rotary.py`).
+
+A warp has one row of one head. The lengths that it reads are those with the new rows: row i of n is
+written to row `seqused_k - n + i` of its sequence, and to none if that is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from flash.arguments import Array, InCache, ScoreArray
+from flash.dtypes import F32, F32_BYTES, DType
+from flash.features import Features, Operand
+from flash.made import Made
+from flash.tiles import Matrix
+from ptxgen import ir
+from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.verify import require_valid
+from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.target import WARP_SIZE, Target
+from ptxgen.types import ScalarType, b16, b32, f32, s64, u32, u64
+
+WARPS: Final = 4  # and rows of a CTA
+THREADS: Final = WARPS * WARP_SIZE
+_MOST: Final = 2**30  # rows of all heads of all batches, and of a sequence
+_BITS: Final = {2: b16, 4: b32}
+_SOURCES: Final = ("batch", "head", "row")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConfig:
+    """What the text of an append kernel depends on. `features` are those of the cache; of each row
+    of K and Q the first `rotary_dim` columns are turned, neighbours together if `interleaved`.
+    """
+
+    target: Target
+    head_dim: int
+    head_dim_v: int
+    dtype: DType
+    features: Features
+    rotary_dim: int = 0
+    interleaved: bool = False
+
+    @property
+    def name(self) -> str:
+        """The entry's name, which says the configuration."""
+        dims = f"d{self.head_dim}" + (
+            f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
+        )
+        turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
+        turned += ["interleaved"] if self.interleaved else []
+        return "_".join(["append", self.dtype.name, dims, *self.features.words, *turned])
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The arrays that say where rows go."""
+        return self.features.operands
+
+    @property
+    def arrays(self) -> dict[str, tuple[tuple[str, ...], int]]:
+        """The strides and columns of each array, in the order of the parameters."""
+        d, steps_of = self.head_dim, self.features.steps_of
+        found = {
+            "K_NEW": (_SOURCES, d), "V_NEW": (_SOURCES, self.head_dim_v),
+            "K": (steps_of("K"), d), "V": (steps_of("V"), self.head_dim_v),
+        }  # fmt: skip
+        if self.rotary_dim:
+            tables = (("row",), self.rotary_dim // 2)
+            found |= {"Q": (_SOURCES, d), "Q_OUT": (_SOURCES, d), "COS": tables, "SIN": tables}
+        return found
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The sizes that a launch passes, u32."""
+        of_cache = ("new_rows", "n", "kv_heads", "seq_k")
+        return (*of_cache, "q_rows", "seq_q", "heads", "positions") if self.rotary_dim else of_cache
+
+
+class AppendBuild(Made):
+    """A verified append kernel."""
+
+    def __init__(self, config: AppendConfig, module: ir.Module) -> None:
+        super().__init__(module, THREADS, config.target)
+        self.config = config
+
+    @property
+    def promised(self) -> GlobalContract:
+        """`new_rows` is batch * kv_heads * n, `q_rows` batch * heads * seq_q."""
+        config, features = self.config, self.config.features
+        page_size = features.page_size
+        of_cache: dict[str, int | str] = {
+            "batch": features.kv_batch, "page": "pages", "head": "kv_heads",
+            "row": page_size or "seq_k",
+        }  # fmt: skip
+        extents: dict[str, dict[str, int | str]] = {
+            "K": of_cache, "V": of_cache,
+            "K_NEW": {"batch": "batch", "head": "kv_heads", "row": "n"},
+            "V_NEW": {"batch": "batch", "head": "kv_heads", "row": "n"},
+            "Q": {"batch": "batch", "head": "heads", "row": "seq_q"},
+            "Q_OUT": {"batch": "batch", "head": "heads", "row": "seq_q"},
+            "COS": {"row": "positions"}, "SIN": {"row": "positions"},
+        }  # fmt: skip
+        arrays, strides = [], []
+        for name, (steps, columns) in config.arrays.items():
+            nbytes = _element(config, name).nbytes
+            axes = (Axis(extents[name][s], f"{nbytes} * {name}_{s}_stride") for s in steps)
+            arrays.append(GlobalArray(name, tuple(axes), columns * nbytes, nbytes))
+            strides += [f"{name}_{step}_stride" for step in steps]
+        for operand in config.operands:
+            nbytes = operand.dtype.nbytes
+            axes = (
+                Axis(operand.extent(a), f"{nbytes} * {operand.stride(a)}") for a in operand.axes
+            )
+            arrays.append(GlobalArray(operand.name, tuple(axes), nbytes, nbytes))
+            strides += [operand.stride(axis) for axis in operand.axes]
+        bounds = dict.fromkeys(("batch", *config.counts), (1, _MOST))
+        bounds |= {n.name: n.bounds for n in features.numbers if n.bounds is not None}
+        equal: dict[str, int | str] = {"new_rows": "batch * kv_heads * n"}
+        rows = "new_rows"
+        if config.rotary_dim:
+            equal["q_rows"] = "batch * heads * seq_q"
+            rows = "new_rows + q_rows"
+        if page_size:
+            bounds["table_columns"] = (1, _MOST // page_size)
+            equal["seq_k"] = f"{page_size} * table_columns"
+        grid = (f"({rows} + {WARPS - 1}) // {WARPS}", 1, 1)
+        return GlobalContract(tuple(arrays), tuple(strides), bounds, grid, equal)
+
+
+def _element(config: AppendConfig, name: str) -> DType:
+    return F32 if name in ("COS", "SIN") else config.dtype
+
+
+@lru_cache(maxsize=64)
+def append_build(config: AppendConfig) -> AppendBuild:
+    """The kernel of a configuration. Raises `VerifyError` for a fault of the generator's."""
+    module = append_kernel(config)
+    require_valid(module)
+    return AppendBuild(config, module)
+
+
+def append_kernel(config: AppendConfig) -> ir.Module:
+    """The module with the kernel of this configuration; parameters as `AppendBuild.promised`."""
+    k = KernelBuilder(config.name, target=config.target, threads=THREADS)
+    given = _Given.declare(k, config)
+    thread = k.thread_id()
+    lane = k.signed(thread % WARP_SIZE)
+    nth = k.signed(k.block_id()) * WARPS + k.signed(thread // WARP_SIZE)
+    with k.when(nth < given.counts["new_rows"]):
+        _append(k, config, given, nth, lane)
+    if config.rotary_dim:
+        new_rows = given.counts["new_rows"]
+        query = k.max(nth - new_rows, 0)
+        with k.when((nth >= new_rows) & (query < given.counts["q_rows"])):
+            _turn_query(k, config, given, query, lane)
+    return k.build()
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The kernel's parameters."""
+
+    arrays: Mapping[str, Array]
+    operands: Mapping[str, ScoreArray]
+    counts: Mapping[str, Value]  # s32
+    numbers: Mapping[str, Value]
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, config: AppendConfig) -> _Given:
+        """Declare and load them: pointers, sizes, strides."""
+        pointers = {name: k.pointer(name) for name in config.arrays}
+        places = [(operand, k.pointer(operand.name)) for operand in config.operands]
+        counts = {name: k.signed(k.param(name, u32)) for name in config.counts}
+        numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
+        arrays = {}
+        for name, (steps, columns) in config.arrays.items():
+            strides = {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
+            nbytes = _element(config, name).nbytes
+            arrays[name] = Array(pointers[name].value, strides, columns, 1, nbytes)
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        return cls(arrays, operands, counts, numbers)
+
+    def in_cache(self, k: KernelBuilder, config: AppendConfig, batch: Value) -> InCache:
+        """Where an item's rows are in the cache."""
+        page_size = config.features.page_size
+        return InCache.of(k, self.operands, self.numbers, self.counts["seq_k"], batch, page_size)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a head of an item, s32, and where that is of all rows from the last."""
+
+    batch: Value
+    head: Value
+    row: Value
+
+    @classmethod
+    def of(cls, nth: Value, heads: Value, rows: Value) -> _Row:
+        """Number `nth` of the rows of all heads of all items."""
+        head_of_batch = nth // rows
+        return cls(head_of_batch // heads, head_of_batch % heads, nth % rows)
+
+    def of_array(self, k: KernelBuilder, array: Array, rows: Value) -> Value:
+        """Its address in an array that has such rows."""
+        return array.head(k, self.batch, self.head, rows).row(k, self.row)
+
+
+def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value) -> None:
+    """Copy a row of K and one of V to their places."""
+    n = given.counts["n"]
+    source = _Row.of(nth, given.counts["kv_heads"], n)
+    where = given.in_cache(k, config, source.batch)
+    place = where.rows - n + source.row
+    with k.when(place >= 0):
+        k_to, v_to = (
+            _in_cache(k, given.arrays[name], where, source.head).row(k, place) for name in "KV"
+        )
+        k_from, v_from = (source.of_array(k, given.arrays[f"{name}_NEW"], n) for name in "KV")
+        _copy(k, config, v_from, v_to, lane, 0, config.head_dim_v)
+        _turn(k, config, given, (k_from, k_to), _position(k, given, where, place), lane)
+
+
+def _in_cache(k: KernelBuilder, array: Array, where: InCache, head: Value) -> Matrix:
+    placed = Array(
+        array.first, array.strides, array.columns, 1, array.nbytes, pages=where.pages,
+        sequence=where.sequence,
+    )  # fmt: skip
+    return placed.head(k, where.sequence, head, where.rows)
+
+
+def _turn_query(
+    k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value
+) -> None:
+    """Turn a row of Q."""
+    seq_q = given.counts["seq_q"]
+    row = _Row.of(nth, given.counts["heads"], seq_q)
+    where = given.in_cache(k, config, row.batch)
+    begin, to = (row.of_array(k, given.arrays[name], seq_q) for name in ("Q", "Q_OUT"))
+    place = where.rows - seq_q + row.row
+    _turn(k, config, given, (begin, to), _position(k, given, where, place), lane)
+
+
+def _position(k: KernelBuilder, given: _Given, where: InCache, place: Value) -> Value | None:
+    """Of a row among those that are no padding, s32: 0 for padding itself, and at most the last
+    that tables have. None if nobody asks.
+    """
+    if "positions" not in given.counts:
+        return None
+    position = place if where.padding is None else place - where.padding
+    return k.min(k.max(position, 0), given.counts["positions"] - 1)
+
+
+def _turn(
+    k: KernelBuilder, config: AppendConfig, given: _Given, rows: tuple[Value, Value],
+    position: Value | None, lane: Value,
+) -> None:  # fmt: skip
+    """Copy a row of head_dim columns, and turn the first of them."""
+    begin, to = rows
+    half = config.rotary_dim // 2
+    if position is not None:
+        cos, sin = (_table_row(k, given.arrays[name], position) for name in ("COS", "SIN"))
+        apart, step = (1, 2) if config.interleaved else (half, 1)
+        for first in range(0, half, WARP_SIZE):
+            pair = lane + first
+            with k.when(pair < half):
+                columns = (pair * step, pair * step + apart)
+                a, b = (_load(k, config, begin, column) for column in columns)
+                c, s = (k.load(_at(k, table, pair, F32_BYTES, f32)) for table in (cos, sin))
+                _store(k, config, to, columns[0], a * c - b * s)
+                _store(k, config, to, columns[1], a * s + b * c)
+    _copy(k, config, begin, to, lane, config.rotary_dim, config.head_dim)
+
+
+def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
+    down = k.cvt(position, dtype=s64) * table.strides["row"]
+    return table.first + (down * F32_BYTES).as_(u64)
+
+
+def _copy(
+    k: KernelBuilder, config: AppendConfig, begin: Value, to: Value, lane: Value, first: int,
+    end: int,
+) -> None:  # fmt: skip
+    """Copy the columns from `first` on before `end`, as they are."""
+    nbytes = config.dtype.nbytes
+    bits = _BITS[nbytes]
+    for start in range(first, end, WARP_SIZE):
+        column = lane + start
+        with k.when(column < end):
+            k.store(_at(k, to, column, nbytes, bits), k.load(_at(k, begin, column, nbytes, bits)))
+
+
+def _at(k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType) -> Pointer:
+    return Pointer(row + k.cvt(column * nbytes, dtype=u64), "global", type)
+
+
+def _load(k: KernelBuilder, config: AppendConfig, row: Value, column: Value) -> Value:
+    """An element as f32."""
+    nbytes, scalar = config.dtype.nbytes, config.dtype.scalar
+    bits = k.load(_at(k, row, column, nbytes, _BITS[nbytes])).as_(scalar)
+    return bits if scalar is f32 else k.cvt(bits, dtype=f32)
+
+
+def _store(k: KernelBuilder, config: AppendConfig, row: Value, column: Value, x: Value) -> None:
+    """An element, rounded to the cache's type."""
+    nbytes, scalar = config.dtype.nbytes, config.dtype.scalar
+    rounded = x if scalar is f32 else k.cvt(x, dtype=scalar, rnd="rn")
+    k.store(_at(k, row, column, nbytes, _BITS[nbytes]), rounded.as_(_BITS[nbytes]))
