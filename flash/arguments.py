@@ -240,7 +240,7 @@ class Arguments:
         t = config.tiling
         of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
         columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
-        nbytes = dict.fromkeys(columns, config.dtype.nbytes) | {"O": config.output.nbytes}
+        nbytes = {name: config.element_of(name).nbytes for name in columns}
         pointers = {name: k.pointer(name) for name in columns}
         LSE = k.pointer("LSE") if config.return_lse else None
         places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
@@ -272,6 +272,14 @@ class Arguments:
         """The most query rows of a sequence."""
         longest = self.numbers.get("max_seqlen_q")
         return self.seq_q if longest is None else longest.as_(s32)
+
+    def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Arguments:
+        """What concerns one head of K and V that has a scale of its own."""
+        k_scale = self.operands.get("k_scale")
+        if k_scale is None:
+            return self
+        factor = k_scale.of_sequence(k, kv_head)
+        return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
 
     def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Arguments:
         """What concerns one sequence of a batch whose keys are in a cache: how many of its rows are

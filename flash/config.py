@@ -29,6 +29,7 @@ from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
+WIDENED: Final = 8  # elements of one byte that are read together (`flash/widening_loader.py`)
 DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 # The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
@@ -73,12 +74,23 @@ class KernelConfig:
         """The type of O: that of Q, or of parts that are to be merged f32."""
         return F32 if self.features.splits else self.dtype
 
+    def element_of(self, array: str) -> DType:
+        """The type of one of Q, K, V and O."""
+        if array == "O":
+            return self.output
+        stored = self.features.kv_dtype
+        return stored if stored is not None and array in ("K", "V") else self.dtype
+
     def alignment_of(self, array: str) -> int:
         """The promise, in bytes, for one of Q, K, V and O. Parts of O that are to be merged are not
-        the caller's: they are as aligned as their rows.
+        the caller's: they are as aligned as their rows. Of one byte an element, so many are widened
+        together.
         """
+        t = self.tiling
         if array == "O" and self.features.splits:
-            return natural_alignment(self.tiling.head_dim_v, self.tiling.head_dim_v, F32)
+            return natural_alignment(t.head_dim_v, t.head_dim_v, F32)
+        if self.features.kv_dtype is not None and array in ("K", "V"):
+            return WIDENED
         return self.alignment
 
     @property

@@ -25,7 +25,7 @@ SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
 @functools.cache
 def parameters(config: KernelConfig) -> dict[str, str]:
     """What each parameter of the kernel means, in its order; LSE also if it is not written."""
-    dtype, features = config.dtype, config.features
+    features = config.features
     rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
     of_q, of_k = (
         ("total_q, heads", "total_k, kv_heads")
@@ -43,7 +43,7 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         "V": "the values, read",
         "O": "the output, written",
     }
-    types = dict.fromkeys(rows, dtype) | {"O": config.output}
+    types = {name: config.element_of(name) for name in rows}
     parts = ", splits" if features.splits else ""
     meanings = {
         name: (
@@ -288,7 +288,7 @@ def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int)
     }  # fmt: skip
     if name in ("K", "V"):
         extents |= {"batch": features.kv_batch, "row": features.page_size or rows}
-    nbytes = (config.output if name == "O" else config.dtype).nbytes
+    nbytes = config.element_of(name).nbytes
     axes = tuple(
         Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in features.steps_of(name)
     )

@@ -157,6 +157,8 @@ class Cta:
     first_tile: Value | None  # the first of them that any sees; None if it is tile 0
     slice: ValueSlice | None  # None if the CTA computes all columns
     part: SplitOfKeys | None  # None if it takes all keys that its rows see
+    scale_log2: Value  # softmax_scale in units of log2, times that of K
+    kv_head: Value
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
@@ -176,7 +178,7 @@ class Cta:
             given = given.of_sequence(k, batch)
             rows, of_head = given.seq_q, head
         elif config.features.cached:
-            given = given.of_batch(k, batch, config.features.page_size)
+            given = given.of_batch(k, batch, config.features.page_size).of_kv_head(k, kv_head)
         scores = _Scores(k, config, given, batch, head, packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
@@ -187,7 +189,7 @@ class Cta:
             _rows(k, given.O, batch, head, rows, packing),
         )
         if slice is not None:
-            V = slice.part(k, V, config.dtype.nbytes)
+            V = slice.part(k, V, config.element_of("V").nbytes)
             O = slice.part(k, O, config.output.nbytes)
         if part is not None:
             O = part.place(k, O, given.O)
@@ -209,7 +211,7 @@ class Cta:
             LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
         return cls(
             Q, K, V, O, LSE, t.tile, packing, first_row, mask, scoring, sink, dropout, all_see,
-            all_see_from, tiles, first_tile, slice, part,
+            all_see_from, tiles, first_tile, slice, part, given.scale_log2, kv_head,
         )  # fmt: skip
 
     @classmethod

@@ -75,6 +75,7 @@ class Features:
     leftpad_k: bool = False
     cache_batch_idx: bool = False
     page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
+    kv_dtype: DType | None = None  # of K and V, with scales, if it is not that of Q
 
     @property
     def words(self) -> list[str]:
@@ -96,6 +97,7 @@ class Features:
             f"page{self.page_size}": self.page_size > 0,
         }
         words = [word for word, there in flags.items() if there]
+        words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
         return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
 
     @property
@@ -156,7 +158,8 @@ class Features:
         are in it by now.
         """
         of_sequence = self.leftpad_k or self.cache_batch_idx or self.page_size > 0
-        return of_sequence or (self.seqused_k and not self.varlen)
+        narrow = self.kv_dtype is not None
+        return of_sequence or narrow or (self.seqused_k and not self.varlen)
 
     @property
     def kv_batch(self) -> str:
@@ -222,6 +225,12 @@ class Features:
                 yield Operand(
                     f"seqused_{side}", I32, _PER_SEQUENCE,
                     f"how many {what} each sequence has: the first of its rows",
+                )  # fmt: skip
+        if self.kv_dtype is not None:
+            for what in ("k", "v"):
+                yield Operand(
+                    f"{what}_scale", F32, ("kv_heads",),
+                    f"what the numbers of {what.upper()} are multiplied with, above 0",
                 )  # fmt: skip
         if self.leftpad_k:
             yield Operand(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from flash.arguments import Arguments
+from flash.arguments import Arguments, ScoreArray
 from flash.config import KernelConfig
 from flash.cta import Cta
 from flash.epilogue import store_outputs
@@ -40,6 +40,7 @@ from flash.score_plane import ScorePlaces
 from flash.swizzle import SwizzledTile
 from flash.tf32_products import Tf32Products
 from flash.tiles import await_copies
+from flash.widening_loader import WideningLoader
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import bf16, f16, f32
@@ -62,19 +63,19 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, pipeline = _start_copies(k, config, given, cta)
+    tiles, pipeline = _start_copies(k, config, cta)
     products: WarpProducts = (
         MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
     )
     # What `scoring` makes is in units of log2 already.
-    scale = k.max(k.abs(given.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
+    scale = k.max(k.abs(cta.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
     softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)
     O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
     # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
-    odd = NonFinite(k, dtype, config.output.scalar) if cta.mask.hides_keys else None
+    odd = NonFinite(k, config) if cta.mask.hides_keys else None
     mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
@@ -110,7 +111,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
 
     # Found out again: kept in registers through the loops, this is what would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
-    _finish(k, t, (cta, me), softmax, O)
+    _finish(k, t, (cta, me), softmax, O, given.operands.get("v_scale"))
     through = tiles[0] if config.output is config.dtype else None
     store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
@@ -164,7 +165,7 @@ def _runs(
 
 
 def _start_copies(
-    k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta
+    k: KernelBuilder, config: KernelConfig, cta: Cta
 ) -> tuple[Tiles, KeyValuePipeline]:
     """The tiles of Q, K and V, and the first of them on their way."""
     k.note("shared memory, and the first tiles on their way there")
@@ -173,17 +174,19 @@ def _start_copies(
     Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
     K_tile = SwizzledTile(k, "K_tile", t.tile, t.score_width, dtype, t.stages)
     V_tile = SwizzledTile(k, "V_tile", t.tile, t.output_width, dtype, t.stages)
-    Q_loader, K_loader, V_loader = (
-        PanelLoader(k, matrix, tile)
-        for matrix, tile in ((cta.Q, Q_tile), (cta.K, K_tile), (cta.V, V_tile))
-    )
+    loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
+    Q_loader = PanelLoader(k, cta.Q, Q_tile)
+    K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
     guarded = cta.part is not None and cta.mask.left is not None
-    pipeline = KeyValuePipeline(k, K_loader, V_loader, cta.tiles, cta.first_tile, guarded=guarded)
+    pipeline = KeyValuePipeline(
+        k, K_loader, V_loader, cta.tiles, cta.first_tile, guarded=guarded,
+        is_asynchronous=any(x.is_asynchronous for x in (Q_loader, K_loader, V_loader)),
+    )  # fmt: skip
     with k.when(pipeline.has_tiles, uniform=True):
         Q_loader.start(cta.first_row)
         pipeline.fill()
         if cta.scoring is None:
-            with k.when(given.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
+            with k.when(cta.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
                 if Q_loader.is_asynchronous:
                     await_copies(k)
                 Q_loader.flip_signs()
@@ -203,15 +206,19 @@ def _finish(
     where: tuple[Cta, WarpPlace],
     softmax: LazySoftmax,
     O: Fragment,
+    v_scale: ScoreArray | None,
 ) -> None:
-    """O /= sum and, if wanted, LSE."""
+    """O /= sum, times the scale of V if that has one, and, if wanted, LSE."""
     k.note("O / sum, LSE")
     cta, me = where
     first_row = cta.first_row + k.signed(me.first_row(t))
+    factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
     for i, down in enumerate(fragment_rows(t)):
         inverse, lse = softmax.finish(i)
         if cta.dropout is not None:
             inverse = inverse * cta.dropout.scale
+        if factor is not None:
+            inverse = inverse * factor
         for output in O.row(i):
             k.mul(output, inverse, into=output)
         if cta.LSE is not None:

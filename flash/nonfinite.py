@@ -8,20 +8,23 @@ instructions in those tiles, the second only happens if there was one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from flash.config import KernelConfig
 from flash.cta import Cta
 from flash.panel_loader import SIGNS, PanelLoader
 from flash.tiles import Matrix
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u16, u32, u64
+from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
 
 # Of the numbers in a word: the exponents, and the last bits of those.
 _EXPONENTS: Final = {bf16: 0x7F80_7F80, f16: 0x7C00_7C00, f32: 0x7F80_0000}
 _LAST_BITS: Final = {bf16: 0x0080_0080, f16: 0x0400_0400, f32: 0x0080_0000}
 _BITS: Final = {2: b16, 4: b32}
+_NAN: Final = 0x7F  # of e4m3
 
 
 class NonFinite:
@@ -29,10 +32,11 @@ class NonFinite:
     because registers are short.
     """
 
-    def __init__(self, k: KernelBuilder, dtype: ScalarType, output: ScalarType) -> None:
+    def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
-        self.dtype = dtype
-        self.output = output
+        self.dtype = config.dtype.scalar  # in the tile
+        self.stored = config.element_of("V")
+        self.output = config.output.scalar
         self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
         with k.when(k.thread_id() == 0):
             k.store(self._flag, 0)
@@ -95,15 +99,26 @@ class NonFinite:
             all_in_one = len(cleared) == 1 and cta.part is None
             last = end_seen if all_in_one else k.min(end_seen, end)
             with k.loop(first, last) as key:
-                bits = k.load(self._element(cta.V, key, column, self.dtype))
-                odd, hidden = self._signs(self._word(bits)) != 0, mask.hides(k, row, key)
+                odd, number = self._value(cta, key, column)
+                hidden = mask.hides(k, row, key)
                 with k.when(odd if hidden is None else odd & ~hidden):
-                    k.add(total, self._number(bits, self.dtype), into=total)
+                    k.add(total, number(), into=total)
                     some.set(1)
         with k.when(some != 0):
             rounded = total if self.output is f32 else k.cvt(total, dtype=self.output, rnd="rn")
             at = self._element(cta.O, row, column, self.output)
             k.store(at, rounded.as_(_BITS[self.output.nbytes]))
+
+    def _value(self, cta: Cta, key: Value, column: Value) -> tuple[Value, Callable[[], Value]]:
+        """Whether an element of V is not finite, and what gives it as f32."""
+        k = self.k
+        if self.stored.nbytes > 1:
+            bits = k.load(self._element(cta.V, key, column, self.dtype))
+            return self._signs(self._word(bits)) != 0, lambda: self._number(bits, self.dtype)
+        at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
+        code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
+        # All that is not finite is NaN: 0x7f with either sign (OCP 8-bit floating point, table 1).
+        return (code & _NAN) == _NAN, lambda: k.mov(math.nan, type=f32)
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
         """The bits of an element as f32."""

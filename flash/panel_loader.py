@@ -19,7 +19,7 @@ SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # in a word of elements of so m
 
 
 @dataclass(frozen=True)
-class _Share:
+class Share:
     """What one thread copies of the panels of one width: chunk `chunk` of every `rows_at_once`-th
     row, from row `row` on.
     """
@@ -42,12 +42,18 @@ class PanelLoader:
     A thread finds its share of the work each time anew: there are no registers to keep it in.
     """
 
+    chunk_bytes = CHUNK_BYTES  # of the matrix, that become a chunk of the tile
+
     def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile) -> None:
         self.k = k
         self.matrix = matrix
         self.tile = tile
         self.piece_bytes = matrix.width * tile.dtype.nbytes
-        self.is_asynchronous = self.piece_bytes >= LEAST_ASYNCHRONOUS
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the copies are."""
+        return self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
         """Begin copying the rows from `first_row` on into the stage that begins at this byte.
@@ -77,7 +83,7 @@ class PanelLoader:
             words = self.k.load(at, 4)
             self.k.store(at, [word ^ SIGNS[self.tile.dtype.nbytes] for word in words])
 
-    def _shares(self, stage: Value | None) -> Iterator[_Share]:
+    def _shares(self, stage: Value | None) -> Iterator[Share]:
         """The work of this thread in the stage that begins at this byte."""
         k, thread = self.k, self.k.thread_id()
         for chunks in dict.fromkeys(panel.chunks for panel in self.tile.panels):
@@ -91,15 +97,15 @@ class PanelLoader:
             row, chunk = thread // chunks, thread % chunks
             place = self.tile.pointer(chunks, row, chunk)
             place = place if stage is None else place.moved(place.value + stage)
-            yield _Share(panels, rows_at_once, row, chunk, place)
+            yield Share(panels, rows_at_once, row, chunk, place)
 
-    def _source(self, share: _Share, row: Callable[[], Value]) -> Value:
+    def _source(self, share: Share, row: Callable[[], Value]) -> Value:
         """The address of a thread's first chunk, in the row of the matrix that begins here."""
         k = self.k
-        first_byte = k.cvt((share.chunk + share.panels[0].first) * CHUNK_BYTES, dtype=u64)
+        first_byte = k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
         return row() + first_byte
 
-    def _start_copies(self, share: _Share, first_row: Value, ragged: bool) -> None:
+    def _start_copies(self, share: Share, first_row: Value, ragged: bool) -> None:
         row = first_row + self.k.signed(share.row)
         find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows)
         source = self._source(share, lambda: find(0))
@@ -114,7 +120,7 @@ class PanelLoader:
             with self._rows_of(share, first):
                 self._copy_row(share, share.place, source, first, present)
 
-    def _copy_in_turns(self, share: _Share, first_row: Value) -> None:
+    def _copy_in_turns(self, share: Share, first_row: Value) -> None:
         """Copy through registers, in a loop: all rows at once would take too many."""
         k, row = self.k, first_row + self.k.signed(share.row)
         turn_bytes = self.matrix.step(share.rows_at_once)
@@ -141,7 +147,7 @@ class PanelLoader:
             k.sub(rows_left, share.rows_at_once, into=rows_left)
             k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
 
-    def _in_columns(self, share: _Share, panel: Panel, piece: int) -> Value | None:
+    def _in_columns(self, share: Share, panel: Panel, piece: int) -> Value | None:
         """Whether a piece of a thread's chunk in a panel is in the matrix; None if for all."""
         chunk = self.tile.chunk
         left = self.matrix.columns - panel.first * chunk
@@ -149,14 +155,14 @@ class PanelLoader:
             return None
         return share.chunk * chunk + piece < left
 
-    def _rows_of(self, share: _Share, first: int) -> AbstractContextManager[object]:
+    def _rows_of(self, share: Share, first: int) -> AbstractContextManager[object]:
         """What follows is for the threads whose row, `first` further down, is in the tile."""
         if first + share.rows_at_once <= self.tile.rows:
             return nullcontext()
         return self.k.when(share.row < self.tile.rows - first)
 
     def _copy_row(
-        self, share: _Share, place: TilePointer, source: Value, row: int, present: Value | None
+        self, share: Share, place: TilePointer, source: Value, row: int, present: Value | None
     ) -> None:
         for panel in share.panels:
             to = place.plus_bytes(panel.offset + row * panel.row_bytes)
@@ -166,7 +172,7 @@ class PanelLoader:
                 self._copy(
                     to.plus_bytes(step),
                     Pointer(source, "global", b16, column_bytes + step),
-                    _both(present, self._in_columns(share, panel, piece)),
+                    both(present, self._in_columns(share, panel, piece)),
                 )
 
     def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
@@ -184,7 +190,7 @@ class PanelLoader:
         k.store(Pointer(to.value, "shared", b16, to.offset), value)
 
 
-def _both(a: Value | None, b: Value | None) -> Value | None:
+def both(a: Value | None, b: Value | None) -> Value | None:
     """Whether both hold; None is true."""
     if a is None or b is None:
         return b if a is None else a

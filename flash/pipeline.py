@@ -36,7 +36,8 @@ class _Ring:
 class KeyValuePipeline:
     """Feeds a CTA the tiles of K and V before number `tiles`, the last first, down to `first`; None
     is tile 0. With `guarded` every copy asks whether its row is one of the matrix, which is only
-    needed where the proof cannot show it.
+    needed where the proof cannot show it. `is_asynchronous`: some copies are, if only those of Q,
+    which begin with the first.
 
     The kernel's loops count in `n`, minus the number of the tile behind the next.
     """
@@ -49,7 +50,8 @@ class KeyValuePipeline:
         tiles: Value,
         first: Value | None = None,
         *,
-        guarded: bool = False,
+        guarded: bool,
+        is_asynchronous: bool,
     ) -> None:
         self.k = k
         self.keys = keys
@@ -58,7 +60,7 @@ class KeyValuePipeline:
         self.first = first
         self.guarded = guarded
         self.stages = keys.tile.stages
-        self._is_asynchronous = keys.is_asynchronous or values.is_asynchronous
+        self._is_asynchronous = is_asynchronous
         self._in_flight = 2 * (self.stages - 1)
         sizes = [loader.tile.stage_bytes for loader in (keys, values)]
         self._key_stage, self._value_stage = (_Ring(k, self.stages, size) for size in sizes)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate
+from judge import assert_attention_is_accurate, rounding_the_weights
 from numpy.typing import NDArray
 
 from flash.build import build
 from flash.config import AttentionConfig, KernelConfig
+from flash.dtypes import E4M3
 from flash.merge import merge_partials
 from ptxgen.interpreter import run
 
@@ -141,3 +142,60 @@ def test_keys_of_a_cache_are_those_of_each_sequence(
             out[b : b + 1], lse[b : b + 1], q[b : b + 1], k[index[b], None, :, rows],
             v[index[b], None, :, rows], causal=True,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
+def test_keys_of_one_byte_are_widened_and_have_scales(
+    dtype: str, splits: int, page_size: int
+) -> None:
+    config = AttentionConfig(
+        24, 40, dtype, causal=True, pack_gqa=True, return_lse=True, tile=16, block_q=32,
+        target="sm_89",
+    )  # fmt: skip
+    kernel = cached(config, seqused_k=True, splits=splits > 1, page_size=page_size, kv_dtype=E4M3)
+    used = np.array([75, 0, 40], np.int32)
+    q = normal((BATCH, HEADS, 2, 24), config, 1)
+    scales = {f"{n}_scale": np.array(s, np.float32) for n, s in (("k", (0.5, 2)), ("v", (4, 0.25)))}
+    codes, wide = [], []
+    for n, (name, dim) in enumerate((("k", 24), ("v", 40))):
+        stored = normal((BATCH, KV_HEADS, 75, dim), config, 2 + n).astype(E4M3.numpy)
+        codes.append(stored)
+        wide.append(stored.astype(np.float32) * scales[f"{name}_scale"][:, None, None])
+    for array in codes:
+        for b in range(BATCH):
+            array[b, :, used[b] :] = np.nan
+    operands = {"seqused_k": used, **scales}
+    if page_size:
+        table = np.random.default_rng(5).permutation(BATCH * 19).astype(np.int32)
+        operands["block_table"] = table = table.reshape(BATCH, 19)
+        codes = [in_pages(array, page_size, table) for array in codes]
+    raw = [array.view(np.uint8) for array in codes]
+    out, lse = attend(config, kernel, q, *raw, splits, **operands)
+    if splits > 1:
+        out, lse = merge_partials(np.moveaxis(out, 3, 0), np.moveaxis(lse, 3, 0))
+        out = out.astype(config.element.numpy)
+    for b in range(BATCH):
+        rows = slice(0, used[b])
+        k, v = (array[b, None, :, rows] for array in wide)
+        assert_attention_is_accurate(
+            out[b : b + 1], lse[b : b + 1], q[b : b + 1], k, v, causal=True,
+            peer=rounding_the_weights,
+        )  # fmt: skip
+
+
+def test_nan_of_one_byte_reaches_the_rows_that_see_it() -> None:
+    config = AttentionConfig(
+        16, dtype="f16", causal=True, return_lse=True, tile=16, block_q=32, target="sm_89"
+    )
+    kernel = cached(config, seqused_k=True, kv_dtype=E4M3)
+    q = normal((1, 1, 8, 16), config, 1)
+    k, v = (normal((1, 1, 40, 16), config, n).astype(E4M3.numpy) for n in (2, 3))
+    v[0, 0, 36] = np.nan  # queries 4 to 7 see it, at their positions 36 to 39
+    ones = np.ones(1, np.float32)
+    out, _ = attend(
+        config, kernel, q, k.view(np.uint8), v.view(np.uint8), k_scale=ones, v_scale=ones,
+        seqused_k=np.array([40], np.int32),
+    )  # fmt: skip
+    assert np.isnan(out[0, 0, 4:]).all()
+    assert np.isfinite(out[0, 0, :4]).all()
