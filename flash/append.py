@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flash.append_kernel import WARPS, AppendConfig, append_build
 from flash.arrays import ArrayView
 from flash.decode import LENGTHS, Step, launch_step, outer_strides
-from flash.dtypes import DType
+from flash.dtypes import E4M3, DType
 from flash.features import Features
 from ptxgen.target import Target
 
@@ -27,7 +27,8 @@ class Turned(NamedTuple):
 
 class NewRows(NamedTuple):
     """Checked arrays: new k and v [batch, kv_heads, n, ...], n at least 1, and the cache that they
-    go to, as in `flash.decode.CacheCall`; `seqused_k` of `operands` counts them already.
+    go to, as in `flash.decode.CacheCall`; `seqused_k` of `operands` counts them already. A cache of
+    e4m3 has `k_scale` and `v_scale` there, f32 [kv_heads].
     """
 
     k: ArrayView
@@ -41,7 +42,8 @@ class NewRows(NamedTuple):
 def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | None) -> Step:
     """The launch that writes them."""
     given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
-    features = Features(page_size=new.page_size, **given)
+    stored = E4M3 if "k_scale" in new.operands else None
+    features = Features(page_size=new.page_size, kv_dtype=stored, **given)
     made = append_build(
         AppendConfig(
             target, new.k.shape[3], new.v.shape[3], dtype, features,

@@ -22,7 +22,7 @@ from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify import require_valid
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE, Target
-from ptxgen.types import ScalarType, b16, b32, f32, s64, u32, u64
+from ptxgen.types import ScalarType, b16, b32, f32, s64, u8, u16, u32, u64
 
 WARPS: Final = 4  # and rows of a CTA
 THREADS: Final = WARPS * WARP_SIZE
@@ -54,6 +54,11 @@ class AppendConfig:
         turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
         turned += ["interleaved"] if self.interleaved else []
         return "_".join(["append", self.dtype.name, dims, *self.features.words, *turned])
+
+    @property
+    def stored(self) -> DType:
+        """The type of the cache: that of new rows, unless it has scales."""
+        return self.features.kv_dtype or self.dtype
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -132,6 +137,8 @@ class AppendBuild(Made):
 
 
 def _element(config: AppendConfig, name: str) -> DType:
+    if name in ("K", "V"):
+        return config.stored
     return F32 if name in ("COS", "SIN") else config.dtype
 
 
@@ -184,6 +191,12 @@ class _Given:
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
         return cls(arrays, operands, counts, numbers)
 
+    def writer(self, k: KernelBuilder, config: AppendConfig, name: str, head: Value) -> _Writer:
+        """What writes the rows of a head of K or V."""
+        scales = self.operands.get(f"{name.lower()}_scale")
+        scale = None if scales is None else scales.of_sequence(k, head)
+        return _Writer(k, config.dtype, config.stored, scale)
+
     def in_cache(self, k: KernelBuilder, config: AppendConfig, batch: Value) -> InCache:
         """Where an item's rows are in the cache."""
         page_size = config.features.page_size
@@ -220,8 +233,9 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
             _in_cache(k, given.arrays[name], where, source.head).row(k, place) for name in "KV"
         )
         k_from, v_from = (source.of_array(k, given.arrays[f"{name}_NEW"], n) for name in "KV")
-        _copy(k, config, v_from, v_to, lane, 0, config.head_dim_v)
-        _turn(k, config, given, (k_from, k_to), _position(k, given, where, place), lane)
+        of_k, of_v = (given.writer(k, config, name, source.head) for name in "KV")
+        of_v.copy(v_from, v_to, lane, 0, config.head_dim_v)
+        _turn(k, config, given, of_k, (k_from, k_to), _position(k, given, where, place), lane)
 
 
 def _in_cache(k: KernelBuilder, array: Array, where: InCache, head: Value) -> Matrix:
@@ -241,7 +255,10 @@ def _turn_query(
     where = given.in_cache(k, config, row.batch)
     begin, to = (row.of_array(k, given.arrays[name], seq_q) for name in ("Q", "Q_OUT"))
     place = where.rows - seq_q + row.row
-    _turn(k, config, given, (begin, to), _position(k, given, where, place), lane)
+    position = _position(k, given, where, place)
+    _turn(
+        k, config, given, _Writer(k, config.dtype, config.dtype, None), (begin, to), position, lane
+    )
 
 
 def _position(k: KernelBuilder, given: _Given, where: InCache, place: Value) -> Value | None:
@@ -255,8 +272,8 @@ def _position(k: KernelBuilder, given: _Given, where: InCache, place: Value) -> 
 
 
 def _turn(
-    k: KernelBuilder, config: AppendConfig, given: _Given, rows: tuple[Value, Value],
-    position: Value | None, lane: Value,
+    k: KernelBuilder, config: AppendConfig, given: _Given, writer: _Writer,
+    rows: tuple[Value, Value], position: Value | None, lane: Value,
 ) -> None:  # fmt: skip
     """Copy a row of head_dim columns, and turn the first of them."""
     begin, to = rows
@@ -268,11 +285,11 @@ def _turn(
             pair = lane + first
             with k.when(pair < half):
                 columns = (pair * step, pair * step + apart)
-                a, b = (_load(k, config, begin, column) for column in columns)
+                a, b = (writer.load(begin, column) for column in columns)
                 c, s = (k.load(_at(k, table, pair, F32_BYTES, f32)) for table in (cos, sin))
-                _store(k, config, to, columns[0], a * c - b * s)
-                _store(k, config, to, columns[1], a * s + b * c)
-    _copy(k, config, begin, to, lane, config.rotary_dim, config.head_dim)
+                writer.store(to, columns[0], a * c - b * s)
+                writer.store(to, columns[1], a * s + b * c)
+    writer.copy(begin, to, lane, config.rotary_dim, config.head_dim)
 
 
 def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
@@ -280,32 +297,44 @@ def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
     return table.first + (down * F32_BYTES).as_(u64)
 
 
-def _copy(
-    k: KernelBuilder, config: AppendConfig, begin: Value, to: Value, lane: Value, first: int,
-    end: int,
-) -> None:  # fmt: skip
-    """Copy the columns from `first` on before `end`, as they are."""
-    nbytes = config.dtype.nbytes
-    bits = _BITS[nbytes]
-    for start in range(first, end, WARP_SIZE):
-        column = lane + start
-        with k.when(column < end):
-            k.store(_at(k, to, column, nbytes, bits), k.load(_at(k, begin, column, nbytes, bits)))
-
-
 def _at(k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType) -> Pointer:
     return Pointer(row + k.cvt(column * nbytes, dtype=u64), "global", type)
 
 
-def _load(k: KernelBuilder, config: AppendConfig, row: Value, column: Value) -> Value:
-    """An element as f32."""
-    nbytes, scalar = config.dtype.nbytes, config.dtype.scalar
-    bits = k.load(_at(k, row, column, nbytes, _BITS[nbytes])).as_(scalar)
-    return bits if scalar is f32 else k.cvt(bits, dtype=f32)
+@dataclass(frozen=True)
+class _Writer:
+    """Reads elements of one type and writes those of another, divided by a scale if it has one."""
 
+    k: KernelBuilder
+    dtype: DType
+    stored: DType
+    scale: Value | None
 
-def _store(k: KernelBuilder, config: AppendConfig, row: Value, column: Value, x: Value) -> None:
-    """An element, rounded to the cache's type."""
-    nbytes, scalar = config.dtype.nbytes, config.dtype.scalar
-    rounded = x if scalar is f32 else k.cvt(x, dtype=scalar, rnd="rn")
-    k.store(_at(k, row, column, nbytes, _BITS[nbytes]), rounded.as_(_BITS[nbytes]))
+    def copy(self, begin: Value, to: Value, lane: Value, first: int, end: int) -> None:
+        """Write the columns from `first` on before `end`, as they are."""
+        k, nbytes = self.k, self.dtype.nbytes
+        bits = _BITS[nbytes]
+        for start in range(first, end, WARP_SIZE):
+            column = lane + start
+            with k.when(column < end):
+                if self.scale is None:
+                    read = k.load(_at(k, begin, column, nbytes, bits))
+                    k.store(_at(k, to, column, nbytes, bits), read)
+                else:
+                    self.store(to, column, self.load(begin, column))
+
+    def load(self, row: Value, column: Value) -> Value:
+        """An element as f32."""
+        nbytes, scalar = self.dtype.nbytes, self.dtype.scalar
+        bits = self.k.load(_at(self.k, row, column, nbytes, _BITS[nbytes])).as_(scalar)
+        return bits if scalar is f32 else self.k.cvt(bits, dtype=f32)
+
+    def store(self, row: Value, column: Value, x: Value) -> None:
+        """An element, rounded once; of one byte at most 448 either way."""
+        k, nbytes, scalar = self.k, self.stored.nbytes, self.stored.scalar
+        if self.scale is not None:
+            pair = k.cvt_narrow(0.0, k.div(x, self.scale))
+            k.store(_at(k, row, column, nbytes, u8), k.cvt(pair.as_(u16), dtype=u8))
+            return
+        rounded = x if scalar is f32 else k.cvt(x, dtype=scalar, rnd="rn")
+        k.store(_at(k, row, column, nbytes, _BITS[nbytes]), rounded.as_(_BITS[nbytes]))

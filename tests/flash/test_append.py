@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from flash.append import NewRows, Turned, append_step
 from flash.append_kernel import AppendConfig, append_build
 from flash.arrays import host_array, view
-from flash.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.dtypes import BF16, DTYPES, E4M3, F16, F32, DType
 from flash.features import Features
+from flash.kv_memory import stored
 from flash.rotary import rotary_tables, rotated
 from ptxgen.interpreter import run
 from ptxgen.runtime.assembler import Assembler
@@ -30,12 +31,12 @@ def normal(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
 
 def launched(
     dtype: DType, arrays: dict[str, Array], operands: dict[str, Array], page_size: int,
-    turned: Turned | None = None, *, sanitize: bool = True,
+    turned: Turned | None = None, *, sanitize: bool = True, name: str = "sm_80",
 ) -> None:  # fmt: skip
     views = {name: view(array, name) for name, array in arrays.items()}
     of_lengths = {name: view(array, name) for name, array in operands.items()}
     new = NewRows(*views.values(), operands=of_lengths, page_size=page_size)
-    step = append_step(target("sm_80"), dtype, new, turned)
+    step = append_step(target(name), dtype, new, turned)
     assert step.made.global_proof.complete
     memory = [host_array(array) for array in step.arrays]
     run(
@@ -105,6 +106,34 @@ def test_rows_are_written_behind_those_that_are_there(
     assert bits(v) == bits(wanted_v)
     if rotary:
         assert bits(q_out) == bits(turn(q, seq_q))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
+@pytest.mark.parametrize("turns", [False, True])
+def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
+    dtype: DType, turns: bool
+) -> None:
+    n = 4
+    k_new = normal((1, KV_HEADS, n, DIM), dtype, 1) * dtype.numpy.type(300)
+    v_new = normal((1, KV_HEADS, n, DIM_V), dtype, 2)
+    v_new[0, 0, 0, :6] = [np.nan, np.inf, -np.inf, 1000, 2.0**-10, -(2.0**-12)]
+    k, v = (np.zeros((1, KV_HEADS, CAPACITY, dim), np.uint8) for dim in (DIM, DIM_V))
+    scales = {f"{x}_scale": np.array(s, np.float32) for x, s in (("k", (3, 0.7)), ("v", (1, 0.1)))}
+    cos, sin = rotary_tables(CAPACITY, 24)
+    q = normal((1, HEADS, n, DIM), dtype, 3)
+    turned = Turned(
+        view(cos, "c"), view(sin, "s"), False, view(q, "q"), view(np.empty_like(q), "o")
+    )
+    operands = {"seqused_k": np.array([n], np.int32), **scales}
+    arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
+    launched(dtype, arrays, operands, 0, turned if turns else None, name="sm_89")
+    new = k_new
+    if turns:
+        new = rotated(k_new, cos, sin, np.arange(n)[None], interleaved=False)
+    for got, rows, scale in ((k, new, "k_scale"), (v, v_new, "v_scale")):
+        wanted = stored(rows[0], E4M3, scales[scale][:, None, None])
+        assert bits(got[0, :, :n].copy()) == bits(wanted.view(np.uint8))
+        assert not got[0, :, n:].any()
 
 
 NONSENSE = np.array([-(2**31), 2**31 - 1, 10**6], np.int32)
