@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from ptxgen.check.proof_ranges import RULES, Range, result, signed, single, union, unsigned, whole
-from ptxgen.check.proof_values import Applied, Node, parameters
+from ptxgen.check.proof_values import Applied, Node
 from ptxgen.types import ScalarType
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -140,7 +140,7 @@ def register_dtype(bits: int) -> np.dtype[Any]:
 def computed(node: Node, args: list[Lanes], n: int) -> Lanes:
     """What an instruction gives for `n` rows of arguments, by its own meaning."""
     data: Applied = node.data
-    takes = parameters(data.op.row.semantics)
+    takes = data.op.row.parameters
     given: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
     for name, place, type in data.slots:
         if type is None:

@@ -5,9 +5,8 @@ values that meet where paths join: static single assignment, made only as far as
 from __future__ import annotations
 
 import functools
-import inspect
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ptxgen.check.proof_graph import Graph
@@ -411,12 +410,6 @@ def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
     return zip(op.operands, [*given, *[None] * (len(op.operands) - len(given))], strict=True)
 
 
-@functools.cache
-def parameters(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of what a row's function takes."""
-    return frozenset(inspect.signature(function).parameters)
-
-
 def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
     """By register and block, at which instructions it is written."""
     found: dict[str, dict[int, list[int]]] = {}
@@ -453,7 +446,7 @@ def _operation(instr: Instr, space: str) -> Op | None:
 def _computable(op: Op) -> bool:
     if op.row.name in _SAME_ADDRESS or op.row.name in _SHUFFLES:
         return True
-    if op.effect is not Effect.NONE or "machine" in parameters(op.row.semantics):
+    if op.effect is not Effect.NONE or "machine" in op.row.parameters:
         return False
     return all(
         o.kind in ("value", "imm")

@@ -8,9 +8,7 @@ which must give the same bits.
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -227,7 +225,7 @@ class _State:
         op = step.op
         function = op.row.resume if step.resumes else op.row.semantics
         assert function is not None
-        parameters = _parameters(op.row.semantics)
+        parameters = op.row.parameters
         arguments: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in parameters}
         if "machine" in parameters:
             arguments["machine"] = self._machine
@@ -367,11 +365,6 @@ class _State:
         if self._stepper.watched(register):
             defined = self.lanes[self._stepper.key(register.name) + DEFINED]
             self._machine.check_defined(self._step.number, register.name, defined)
-
-
-@functools.cache
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters)
 
 
 def _only_waits(step: Step) -> bool:

@@ -8,7 +8,6 @@ when the registers are put back, and the machine masks what reaches memory.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
@@ -208,7 +207,7 @@ class Writer:
         op = step.op
         values = {}
         operands = iter(step.instr.operands)
-        parameters = inspect.signature(op.row.semantics).parameters
+        parameters = op.row.parameters
         for want in op.flat:
             got = next(operands, None)
             if want.written and want.name in parameters:

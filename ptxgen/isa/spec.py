@@ -26,6 +26,7 @@ with coordinates comes as a pair: the address and the tuple of coordinates.
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -180,6 +181,7 @@ class Inst:
     max_ulp: float  # promised accuracy where the result is not exact
     accuracy: str  # the manual's words for it
     semantics: Callable[..., Any]
+    parameters: frozenset[str]  # what that takes, by name
     section: str  # where the PTX manual describes it
     counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
     resume: Callable[..., Any] | None  # gives the results once the threads go on
@@ -295,6 +297,7 @@ _OPERAND: Final = re.compile(
     r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?\]?"
 )
 _WRITTEN: Final = frozenset("dpq")
+_VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def inst(
@@ -337,13 +340,13 @@ def inst(
                 absent = False if set(given) == {True} else None
                 legal[piece.name] = {absent: ANY, **given}
         in_opcode = {p.name for p in pieces if p.slot}
-        operands = tuple(_operands(operand_text))
+        operands = _operands(operand_text)
         row = Inst(
             name or pieces[0].name,
             syntax, pieces, operands,
             {s: legal[s] for s in (*(p.name for p in pieces if p.slot),)},
-            Gate(ptx, sm, frozenset(only)), effect, max_ulp, accuracy, semantics, section,
-            counts or {}, resume, {},
+            Gate(ptx, sm, frozenset(only)), effect, max_ulp, accuracy, semantics,
+            _parameters(semantics), section, counts or {}, resume, {},
         )  # fmt: skip
         _check(row, choices, in_opcode)
         ROWS.setdefault(row.name, []).append(row)
@@ -352,6 +355,14 @@ def inst(
         return semantics
 
     return declare
+
+
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    code = getattr(function, "__code__", None)
+    if code is None or vars(function) or code.co_flags & _VARIADIC:
+        return frozenset(inspect.signature(function).parameters)
+    # As many rows as there are, this must be quick: every process that emits PTX waits for it.
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _gated(values: Iterable[Modifier] | Mapping[Any, Gate | None]) -> dict[Modifier, Gate]:
@@ -368,21 +379,24 @@ def _pieces(opcode: str, slots: Mapping[str, object]) -> Iterable[Piece]:
             yield Piece(plain, slot=plain in slots, optional=False)
 
 
-def _operands(text: str) -> Iterable[Operand]:
+@functools.cache  # many rows have the operands of others
+def _operands(text: str) -> tuple[Operand, ...]:
+    found = []
     required, _, tail = text.partition("{,")
     for optional, part in ((False, required), (True, tail.rstrip("} "))):
         for word in filter(None, (w.strip() for w in part.split(","))):
             if word.isdigit():
-                yield Operand(word, "", literal=int(word))
+                found.append(Operand(word, "", literal=int(word)))
                 continue
             for position, half in enumerate(word.split("|")):
                 m = _OPERAND.fullmatch(half)
                 if m is None:
                     raise ValueError(f"cannot read the operand {word!r} in {text!r}")
-                yield Operand(
+                found.append(Operand(
                     m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"],
                     bool(m["open"]), optional, m["count"] or "", second=position > 0,
-                )  # fmt: skip
+                ))  # fmt: skip
+    return tuple(found)
 
 
 def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> None:
@@ -406,14 +420,13 @@ def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> Non
     of_types = {
         s for s, values in row.choices.items() if all(isinstance(v, ScalarType) for v in values)
     }
-    parameters = inspect.signature(row.semantics).parameters
-    got = set(parameters) - {"machine"}
+    got = row.parameters - {"machine"}
     results = {o.name for o in row.operands if o.written}
     if not want - of_types <= got <= want | results:
         raise ValueError(
             f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}"
         )
-    if (row.effect is not Effect.NONE) != ("machine" in parameters):
+    if (row.effect is not Effect.NONE) != ("machine" in row.parameters):
         raise ValueError(
             f"{where}: an effect other than NONE and the parameter 'machine' go together"
         )

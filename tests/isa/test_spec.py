@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,6 +85,11 @@ def test_the_same_syntax_with_the_same_choices_is_refused_and_with_others_is_not
         inst("copy.type d, a", type=(f32,))(meaning)
     assert str(refused.value) == "@inst('copy.type d, a'): declared twice"
     assert len(isa.rows_named("copy")) == 2
+
+
+def test_a_row_knows_what_its_function_takes() -> None:
+    for row in (row for rows in isa.rows().values() for row in rows):
+        assert row.parameters == frozenset(inspect.signature(row.semantics).parameters), row.syntax
 
 
 def test_a_new_row_is_recognised_although_its_opcode_was_unknown_before() -> None:
