@@ -31,7 +31,6 @@ from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
 from ptxgen.interpreter.watch import Watch, notes_of, sanitizers
 from ptxgen.ir import Kernel, Module
-from ptxgen.isa.table import op_of
 from ptxgen.parse import parse
 
 MAX_INSTRUCTIONS: Final = 20_000_000  # in a row: minutes of an endless loop
@@ -42,7 +41,7 @@ _RECURSION_BYTES: Final = 1 << 14  # that a thread whose frames move may well ne
 _MAX_REGISTER_BYTES: Final = 1 << 28  # and the registers; instructions hold as much again
 _MAX_SHARED_BYTES: Final = 1 << 28
 _SHOWN_REPORTS: Final = 10  # in the message of a TrapError; Result has all
-_PROGRAMS: Final = 16  # kernels whose functions are kept
+_KEPT_INSTRUCTIONS: Final = 1 << 19  # of kernels whose functions are kept: half a KiB for each
 
 
 def run(
@@ -249,8 +248,7 @@ def _all_reports(kernel: str, reports: Reports) -> str:
 def _grain(program: Program, space: str = "shared") -> int:
     """Bytes of the narrowest access to a space, at most 4: what the race detector distinguishes."""
     narrowest = 4
-    for instr in program.instrs:
-        op = op_of(instr)
+    for op in {step.op for block in program.blocks for step in block.segment.steps}:
         of = op.modifiers.get("space") or space
         if str(of).partition("::")[0] == space and any(o.address for o in op.operands):
             sizes = [
@@ -284,8 +282,9 @@ def _program(
         if "bounds" in checks:
             made = replace(made, spans=spans(module, linked, dynamic_smem))
         found = _programs[key] = module, made
-        while len(_programs) > _PROGRAMS:
-            _programs.popitem(last=False)
+        kept = sum(len(program.instrs) for _, program in _programs.values())
+        while kept > _KEPT_INSTRUCTIONS and len(_programs) > 1:
+            kept -= len(_programs.popitem(last=False)[1][1].instrs)
     _programs.move_to_end(key)
     return found[1]
 

@@ -11,6 +11,7 @@ the others that its membermask names.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,8 +56,8 @@ class Scheduler:
         self._ready: Ready = {}
         # By block: how many of its instructions lanes may spin with.
         self._polls = [
-            sum(_POLLS.match(s.instr.opcode) is not None for s in b.segment.steps)
-            for b in program.blocks
+            sum(_may_spin(step.instr.opcode) for step in block.segment.steps)
+            for block in program.blocks
         ]
         self._spins = Spins(program, self._registers)
         # Lanes that wait for others of their warp.
@@ -410,3 +411,8 @@ class Scheduler:
             f"{f' and {len(ctas) - 1} others' if len(ctas) > 1 else ''}: {'; '.join(groups)}; "
             f"{ended} of {batch.threads} threads have exited"
         )
+
+
+@functools.cache  # asked of every instruction, in every batch
+def _may_spin(opcode: str) -> bool:
+    return _POLLS.match(opcode) is not None

@@ -34,8 +34,8 @@ class Spins:
         self._registers = registers
         steps = [block.segment.steps for block in program.blocks]
         self._polls = [any(_is_poll(s) for s in some) for some in steps]
-        self._harmless = [all(map(_is_harmless, some)) for some in steps]
-        self.possible = any(self._polls)
+        self.possible = any(self._polls)  # else nobody asks for the rest
+        self._harmless = [all(map(_is_harmless, some)) for some in steps] if self.possible else []
         self._begin(_FIRST)
 
     def _begin(self, limit: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from interpreter.programs import ELEMENT, line_of, ptx
 
 from ptxgen.errors import LaunchError, TrapError
-from ptxgen.interpreter import DeviceArena, run
+from ptxgen.interpreter import DeviceArena, launch, run
 from ptxgen.parse import parse
 
 SAXPY = ptx(
@@ -465,3 +465,28 @@ $again:
     x = np.zeros(1, np.uint64)
     run(text, grid=1, block=1, args=[x])
     assert 15 <= x[0] < 30
+
+
+def test_a_kernel_runs_again_whether_or_not_its_functions_were_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def add_one() -> None:
+        x = np.zeros(32, np.uint32)
+        run(modules[0], grid=1, block=32, args=[x])
+        assert (x == 1).all()
+
+    modules = [parse(ADD_ONE) for _ in range(3)]
+    made = []
+    compiling = launch.compile_program
+    monkeypatch.setattr(
+        launch, "compile_program", lambda *given, **how: made.append(1) or compiling(*given, **how)
+    )
+    add_one()
+    add_one()
+    assert len(made) == 1
+    monkeypatch.setattr(launch, "_KEPT_INSTRUCTIONS", 1)
+    for module in modules[1:]:
+        run(module, grid=1, block=32, args=[np.zeros(32, np.uint32)])
+    add_one()
+    assert len(made) == 4
+    assert len(launch._programs) == 1
