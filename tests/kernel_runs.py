@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -145,9 +145,23 @@ def with_place(module: ir.Module, number: int, ctas: int) -> ir.Module:
     return replace(module, kernels=(replace(kernel, body=body),))
 
 
-def nightly(value: object) -> Any:
-    """A parameter that `make test` leaves out."""
-    return pytest.param(value, marks=pytest.mark.nightly)
+def nightly(*values: object) -> Any:
+    """A parameter, or one for each of several names, that `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+# Of the targets that choose the same default tiles, one; and sm_90, which takes most registers.
+SM_APART = ("sm_75", "sm_80", "sm_90", "sm_120")
+
+
+def mostly_nightly(values: Iterable[object], kept: Collection[object]) -> list[Any]:
+    """Parameters of which `make test` has only those that are `kept`; tuples are for several
+    names.
+    """
+    return [
+        value if value in kept else nightly(*value) if isinstance(value, tuple) else nightly(value)
+        for value in values
+    ]
 
 
 def assert_no_spill(config: AttentionConfig, assembler: Assembler) -> None:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, assert_no_spill, run_forward
+from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward
 
 from flash.build import build
 from flash.config import AttentionConfig
@@ -68,7 +68,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("name", ["sm_80", "sm_86", nightly("sm_90")])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
     config = with_lse(head_dim, causal=True, target=name)
     check(config, Problem(45, 70, head_dim, head_dim).arrays(dtype=np.float16))
@@ -265,6 +265,12 @@ def _mutant_config(stages: int) -> AttentionConfig:
     return with_lse(16, 32, tile=16, block_q=64, stages=stages, causal=True)
 
 
+def _mutant_arrays() -> Arrays:
+    arrays = Problem(64, 150, 16, 32).arrays(dtype=np.float16)
+    arrays[2][..., -9, :] = np.nan
+    return arrays
+
+
 def _synchronising(stages: int) -> list[tuple[int, int]]:
     kernel = build(_mutant_config(stages).kernel()).kernel
     return [
@@ -274,21 +280,24 @@ def _synchronising(stages: int) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) -> None:
+    run_forward(_mutant_config(stages), _mutant_arrays(), sanitize=True)
+
+
 @pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
 def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
     config = _mutant_config(stages)
     module = build(config.kernel()).module
     (kernel,) = module.kernels
     mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
-    arrays = Problem(64, 150, 16, 32).arrays(dtype=np.float16)
-    arrays[2][..., -9, :] = np.nan
+    arrays = _mutant_arrays()
 
     def run_mutant() -> None:
         for scale in (0.3, -0.3):  # a negative one takes a branch that waits for more
             of_sign = replace(config, softmax_scale=scale)
             run_forward(of_sign, arrays, replace(module, kernels=(mutant,)), sanitize=True)
 
-    run_forward(config, arrays, sanitize=True)
     with pytest.raises(TrapError, match=r"race|pending|uninitialised"):
         run_mutant()
 
@@ -337,8 +346,8 @@ def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
 
 
 @pytest.mark.ptxas
-@pytest.mark.parametrize("name", WITH_MMA)
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", mostly_nightly(WITH_MMA, SM_APART))
+@pytest.mark.parametrize("causal", [nightly(False), True])
 def test_no_default_kernel_spills(name: str, causal: bool, assembler: Assembler) -> None:
     for head_dim in HEAD_DIMS:
         config = with_lse(head_dim, dtype="bf16", causal=causal, target=name)
