@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flash.config import KernelConfig
-from flash.contract import contract, global_contract
 from flash.forward import attention_forward
 from flash.made import Made
 from flash.mma_forward import mma_attention_forward
@@ -32,11 +31,16 @@ class Build(Made):
     @property
     def promised(self) -> GlobalContract:
         """See `flash.contract.global_contract`."""
+        # Here, because text alone is emitted without it.
+        from flash.contract import global_contract
+
         return global_contract(self.config)
 
     @property
     def contract(self) -> dict[str, Any]:
         """See `flash.contract.contract`."""
+        from flash.contract import contract
+
         return contract(self.config, self.module, self.text)
 
     @property

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ptxgen import ir
-from ptxgen.runtime.plan import ParamSlot, param_slots
 from ptxgen.target import Target
 from ptxgen.text import render
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from ptxgen.check.global_contract import GlobalContract
     from ptxgen.check.global_verdicts import GlobalProof
     from ptxgen.check.proof_verdicts import Proof
+    from ptxgen.runtime.plan import ParamSlot
 
 
 @dataclass(eq=False)
@@ -43,6 +43,9 @@ class Made:
     @cached_property
     def slots(self) -> tuple[ParamSlot, ...]:
         """Where the kernel's parameters lie."""
+        # Here, because text alone is emitted without it.
+        from ptxgen.runtime.plan import param_slots
+
         return param_slots(self.kernel.params)
 
     @cached_property
