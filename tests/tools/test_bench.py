@@ -283,6 +283,21 @@ def test_a_fresh_process_that_fails_is_a_remark(monkeypatch: pytest.MonkeyPatch)
     assert len(by_name(found)) == 2
 
 
+def test_a_fresh_process_finds_bytecode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "imported.py").touch()
+    script = tmp_path / "emit.py"
+    script.write_text(
+        "import imported, pathlib\n"
+        "told = pathlib.Path(__file__).with_name('told')\n"
+        "with told.open('a') as file: print("
+        "pathlib.Path(imported.__cached__).exists(), file=file)\n"
+    )
+    monkeypatch.setattr(bench_build, "_EMIT", (str(script),))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    bench_build._cold(2)
+    assert (tmp_path / "told").read_text() == "True\n" * 3
+
+
 def test_heavy_modules_are_found_in_a_process_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
