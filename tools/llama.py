@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ OK, FAILED, USAGE, UNSUPPORTED = range(4)
 
 SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
 PADDING: Final = 0  # a token; which must not matter
+EAGER: Final = "its eager"  # the run of transformers without our attention, in f32
 
 # The logits may differ from float64 by this many times what those of the same model do that is
 # computed in f32 without a cache, with the same roundings to the cache's type, since the order of
@@ -49,19 +51,21 @@ examples:
   python tools/llama.py                                three prompts, 32 tokens each
   python tools/llama.py --page-size 16 --dtype bf16    in pages, rounded to bf16
   python tools/llama.py --prompts 5 --tokens 4 --backend interpreter
+  python tools/llama.py --transformers                 also as an attention of transformers
   python tools/llama.py --layers 4 --hidden 256 --heads 8 --kv-heads 2 --json
 
 What is run: the prompts are appended to the cache, then all sequences are decoded together, one
 token each at a time, always the likeliest. Once with sequences of lengths of their own; and once as
-a batch with padding on the left.
+a batch with padding on the left. With --transformers, a LlamaForCausalLM with the same weights
+generates as well, with this attention over this cache, and for comparison with its own, "eager".
 
 What is checked: float64, with no cache and each sequence alone, finds the same token likeliest
 every time, so that it would have written the same text; for --dtype f16 and bf16, where near ties
 may end otherwise, it is counted how often. And the logits differ from float64's by no more than
 twice as much as those of f32 without a cache, with the same roundings to the cache's type.
 
-exit codes: 0 all is equal, 1 a token or a logit is not, 2 wrong usage, 3 what is asked for is not
-supported, or not there: a GPU
+exit codes: 0 all is equal, 1 a token or a logit is not, or a call failed, 2 wrong usage, 3 what is
+asked for is not supported, or not there: a GPU, transformers
 """
 
 
@@ -75,13 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = _found(arguments)
     except (ConfigError, BackendError) as error:
         return _fail(UNSUPPORTED, error)
+    except ImportError as error:
+        return _fail(
+            UNSUPPORTED,
+            f"--transformers needs torch and transformers, but: {error}; pip install torch "
+            "transformers",
+        )
     except PtxGenError as error:
         return _fail(FAILED, error)
     print(json.dumps(found, indent=2) if arguments.json else _report(found))
     return OK if found["passed"] else FAILED
 
 
-def _fail(code: int, error: Exception) -> int:
+def _fail(code: int, error: Exception | str) -> int:
     print(f"llama.py: error: {error}", file=sys.stderr)
     return code
 
@@ -109,7 +119,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         )
     model.add_argument("--tied", action="store_true", help="make logits with the embedding")
     model.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of weights and prompts (default: 0)"
+        "--seed", type=_seed, default=0, metavar="N", help="of weights and prompts (default: 0)"
     )
     run = parser.add_argument_group("the run")
     run.add_argument(
@@ -124,6 +134,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--page-size", type=_count, metavar="N", help="of a cache in pages (default: no pages)"
     )
     run.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
+    run.add_argument("--transformers", action="store_true", help="run it with transformers, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     if arguments.heads % arguments.kv_heads:
@@ -138,10 +149,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least {least}, got {text!r}"
+        )
     return int(text)
+
+
+def _seed(text: str) -> int:
+    return _count(text, least=0)
 
 
 def _counts(text: str) -> list[int]:
@@ -168,7 +185,8 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, way in ways.items():
             logits = way(_of(name, begin))
             begin(f"{name}, float64")
-            runs.append({"run": name} | judged(weights, prompts, logits, arguments.dtype))
+            dtype = "f32" if name == EAGER else arguments.dtype
+            runs.append({"run": name} | judged(weights, prompts, logits, dtype))
     return {
         "schema": SCHEMA,
         "passed": not any(run["failures"] for run in runs),
@@ -187,9 +205,9 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
 def _ways(
     arguments: argparse.Namespace, weights: Weights, prompts: Sequence[Array]
 ) -> dict[str, Callable[[Progress], Array]]:
-    """What to run, by name."""
+    """What to run, by name. Raises ImportError if transformers is asked for and not there."""
     tokens = arguments.tokens
-    return {
+    ways: dict[str, Callable[[Progress], Array]] = {
         "own lengths": lambda begin: own_lengths(
             weights, prompts, tokens, _cache(arguments), begin
         ),
@@ -197,6 +215,14 @@ def _ways(
             weights, prompts, tokens, _cache(arguments), begin
         ),
     }
+    if arguments.transformers:
+        generated = importlib.import_module("tools.llama_transformers").generated
+        rows, leftpad = padded(prompts)
+        ways["transformers"] = lambda begin: generated(
+            weights, rows, leftpad, tokens, _cache(arguments), begin
+        )
+        ways[EAGER] = lambda begin: generated(weights, rows, leftpad, tokens, None, begin)
+    return ways
 
 
 def _of(name: str, begin: Progress) -> Progress:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import flash
 from flash.kv_cache import KVCache
+from ptxgen.errors import LaunchError
 from tools import llama as tool
 from tools import llama_model as model
 
@@ -258,6 +260,10 @@ def test_near_ties_are_excused_in_16_bits_only() -> None:
             "argument --prompts: must be a whole number of at least 1, got '0'",
         ),
         (
+            ["--seed=-1"],
+            "argument --seed: must be a whole number of at least 0, got '-1'",
+        ),
+        (
             ["--tokens", "x"],
             "argument --tokens: must be a whole number of at least 1, got 'x'",
         ),
@@ -279,6 +285,18 @@ def test_what_cannot_be_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+def test_transformers_that_is_missing_is_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "tools.llama_transformers", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert tool.main([*SMALL, "--transformers"]) == 3
+    assert capsys.readouterr().err == (
+        "llama.py: error: --transformers needs torch and transformers, but: import of torch "
+        "halted; None in sys.modules; pip install torch transformers\n"
+    )
+
+
 def test_any_other_error_is_exit_code_1(
     attention: Callable[[Callable[..., None]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,3 +312,82 @@ def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
         [sys.executable, SCRIPT, *SMALL], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert said.stdout.endswith("all checks passed\n")
+
+
+# -------------------------------------------------------------------------------- with transformers
+
+
+@pytest.fixture
+def bridge(transformers: ModuleType) -> Iterator[ModuleType]:
+    """tools/llama_transformers.py, with nothing registered before and after."""
+    from tools import llama_transformers
+
+    registries = transformers.AttentionInterface, transformers.AttentionMaskInterface
+
+    def forget() -> None:
+        for registry in registries:
+            registry._global_mapping.pop(llama_transformers.NAME, None)
+
+    forget()
+    yield llama_transformers
+    forget()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bridge")
+@pytest.mark.parametrize("argv", [[], ["--page-size", "4", "--tied"]])
+def test_transformers_writes_the_same_with_our_attention(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, runs = run([*argv, "--transformers"], capsys)
+    assert code == 0
+    assert list(runs) == ["own lengths", "left-padded", "transformers", "its eager"]
+    assert runs["transformers"]["tokens"] == runs["its eager"]["tokens"]
+    assert runs["its eager"]["tokens"] == runs["own lengths"]["tokens"]
+    assert runs["transformers"]["error"] != runs["its eager"]["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bridge")
+def test_transformers_may_keep_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    code, runs = run(["--transformers", "--dtype", "bf16"], capsys)
+    assert code == 0
+    assert runs["transformers"]["error"] > 1e-3 > 1e-5 > runs["its eager"]["error"]
+
+
+@pytest.mark.slow
+def test_without_a_mask_function_padding_is_seen(
+    bridge: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bridge.AttentionMaskInterface, "register", lambda *_: None)
+    code, runs = run(["--transformers"], capsys)
+    assert code == 1
+    assert [name for name, each in runs.items() if each["failures"]] == ["transformers"]
+
+
+def test_positions_go_on_where_the_cache_ends(bridge: ModuleType, torch: ModuleType) -> None:
+    """A caller that gives neither a mask nor positions leaves them to the length of the cache."""
+    weights, tokens = model.random_weights(SIZES, 0), torch.from_numpy(prompts_of([9])[0][None])
+    dense = model.dense_attention(np.float64, np.float64)
+    wanted = model.forward(weights, tokens.numpy(), dense, np.float64)
+    llama = bridge.llama(weights)
+    past = bridge.attach(llama, KVCache(2, 1, 2, 8, capacity=9))
+    with torch.inference_mode():
+        found = [
+            llama(tokens[:, begin:end], past_key_values=past).logits
+            for begin, end in ((0, 4), (4, 5), (5, 9))
+        ]
+    assert past.get_seq_length() == 9
+    assert np.abs(torch.cat(found, dim=1).numpy() - wanted).max() < 1e-5
+
+
+def test_padding_on_the_right_is_refused(bridge: ModuleType, torch: ModuleType) -> None:
+    mask = torch.tensor([[False, True, True], [True, True, False]])
+    with pytest.raises(LaunchError) as caught:
+        bridge.leftpad_of(attention_mask=mask)
+    assert str(caught.value) == (
+        "ptxgen_kvcache: padding must be on the left, but item 1 of attention_mask is [1, 1, 0]; "
+        "make the tokenizer pad there"
+    )
+    assert bridge.leftpad_of(attention_mask=mask[:1]) == [1]
+    assert bridge.leftpad_of(attention_mask=None) is None
