@@ -2,7 +2,8 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `torch`, `onnx`). Nothing is looked for before a selected test asks for it.
+(`assembler`, `torch`, `onnx`, `transformers`). Nothing is looked for before a selected test asks
+for it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ WHY_MISSING: dict[str, Callable[[], str]] = {
     "gpu": functools.cache(_no_gpu),
     "torch": functools.cache(lambda: _no_module("torch")),
     "onnx": functools.cache(lambda: _no_module("onnx")),
+    "transformers": functools.cache(lambda: _no_module("transformers")),
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
 NEEDS_OF_MARKERS = {"ptxas": "assembler", "gpu": "gpu"}
@@ -125,3 +127,11 @@ def onnx(pytestconfig: pytest.Config) -> ModuleType:
     """The onnx package."""
     need("onnx", pytestconfig.stash[REQUIRED])
     return importlib.import_module("onnx")
+
+
+@pytest.fixture(scope="session")
+def transformers(pytestconfig: pytest.Config) -> ModuleType:
+    """Hugging Face's transformers, and PyTorch, which its models need."""
+    for name in ("torch", "transformers"):
+        need(name, pytestconfig.stash[REQUIRED])
+    return importlib.import_module("transformers")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,15 +15,19 @@ Progress = Callable[[str], None]  # told what begins
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Progress]:
-    """A bar on standard error if that is a terminal and rich is there, else a line for each job."""
+def progress(total: int, quiet_s: float = 0.0) -> Iterator[Progress]:
+    """A bar on standard error if that is a terminal and rich is there, else a line for each job,
+    but none within `quiet_s` seconds of another.
+    """
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        done = 0
+        done, said = 0, -math.inf
 
         def line(label: str) -> None:
-            nonlocal done
+            nonlocal done, said
             done += 1
-            print(f"[{done}/{total}] {label}", file=sys.stderr, flush=True)
+            if time.monotonic() - said >= quiet_s:
+                said = time.monotonic()
+                print(f"[{done}/{total}] {label}", file=sys.stderr, flush=True)
 
         yield line
         return
