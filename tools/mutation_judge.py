@@ -11,7 +11,8 @@ from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
 from ptxgen.interpreter.policies import LOCKSTEP
 from ptxgen.ir import Module
-from tools.mutation_kernels import Problem, Ran, Subject, subjects
+from tools.mutation_kernels import Ran, Subject, subjects
+from tools.mutation_problems import Problem
 from tools.mutation_reasons import reason
 from tools.mutations import Mutant, mutants
 

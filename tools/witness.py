@@ -29,7 +29,8 @@ from ptxgen.text import render
 from tools import witness_launch
 from tools.bench_report import write_atomically
 from tools.mutation_judge import CATCHERS, judge, mutants_of, right
-from tools.mutation_kernels import Problem, subjects
+from tools.mutation_kernels import subjects
+from tools.mutation_problems import Problem
 from tools.mutations import KINDS
 from tools.witness_launch import ORDINAL
 from tools.witness_sanitizer import (

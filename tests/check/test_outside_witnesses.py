@@ -22,7 +22,8 @@ from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
 from tools.mutation_judge import mutants_of
-from tools.mutation_kernels import Problem, subjects
+from tools.mutation_kernels import subjects
+from tools.mutation_problems import Problem
 from tools.mutations import Mutant
 
 # --------------------------------------------------------------------------------------- sentryward

@@ -15,9 +15,10 @@ from ptxgen import ir
 from ptxgen.errors import PtxGenError
 from ptxgen.text import render
 from tools import mutate as tool
-from tools import mutation_judge, mutation_kernels
+from tools import mutation_arrays, mutation_judge
 from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
-from tools.mutation_kernels import Problem, Ran, Subject, subjects
+from tools.mutation_kernels import Ran, Subject, subjects
+from tools.mutation_problems import Problem
 from tools.mutation_reasons import REASONS, reason
 from tools.mutations import KINDS, Mutant
 
@@ -139,11 +140,25 @@ def test_a_read_behind_the_last_column_stops_the_kernel() -> None:
 def test_any_bits_that_change_in_a_margin_are_wrong(element: str) -> None:
     dtype = {"f16": np.float16, "f32": np.float32}[element]
     whole = np.full((1, 1, 4, 8), np.nan, dtype)
-    view = whole[:, :, :2, :6]
+    view, queries = whole[:, :, :2, :6], np.array([True, True])
+    changed = mutation_arrays.margins_changed
     view[...] = 1
-    assert mutation_kernels._margins_changed(view) == ""
+    assert changed(view, queries) == ""
+    assert changed(view[:, :, ::-1], queries) == ""
     whole[0, 0, 2, 0] = -whole[0, 0, 2, 0]  # NaN as before, but for its sign
-    assert mutation_kernels._margins_changed(view) == "O is written outside its rows and columns"
+    assert changed(view, queries) == "O is written outside its rows and columns"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_of_no_sequence_are_a_margin(reverse: bool) -> None:
+    whole = np.full((1, 1, 4, 8), np.nan, np.float32)
+    view, queries = whole[:, :, :2, :6], np.array([True, False])
+    view = view[:, :, ::-1] if reverse else view
+    view[0, 0, 0] = 1
+    assert mutation_arrays.margins_changed(view, queries) == ""
+    view[0, 0, 1, 2] = 1
+    wrong = mutation_arrays.margins_changed(view, queries)
+    assert wrong == "O is written outside its rows and columns"
 
 
 def test_an_argument_about_one_loop_is_about_no_other() -> None:
@@ -186,7 +201,7 @@ def test_results_outside_of_what_is_allowed_are_wrong() -> None:
 def test_nan_is_right_only_where_it_is_wanted() -> None:
     wanted = np.array([1.0, np.nan, -np.inf])
     allowed = np.full(3, 0.1)
-    difference = mutation_kernels._difference
+    difference = mutation_arrays.difference
     assert difference("O", np.array([1.05, np.nan, -np.inf]), wanted, allowed) == ""
     assert difference("O", np.array([np.nan, np.nan, 0]), wanted, allowed) == (
         "O[0] is nan, wanted 1; 2 elements differ"
@@ -207,8 +222,9 @@ def test_a_wrong_kernel_ends_the_campaign(
     right.cache_clear()
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
-        "batch=1, heads=2, kv_heads=1, nan_from=None, negative=False, scores='random', "
-        "reverse=False, section=1): O[0] is 1, wanted 2; 1 elements differ\n"
+        "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, negative=False, "
+        "scores='random', reverse=False, section=1, window=None, lengths=()): O[0] is 1, wanted 2; "
+        "1 elements differ\n"
     )
 
 

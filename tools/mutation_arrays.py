@@ -1,0 +1,299 @@
+"""The arrays of the campaign's problems, what a kernel must make of them, and what is wrong with
+what it has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.config import AttentionConfig
+from flash.dtypes import BOOL, F32, I32, DType
+from flash.features import Operand
+from flash.mma_tiling import TF32
+from flash.reference import attention_reference, attention_varlen_reference
+from flash.tiling import padded
+from ptxgen.isa import numeric
+from tools.mutation_problems import LANE_ROWS, Problem
+
+Array = NDArray[Any]
+
+# Around what a kernel may touch of its arrays: other rows and columns, full of NaN, whose bits must
+# not change. A read of them shows in the results, one behind the last of them stops the kernel.
+_MARGIN_ROWS: Final = 2
+_MARGIN_BYTES: Final = 16  # so that all rows stay aligned
+_SEED: Final = 20240
+_GROWTH: Final = 12.0  # of scores, and again of those in every other eight rows
+_STEEP: Final = 48.0  # by which scores differ from key to key, without their scale
+
+# Of eight rows each: neighbours are the rows of a warp, and of its lanes.
+_UP, _DEAD, _DOWN = range(3)
+_COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
+
+DROPOUT_SEED: Final = 0x0123_4567_89AB_CDEF  # both words count
+_UNUSED: Final = 3  # rows of a sequence behind those that count, if the config says seqused
+_SHOWN: Final = 0.7  # of the keys, by a mask
+_HIDDEN_BY_BIAS: Final = 0.1
+_EPSILON_TF32: Final = 2.0**-10
+
+
+def _no_scores(q: Array, k: Array) -> None:
+    """All are -inf."""
+    q[...], k[...] = np.abs(q), -np.inf
+
+
+def _growing(q: Array, k: Array) -> None:
+    """They grow towards the first key, in every other eight rows much more."""
+    k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
+    q[:, :, np.arange(q.shape[2]) // LANE_ROWS % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
+
+
+def _parting(q: Array, k: Array) -> None:
+    """In one warp there are rows whose scores grow towards the first key so steeply that exp2
+    overflows within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
+    """
+    course = np.take(_COURSES, np.arange(q.shape[2]) // LANE_ROWS % len(_COURSES))
+    k[..., 0], k[..., 1] = -1, np.arange(k.shape[2])[::-1]
+    q[..., 0] = np.where(course == _DEAD, np.inf, 0)
+    q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
+
+
+# How the scores are changed that normally distributed queries and keys give.
+SCORES: Final[dict[str, Callable[[Array, Array], None]]] = {
+    "random": lambda _q, _k: None,
+    "none": _no_scores,
+    "growing": _growing,
+    "parting": _parting,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Of one problem: q, k, v [batch, heads, rows, columns] and the operands as a kernel sees them,
+    within their margins, and the right results with what each element may be off by.
+
+    Packed sequences are one batch. `queries` says which of its rows are a query of a sequence: the
+    others of the results are NaN, as they were.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    operands: Mapping[str, Array]
+    queries: NDArray[np.bool_]
+    out: Array
+    lse: Array
+    out_error: Array
+    lse_error: Array
+
+    def difference(self, out: Array, lse: Array) -> str:
+        """What is wrong with the results, in words; empty if nothing is."""
+        return (
+            difference("O", out, self.out, self.out_error)
+            or difference("LSE", lse, self.lse, self.lse_error)
+            or margins_changed(out, self.queries)
+        )
+
+
+def with_margins(
+    shape: tuple[int, ...], dtype: DType, random: np.random.Generator | None, *, reverse: bool
+) -> Array:
+    """An array whose margins, and without `random` all of it, are NaN."""
+    batch, heads, rows, columns = shape
+    pitch = padded(columns * dtype.nbytes + _MARGIN_BYTES, _MARGIN_BYTES) // dtype.nbytes
+    whole = np.full((batch, heads, rows + _MARGIN_ROWS, pitch), np.nan, dtype.numpy)
+    view = whole[:, :, :rows, :columns]
+    if random is not None:
+        view[...] = random.standard_normal(shape)
+    return view[:, :, ::-1] if reverse else view
+
+
+@lru_cache(maxsize=64)
+def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
+    """The arrays of a problem, the same each time; `config` is that of the kernel."""
+    p, random = problem, np.random.default_rng(_SEED)
+    config = p.config(config)
+    lengths = _lengths(config, p) if config.varlen else {}
+    batch, seq_q, seq_k = _rows(p, lengths)
+    sizes = [(p.heads, seq_q, config.head_dim), (p.kv_heads, seq_k, config.head_dim)]
+    sizes.append((p.kv_heads, seq_k, config.value_dim))
+    q, k, v = (
+        with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes
+    )
+    SCORES[p.scores](q, k)
+    queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
+    for first, end in _sequences(lengths, "k", seq_k):
+        v[:, :, first : min(first + p.nan_before, end)] = np.nan
+        v[:, :, end if p.nan_from is None else min(first + p.nan_from, end) : end] = np.nan
+    for array, counted in ((q, queries), (k, keys), (v, keys)):
+        array[:, :, ~counted] = np.nan
+    operands = {
+        o.name: lengths[o.name] if o.name in lengths else _operand(o, config, p, random)
+        for o in config.features.operands
+    }
+    exact = _expected(config, (q, k, v), operands, np.float64)
+    near = _expected(config, (q, k, v), operands, np.float32)
+    for result in (*exact, *near):
+        result[:, :, ~queries] = np.nan
+    out_error = _allowed(near[0].astype(config.element.numpy), exact[0], _epsilon(config))
+    return Arrays(
+        q, k, v, operands, queries, *exact, out_error, _allowed(near[1], exact[1], _epsilon_f32())
+    )
+
+
+def _expected(
+    config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], dtype: Any
+) -> tuple[Array, Array]:
+    """O [batch, heads, rows, columns] and LSE; in f32 with Q, K and V as precise as they enter the
+    products.
+    """
+    how: dict[str, Any] = {
+        "softmax_scale": config.scale, "causal": config.causal, "window": config.window,
+        "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": DROPOUT_SEED,
+        "dtype": dtype, **operands,
+    }  # fmt: skip
+    if dtype is np.float32 and config.precision == TF32.name:
+        arrays = tuple(numeric.to_tf32(np.ascontiguousarray(x), "rna") for x in arrays)
+    if not config.varlen:
+        return attention_reference(*arrays, **how)
+    out, lse = attention_varlen_reference(*(x[0].swapaxes(0, 1) for x in arrays), **how)
+    return out.swapaxes(0, 1)[None], lse[None]
+
+
+def _epsilon_f32() -> tuple[float, int]:
+    return float(np.finfo(np.float32).eps), 8
+
+
+def _epsilon(config: AttentionConfig) -> tuple[float, int]:
+    """Of the type in which P is rounded, and how many of it the results may be off by."""
+    if config.precision == TF32.name:
+        return _EPSILON_TF32, 2
+    if config.element is F32:
+        return _epsilon_f32()
+    return float(ml_dtypes.finfo(config.element.numpy).eps), 2  # type: ignore[no-untyped-call]
+
+
+def _allowed(near: Array, exact: Array, steps: tuple[float, int]) -> Array:
+    """Twice the largest error of numpy in the same precision, and twice the rounding of the largest
+    value; as much again for each element's own size, for `ex2.approx` and `lg2.approx`, or for the
+    rounding of P.
+    """
+    epsilon, count = steps
+    finite = np.isfinite(exact)
+    size = np.abs(np.where(finite, exact, 0))
+    near = near.astype(np.float64)
+    worst = np.abs(np.where(finite, near - np.where(finite, exact, 0), 0)).max(initial=0)
+    allowed: Array = 2 * worst + count * epsilon * (size + size.max(initial=0))
+    return allowed
+
+
+# --------------------------------------------------------------------------------- packed sequences
+
+
+def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
+    """`cu_seqlens_*` and `seqused_*`: behind the rows of a sequence that count there are others."""
+    found = {}
+    for side, used, counts in zip(
+        "qk", (config.seqused_q, config.seqused_k), zip(*p.sequences, strict=True), strict=True
+    ):
+        ends = np.cumsum([0, *(n + _UNUSED * used for n in counts)])
+        found[f"cu_seqlens_{side}"] = _within_margins(ends, I32)
+        if used:
+            found[f"seqused_{side}"] = _within_margins(np.array(counts), I32)
+    return found
+
+
+def _rows(p: Problem, lengths: Mapping[str, Array]) -> tuple[int, int, int]:
+    """The batches, queries and keys of the arrays."""
+    if not lengths:
+        return p.batch, p.seq_q, p.seq_k
+    return 1, int(lengths["cu_seqlens_q"][-1]), int(lengths["cu_seqlens_k"][-1])
+
+
+def _sequences(lengths: Mapping[str, Array], side: str, rows: int) -> list[tuple[int, int]]:
+    """Where each sequence's rows that count begin and end; all of a batch's begin and end alike."""
+    if not lengths:
+        return [(0, rows)]
+    ends = lengths[f"cu_seqlens_{side}"]
+    used = lengths.get(f"seqused_{side}", np.diff(ends))
+    return [(int(first), int(first + n)) for first, n in zip(ends[:-1], used, strict=True)]
+
+
+def _counted(lengths: Mapping[str, Array], side: str, rows: int) -> NDArray[np.bool_]:
+    """Which rows count."""
+    found = np.zeros(rows, bool)
+    for first, end in _sequences(lengths, side, rows):
+        found[first:end] = True
+    return found
+
+
+# ----------------------------------------------------------------------------------- other operands
+
+
+def _operand(
+    operand: Operand, config: AttentionConfig, p: Problem, random: np.random.Generator
+) -> Array:
+    """An operand with a number of its own for each place of its axes."""
+    sizes = {
+        "batch": len(p.sequences) if config.varlen else p.batch,
+        "heads": p.heads,
+        "seq_q": p.seq_q,
+        "seq_k": p.seq_k,
+    }
+    shape = [sizes[axis] for axis in operand.axes]
+    numbers: Array = random.standard_normal(shape)
+    if operand.dtype is BOOL:
+        numbers = random.random(shape) < _SHOWN
+    elif operand.name == "bias":
+        numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
+    elif operand.name == "sink":
+        numbers[..., 1::2] = -np.inf  # as if there were none
+    return _within_margins(numbers, operand.dtype, reverse=p.reverse)
+
+
+def _within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Array:
+    """The numbers with others behind them along each axis: NaN, or those of the largest size. With
+    `reverse`, all axes go the other way: the others lie before the first, and the last number is
+    the first in memory.
+    """
+    margin = {BOOL: True, I32: np.iinfo(np.int32).min}.get(dtype, np.nan)
+    whole = np.full([n + 1 for n in numbers.shape], margin, dtype.numpy)
+    view = whole[tuple(slice(n) for n in numbers.shape)]
+    view = view[(slice(None, None, -1),) * view.ndim] if reverse else view
+    view[...] = numbers
+    return view
+
+
+# ---------------------------------------------------------------------------------- what is wrong
+
+
+def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
+    """The first element that is too far from what it should be, in words; NaN is far from all but
+    NaN.
+    """
+    with np.errstate(invalid="ignore"):
+        near = np.abs(got - wanted) <= allowed
+    bad = ~(near | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+    if not bad.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(bad)[0])
+    return (
+        f"{what}{list(at)} is {got[at]:.6g}, wanted {wanted[at]:.6g}; {bad.sum()} elements differ"
+    )
+
+
+def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:
+    """Whether anything but these rows of O is other than it was, in words."""
+    whole = view.base
+    assert isinstance(whole, np.ndarray)
+    bits = np.dtype(f"u{whole.itemsize}")
+    changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)
+    rows = queries if view.strides[2] >= 0 else queries[::-1]
+    changed[:, :, : view.shape[2], : view.shape[3]] &= ~rows[:, None]
+    return "O is written outside its rows and columns" if changed.any() else ""
