@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ examples:
   python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
   python tools/mutate.py --output benchmarks/results/mutations.json
   python tools/mutate.py --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
+  python tools/mutate.py --holes --update --output benchmarks/results/mutations.json
 
 exit codes:
   0  no hole
@@ -73,13 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         kept = _kept(arguments)
     except (OSError, ValueError) as error:
         return _fail(f"cannot update {arguments.output}: {error}")
-    chosen = {name: _chosen(name, arguments) for name in arguments.kernel or subjects()}
+    chosen = {
+        name: _chosen(name, arguments, kept if arguments.holes else None)
+        for name in arguments.kernel or subjects()
+    }
     try:
         verdicts = _judged(chosen, arguments.jobs)
     except PtxGenError as error:
         return _fail(str(error))
     found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
-    found = found if kept is None else joined(kept, found)
+    if kept is not None:
+        found = amended(kept, verdicts) if arguments.holes else joined(kept, found)
     text = json.dumps(found, indent=2) + "\n"
     if arguments.output is not None:
         try:
@@ -111,9 +117,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="print JSON")
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
     add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
+    add(
+        "--holes", action="store_true",
+        help="only what FILE calls a hole, after a new problem or reason; with --update",
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
     if arguments.update and arguments.output is None:
         parser.error("--update needs --output, the file to update")
+    if arguments.holes and (not arguments.update or arguments.kind or arguments.short):
+        parser.error("--holes goes with --update, and neither with --kind nor with --short")
     return arguments
 
 
@@ -126,8 +138,13 @@ def _jobs(text: str) -> int:
 # ------------------------------------------------------------------------------------- the campaign
 
 
-def _chosen(kernel: str, arguments: argparse.Namespace) -> list[int]:
-    """The numbers of the mutants to judge, in their order."""
+def _chosen(
+    kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None
+) -> list[int]:
+    """The numbers of the mutants to judge, in their order; of `kept` only the holes."""
+    if kept is not None:
+        holes = {hole["name"] for hole in kept["holes"] if hole["kernel"] == kernel}
+        return [number for number, m in enumerate(mutants_of(kernel)) if m.name in holes]
     kinds = arguments.kind or list(KINDS)
     by_kind: dict[str, list[int]] = {kind: [] for kind in kinds}
     for number, mutant in enumerate(mutants_of(kernel)):
@@ -237,6 +254,33 @@ def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     return _document(both("kernels", "name"), both("equivalent", "kernel"), both("holes", "kernel"))
 
 
+def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What `kept` says, but for its holes that are judged again."""
+    kernels, again = deepcopy(kept["kernels"]), {(v.kernel, v.name) for v in verdicts}
+    kinds = {kernel["name"]: kernel["kinds"] for kernel in kernels}
+    for v in verdicts:
+        counts = kinds[v.kernel][v.kind]
+        counts[HOLE] -= 1
+        counts[v.caught_by] += 1
+    holes = [hole for hole in kept["holes"] if (hole["kernel"], hole["name"]) not in again]
+    new = [_hole(v) for v in verdicts if v.caught_by == HOLE]
+    place = {kernel: i for i, kernel in enumerate(kinds)}
+    return _document(
+        kernels,
+        _in_one([*kept["equivalent"], *_equivalent(verdicts)], place),
+        sorted([*holes, *new], key=lambda row: place[row["kernel"]]),
+    )
+
+
+def _in_one(rows: Sequence[Mapping[str, Any]], place: Mapping[str, int]) -> list[Any]:
+    """The rows of equivalent mutants, one for each kernel and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        found.setdefault((row["kernel"], row["reason"]), []).extend(row["mutants"])
+    of_kernels = sorted(found, key=lambda key: place[key[0]])
+    return [{"kernel": k, "reason": why, "mutants": found[k, why]} for k, why in of_kernels]
+
+
 def _document(
     kernels: Sequence[Mapping[str, Any]], equivalent: list[Any], holes: list[Any]
 ) -> dict[str, Any]:
@@ -266,7 +310,7 @@ def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
     kept: Any = json.loads(arguments.output.read_text())
     if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
         raise ValueError(f"it is no campaign of schema {SCHEMA}")
-    others = set(subjects()) - set(arguments.kernel or subjects())
+    others = set(subjects()) - set(() if arguments.holes else arguments.kernel or subjects())
     kernels = [kernel for kernel in kept["kernels"] if kernel["name"] in others]
     changed = [k["name"] for k in kernels if k["sha256"] != _sha256(k["name"])]
     if changed:

@@ -49,9 +49,12 @@ def judging(monkeypatch: pytest.MonkeyPatch) -> list[Verdict]:
     """What the tool's judge says, one after another; the kernel has so many mutants."""
     said: list[Verdict] = []
     monkeypatch.setattr(tool, "judge", lambda _, number: said[number])
-    one = mutants_of(SMALL)[numbers(SMALL, "mask")[0]]
-    monkeypatch.setattr(tool, "mutants_of", lambda _: [one] * len(said))
+    monkeypatch.setattr(tool, "mutants_of", lambda _: masks()[: len(said)])
     return said
+
+
+def masks() -> list[Mutant]:
+    return [mutants_of(SMALL)[n] for n in numbers(SMALL, "mask")]
 
 
 # ------------------------------------------------------------------------------------- the verdicts
@@ -360,6 +363,29 @@ def test_an_update_keeps_the_kernels_that_are_not_judged(
     assert json.loads(path.read_text())["counts"]["judged"] == 4
 
 
+def test_holes_are_judged_again_by_themselves(judging: list[Verdict], tmp_path: Path) -> None:
+    path = tmp_path / "mutations.json"
+    rest = ["--kernel", SMALL, "--jobs", "1", "--output", str(path)]
+    first, second, third = (m.name for m in masks()[:3])
+    judging += [verdict("equivalent", first, "so"), verdict("hole", second), verdict("hole", third)]
+    assert tool.main(rest) == 1
+    judging[1:] = [verdict("value", second), verdict("equivalent", third, "so")]
+    assert tool.main([*rest[2:], "--holes", "--update"]) == 0
+    wanted = tmp_path / "wanted.json"
+    assert tool.main([*rest[:-1], str(wanted)]) == 0
+    assert json.loads(path.read_text()) == json.loads(wanted.read_text())
+
+
+def test_a_hole_that_stays_is_still_one(judging: list[Verdict], tmp_path: Path) -> None:
+    path = tmp_path / "mutations.json"
+    first, second = (m.name for m in masks()[:2])
+    judging += [verdict("value", first), verdict("hole", second)]
+    assert tool.main(["--kernel", SMALL, "--jobs", "1", "--output", str(path)]) == 1
+    before = path.read_text()
+    assert tool.main(["--jobs", "1", "--output", str(path), "--holes", "--update"]) == 1
+    assert path.read_text() == before
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -410,6 +436,10 @@ def test_a_file_that_cannot_be_written_is_1(
     ("argv", "message"),
     [
         (["--update"], "--update needs --output, the file to update"),
+        (
+            ["--holes", "--output", "x"],
+            "--holes goes with --update, and neither with --kind nor with --short",
+        ),
         (["--jobs", "0"], "argument --jobs: must be a number from 1, got '0'"),
         (["--jobs", "x"], "argument --jobs: must be a number from 1, got 'x'"),
         (
