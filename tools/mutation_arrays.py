@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from flash.config import AttentionConfig
 from flash.dtypes import BOOL, F32, I32, DType
 from flash.features import Operand
-from flash.mma_tiling import TF32
 from flash.reference import attention_reference, attention_varlen_reference
 from flash.tiling import padded
-from ptxgen.isa import numeric
 from tools.mutation_problems import LANE_ROWS, Problem
 
 Array = NDArray[Any]
@@ -36,11 +34,9 @@ _STEEP: Final = 48.0  # by which scores differ from key to key, without their sc
 _UP, _DEAD, _DOWN = range(3)
 _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 
-DROPOUT_SEED: Final = 0x0123_4567_89AB_CDEF  # both words count
 _UNUSED: Final = 3  # rows of a sequence behind those that count, if the config says seqused
 _SHOWN: Final = 0.7  # of the keys, by a mask
 _HIDDEN_BY_BIAS: Final = 0.1
-_EPSILON_TF32: Final = 2.0**-10
 
 
 def _no_scores(q: Array, k: Array) -> None:
@@ -137,8 +133,10 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
         o.name: lengths[o.name] if o.name in lengths else _operand(o, config, p, random)
         for o in config.features.operands
     }
-    exact = _expected(config, (q, k, v), operands, np.float64)
-    near = _expected(config, (q, k, v), operands, np.float32)
+    exact, near = (
+        _expected(config, (q, k, v), operands, p.dropout_seed, dtype)
+        for dtype in (np.float64, np.float32)
+    )
     for result in (*exact, *near):
         result[:, :, ~queries] = np.nan
     out_error = _allowed(near[0].astype(config.element.numpy), exact[0], _epsilon(config))
@@ -148,18 +146,18 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
 
 
 def _expected(
-    config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], dtype: Any
+    config: AttentionConfig,
+    arrays: tuple[Array, ...],
+    operands: Mapping[str, Array],
+    seed: int,
+    dtype: Any,
 ) -> tuple[Array, Array]:
-    """O [batch, heads, rows, columns] and LSE; in f32 with Q, K and V as precise as they enter the
-    products.
-    """
+    """O [batch, heads, rows, columns] and LSE."""
     how: dict[str, Any] = {
         "softmax_scale": config.scale, "causal": config.causal, "window": config.window,
-        "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": DROPOUT_SEED,
+        "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": seed,
         "dtype": dtype, **operands,
     }  # fmt: skip
-    if dtype is np.float32 and config.precision == TF32.name:
-        arrays = tuple(numeric.to_tf32(np.ascontiguousarray(x), "rna") for x in arrays)
     if not config.varlen:
         return attention_reference(*arrays, **how)
     out, lse = attention_varlen_reference(*(x[0].swapaxes(0, 1) for x in arrays), **how)
@@ -172,8 +170,6 @@ def _epsilon_f32() -> tuple[float, int]:
 
 def _epsilon(config: AttentionConfig) -> tuple[float, int]:
     """Of the type in which P is rounded, and how many of it the results may be off by."""
-    if config.precision == TF32.name:
-        return _EPSILON_TF32, 2
     if config.element is F32:
         return _epsilon_f32()
     return float(ml_dtypes.finfo(config.element.numpy).eps), 2  # type: ignore[no-untyped-call]

@@ -136,7 +136,7 @@ def _scheduled(subject: Subject, module: Module) -> _Finding | None:
 
 
 def _survivor(mutant: Mutant, block: int, same: bool) -> _Finding:
-    known = reason(mutant, block) if same else None
+    known = reason(mutant, block, same=same)
     if known is not None:
         return _Finding(EQUIVALENT, known)
     bits = "the same bits" if same else "other bits, within what is allowed"

@@ -20,7 +20,7 @@ from flash.execute import make_plan
 from flash.launch import Geometry, check
 from ptxgen import interpreter, ir
 from ptxgen.interpreter import Report, Result
-from tools.mutation_arrays import DROPOUT_SEED, Array, Arrays, arrays_of, with_margins
+from tools.mutation_arrays import Array, Arrays, arrays_of, with_margins
 from tools.mutation_problems import Problem, problems_of
 
 
@@ -72,7 +72,7 @@ def _forward(name: str, **settings: Any) -> Subject:
             _geometry(own, problem, given, out),
             own.scale,
             (0,) * len(arrays),  # the arrays themselves stand in place of their addresses
-            {**own.numbers, "dropout_seed": DROPOUT_SEED, "section": problem.section},
+            {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
         )
         done = launch(
             module,
@@ -138,6 +138,11 @@ def subjects() -> dict[str, Subject]:
         _forward(
             "f16-sm_80-causal-narrow", target="sm_80", dtype="f16", head_dim=5, head_dim_v=37,
             tile=16, block_q=32, causal="bottom_right",
+        ),
+        # Any key may be hidden, in every tile.
+        _forward(
+            "f16-sm_80-features", target="sm_80", dtype="f16", head_dim=16, tile=16, block_q=32,
+            softcap=3.0, alibi=True, bias="f16", mask=True, dropout=0.3,
         ),
     )  # fmt: skip
     return {subject.name: subject for subject in made}

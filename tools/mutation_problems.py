@@ -12,6 +12,10 @@ from flash.mma_tiling import MMA_ROWS
 from flash.tile_choice import AnyTiling
 from flash.tiling import Tiling
 
+# With dropout=0.3 the random number of some score of 32 queries and keys is the threshold: a score
+# that counts, with each seed in another place of a thread's fragment of 16 x 16.
+_SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
+_LARGE_SOFTCAP: Final = 2.0**20
 LANE_ROWS: Final = MMA_ROWS // 2  # a lane of a tensor-core product has rows so far apart
 
 
@@ -23,8 +27,8 @@ class Problem:
     the first in memory, and the last key of a bias or mask: nothing lies before them. Of causal
     kernels `section` heads take turns.
 
-    `window` stands in place of the config's. Packed sequences have the (queries, keys) of
-    `lengths`; without it they are `batch` of seq_q and seq_k.
+    `window` and `softcap` stand in place of the config's. Packed sequences have the (queries, keys)
+    of `lengths`; without it they are `batch` of seq_q and seq_k.
     """
 
     seq_q: int
@@ -39,13 +43,16 @@ class Problem:
     reverse: bool = False
     section: int = 1
     window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
     lengths: tuple[tuple[int, int], ...] = ()
+    dropout_seed: int = 0x0123_4567_89AB_CDEF  # both words count
 
     def config(self, config: AttentionConfig) -> AttentionConfig:
         """The config with what this problem changes of its numbers."""
         scale = -config.scale if self.negative else config.scale
         window = config.window if self.window is None else self.window
-        return replace(config, softmax_scale=scale, window=window)
+        softcap = config.softcap if self.softcap is None else self.softcap
+        return replace(config, softmax_scale=scale, window=window, softcap=softcap)
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:
@@ -85,28 +92,57 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     # The last row sees all keys: no tile is cut.
     uncut = Problem(block + 1, 3 * t.tile, reverse=True)
     special = Problem(3, 0), grouped, no_score, negative, growing, parting, uncut
-    hidden = [Problem(block + 1, t.tile + 3, reverse=True)] * config.features.hides_anywhere
-    hidden += _hidden(config, t, group)
-    return (*_largest(config, block), first, whole, batches, *special, *hidden, *ragged)
+    largest = [*_largest(config, block), first]
+    hidden = _hidden(config, t, group)
+    others = [*_of_features(config, block), *ragged]
+    return (*largest, whole, batches, *special, *hidden, *others)
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:
     """One in which a kernel with packed sequences, or with a window, goes all of its ways."""
-    t, found = config.kernel().tiling, []
+    t = config.kernel().tiling
     if config.varlen:
         # Of a CTA's rows all, some, or none are of its sequence, and the same of a tile's keys.
-        lengths = ((block + 5, t.tile + 3), (0, 7), (3, 0), (9, 3 * t.tile + 5), (2 * block, 1))
-        found.append(Problem(0, 0, lengths=lengths))
+        lengths = (
+            (block + 5, t.tile + 3), (0, 7), (3, 0), (block, 3 * t.tile + 5), (2 * block, 1),
+        )  # fmt: skip
+        return [Problem(0, 0, lengths=lengths)]
     if config.window is not None:
         left, right = (0 if side is None else side for side in config.window)
         # Tiles that are cut on the left, whole ones, and tiles that are cut on the right.
-        found.append(Problem(2 * block, 2 * block + left + right + t.tile, heads=1))
+        return [Problem(2 * block, 2 * block + left + right + t.tile, heads=1)]
+    return []
+
+
+def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
+    """What only the softcap and dropout notice: scores that are a small part of the softcap, and
+    random numbers that are the threshold.
+    """
+    found = []
+    if config.softcap is not None:
+        found.append(Problem(block, config.kernel().tiling.tile + 1, softcap=_LARGE_SOFTCAP))
+    if config.dropout:
+        found += [Problem(32, 32, heads=1, dropout_seed=seed) for seed in _SEEDS_AT_THRESHOLD]
     return found
+
+
+def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
+    """Each of a thread's keys in turn is the first behind the last, where nothing lies; then NaN
+    that a mask or a bias hides from some rows, in each tile.
+    """
+    behind = [Problem(block + 1, tile + n, reverse=True) for n in (2, 3, 10, 11)]
+    return [
+        *behind,
+        Problem(block + 1, 2 * tile + 3, nan_from=tile + 1),
+        Problem(block, 2 * tile, nan_before=3),
+        Problem(block, tile + 3, nan_from=tile + 2),
+        Problem(block, tile, nan_from=tile - 1),
+    ]
 
 
 def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
     """What a row does not see must not matter, wherever in a tile it begins."""
-    found = []
+    found = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
     apart = t.groups if isinstance(t, Tiling) else LANE_ROWS  # a thread's rows are
     apart, block = max(apart // group, 1), t.block_q // group
     row = block - apart  # of the first of the last rows that threads have, the query

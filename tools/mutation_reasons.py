@@ -26,10 +26,16 @@ _BARRIERS: Final = ("bar.sync", "barrier.")
 _OF_A_THREAD: Final = ("%tid.x", "%tid.y", "%tid.z", "%laneid")
 
 
-def reason(mutant: Mutant, block: int) -> str | None:
-    """Why a mutant that gave the same bits everywhere is right as well, for blocks of so many
-    threads; None if no reason is known.
+def reason(mutant: Mutant, block: int, *, same: bool = True) -> str | None:
+    """Why a mutant that nobody noticed is right as well, for blocks of so many threads; None if no
+    reason is known. `same`: it gave the same bits everywhere.
     """
+    proved = _proved(mutant, block) if same else None
+    known = (r.why for r in REASONS if r.fits(mutant) and (same or r.rounds))
+    return proved or next(known, None)
+
+
+def _proved(mutant: Mutant, block: int) -> str | None:
     if mutant.kind == "barrier" and "warp alone" in mutant.name and block <= _WARP:
         return "proved: the block is one warp"
     if _same_for_every_thread(mutant, block):
@@ -37,7 +43,7 @@ def reason(mutant: Mutant, block: int) -> str | None:
             "proved: computed for every thread of the block, all that is read elsewhere has the "
             "same value"
         )
-    return next((r.why for r in REASONS if r.fits(mutant)), None)
+    return None
 
 
 # -------------------------------------------------------------------------------------- by argument
@@ -49,7 +55,7 @@ class Reason:
     `before` and comes from a Python function whose qualified name is `function`.
 
     If given, `loop` is the number of the loop over tiles that it must be in, from 1, and `entry`
-    must be found in the kernel's name.
+    must be found in the kernel's name. `rounds` says that results may be rounded otherwise.
     """
 
     kind: str
@@ -60,6 +66,7 @@ class Reason:
     why: str
     loop: int = 0
     entry: str = ""
+    rounds: bool = False
 
     def fits(self, mutant: Mutant) -> bool:
         """Whether the argument is about this mutant."""
@@ -133,6 +140,26 @@ REASONS: Final = (
             ("mask", "dropped", _SKIPPED), ("mask", "inverted", _SKIPPED),
             ("bound", "+1", "setp.eq.u32"), ("bound", "inverted", "setp.eq.u32"),
         )
+    ),
+    Reason(
+        "bound", "lt to le", "Scoring._tanh", "S = Q K^T", "setp.lt.f32",
+        "of the limit itself both ways give the tangent within 3 units in the last place",
+        rounds=True,
+    ),
+    *(
+        Reason(
+            "loop-bound", change, "NonFinite._restore_element", "NaN and infinity", before,
+            "only a key sets the flag, and without a position that hides keys all are looked "
+            "through: there is one",
+            entry="^(?!.*(top_left|bottom_right|left|right))",
+        )
+        for change, before in (("ge to gt", "setp.ge.s32"), ("never taken", "@%p[0-9]+ bra .done"))
+    ),
+    Reason(
+        "mask", "always the second", "Dropout._pick", "P = exp2", "selp",
+        "on tensor cores tiles begin at multiples of 16 and a lane's keys below 8: their octets "
+        "are even",
+        entry="_(f16|bf16|tf32|f32_grade)_",
     ),
     Reason(
         "mask", "dropped", "LazySoftmax.take", "P = exp2", _SKIPPED,

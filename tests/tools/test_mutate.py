@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from flash.config import AttentionConfig
+from flash.philox import kept
 from ptxgen import ir
 from ptxgen.errors import PtxGenError
 from ptxgen.text import render
@@ -27,6 +30,7 @@ COPYING = "f32-sm_80"
 TENSOR_CORES = "f16-sm_80"  # two loops: over the tile that the end cuts, and over the others
 FOUR_WARPS = "bf16-sm_80-causal-stages"
 NARROW = "f16-sm_80-causal-narrow"  # copies element by element
+FEATURES = "f16-sm_80-features"
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -128,6 +132,49 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     assert subjects()[TENSOR_CORES].problems[found.problem].scores == "parting"
 
 
+@pytest.mark.parametrize(
+    ("kernel", "kind", "change", "function", "noticed_by"),
+    [
+        (FEATURES, "mask", "always the second", "Scoring._tanh", lambda p: p.softcap == 2.0**20),
+        (FEATURES, "bound", "ge to gt", "Dropout.apply", lambda p: p.dropout_seed < 1 << 32),
+        (FEATURES, "mask", "and for or", "Mask.hides", lambda p: p.nan_before > 0),
+    ],
+)
+def test_what_only_a_special_problem_shows_is_noticed_there(
+    kernel: str, kind: str, change: str, function: str, noticed_by: Callable[[Problem], bool]
+) -> None:
+    at = [
+        n for n in numbers(kernel, kind, change) if mutants_of(kernel)[n].where.endswith(function)
+    ]
+    found = judge(kernel, at[-1])
+    assert found.caught_by == "value", found
+    assert noticed_by(subjects()[kernel].problems[found.problem])
+
+
+def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> None:
+    config = AttentionConfig(16, dtype="f16", dropout=0.3)
+    queries, keys = np.arange(32), np.arange(32)
+    place = 4 * (queries % 16 // 8)[:, None] + keys % 16 // 8 * 2 + keys % 2
+    found: set[int] = set()
+    seeds = {p.dropout_seed for p in subjects()[FEATURES].problems if p.dropout_seed < 1 << 32}
+    for seed in seeds:
+        kept_now = kept(config.dropout, seed, np.zeros(1, int), queries, keys)
+        kept_more = kept(config.dropout - 2**-16, seed, np.zeros(1, int), queries, keys)
+        found |= set(place[(kept_now != kept_more)[0]].tolist())
+    assert found == set(range(8))
+
+
+def test_an_argument_about_rounding_is_for_other_bits_too() -> None:
+    block = subjects()[FEATURES].block
+    rounds = next(r for r in REASONS if r.rounds)
+    mutant = next(m for m in mutants_of(FEATURES) if rounds.fits(m))
+    assert reason(mutant, block, same=False) == rounds.why
+    same = next(r for r in REASONS if not r.rounds and any(map(r.fits, mutants_of(FEATURES))))
+    mutant = next(m for m in mutants_of(FEATURES) if same.fits(m))
+    assert reason(mutant, block, same=True) == same.why
+    assert reason(mutant, block, same=False) is None
+
+
 def test_a_read_behind_the_last_column_stops_the_kernel() -> None:
     guarded = [
         n
@@ -226,7 +273,8 @@ def test_a_wrong_kernel_ends_the_campaign(
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, negative=False, "
-        "scores='random', reverse=False, section=1, window=None, lengths=()): O[0] is 1, wanted 2; "
+        "scores='random', reverse=False, section=1, window=None, softcap=None, lengths=(), "
+        "dropout_seed=81985529216486895): O[0] is 1, wanted 2; "
         "1 elements differ\n"
     )
 
