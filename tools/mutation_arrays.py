@@ -193,12 +193,14 @@ def _allowed(near: Array, exact: Array, steps: tuple[float, int]) -> Array:
 
 
 def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
-    """`cu_seqlens_*` and `seqused_*`: behind the rows of a sequence that count there are others."""
+    """`cu_seqlens_*` and `seqused_*`: behind the rows that count there are others, but for the last
+    sequence: behind its rows is the end.
+    """
     found = {}
     for side, used, counts in zip(
         "qk", (config.seqused_q, config.seqused_k), zip(*p.sequences, strict=True), strict=True
     ):
-        ends = np.cumsum([0, *(n + _UNUSED * used for n in counts)])
+        ends = np.cumsum([0, *(n + _UNUSED * used for n in counts[:-1]), counts[-1]])
         found[f"cu_seqlens_{side}"] = _within_margins(ends, I32)
         if used:
             found[f"seqused_{side}"] = _within_margins(np.array(counts), I32)

@@ -144,5 +144,10 @@ def subjects() -> dict[str, Subject]:
             "f16-sm_80-features", target="sm_80", dtype="f16", head_dim=16, tile=16, block_q=32,
             softcap=3.0, alibi=True, bias="f16", mask=True, dropout=0.3,
         ),
+        # Sequences of their own lengths.
+        _forward(
+            "f16-sm_80-causal-varlen", target="sm_80", dtype="f16", head_dim=16, tile=16,
+            block_q=32, causal="bottom_right", varlen=True, seqused_q=True, seqused_k=True,
+        ),
     )  # fmt: skip
     return {subject.name: subject for subject in made}

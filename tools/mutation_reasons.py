@@ -155,6 +155,20 @@ REASONS: Final = (
         )
         for change, before in (("ge to gt", "setp.ge.s32"), ("never taken", "@%p[0-9]+ bra .done"))
     ),
+    *(
+        Reason(
+            kind, change, "Mask.kept_in_shared", _START, before,
+            "all threads may store the same lengths: they are read behind a barrier",
+        )
+        for kind, change, before in (
+            ("mask", "dropped", _SKIPPED), ("mask", "inverted", _SKIPPED),
+            ("bound", "+1", "setp.eq.u32"), ("bound", "inverted", "setp.eq.u32"),
+        )
+    ),
+    Reason(
+        "bound", "ge to gt", "Cta.entered", "which query rows", "setp.ge.s32",
+        "only adds work: of the rows that begin behind the last one, none is read or written",
+    ),
     Reason(
         "mask", "always the second", "Dropout._pick", "P = exp2", "selp",
         "on tensor cores tiles begin at multiples of 16 and a lane's keys below 8: their octets "
