@@ -52,7 +52,7 @@ examples:
   python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
   python tools/mutate.py --output benchmarks/results/mutations.json
   python tools/mutate.py --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
-  python tools/mutate.py --holes --update --output benchmarks/results/mutations.json
+  python tools/mutate.py --survivors --update --output benchmarks/results/mutations.json
 
 exit codes:
   0  no hole
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         return _fail(f"cannot update {arguments.output}: {error}")
     chosen = {
-        name: _chosen(name, arguments, kept if arguments.holes else None)
+        name: _chosen(name, arguments, kept if arguments.survivors else None)
         for name in arguments.kernel or subjects()
     }
     try:
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     found = document(verdicts, {name: len(mutants_of(name)) for name in chosen})
     if kept is not None:
-        found = amended(kept, verdicts) if arguments.holes else joined(kept, found)
+        found = amended(kept, verdicts) if arguments.survivors else joined(kept, found)
     text = json.dumps(found, indent=2) + "\n"
     if arguments.output is not None:
         try:
@@ -118,14 +118,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=Path, metavar="FILE", help="write the JSON there, in one step")
     add("--update", action="store_true", help="keep what FILE says of kernels not judged now")
     add(
-        "--holes", action="store_true",
-        help="only what FILE calls a hole, after a new problem or reason; with --update",
+        "--survivors", action="store_true",
+        help="only what FILE calls a hole or equivalent, after a new problem; with --update",
     )  # fmt: skip
     arguments = parser.parse_args(argv)
     if arguments.update and arguments.output is None:
         parser.error("--update needs --output, the file to update")
-    if arguments.holes and (not arguments.update or arguments.kind or arguments.short):
-        parser.error("--holes goes with --update, and neither with --kind nor with --short")
+    if arguments.survivors and (not arguments.update or arguments.kind or arguments.short):
+        parser.error("--survivors goes with --update, and neither with --kind nor with --short")
     return arguments
 
 
@@ -141,10 +141,10 @@ def _jobs(text: str) -> int:
 def _chosen(
     kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None
 ) -> list[int]:
-    """The numbers of the mutants to judge, in their order; of `kept` only the holes."""
+    """The numbers of the mutants to judge, in their order; of `kept` only the survivors."""
     if kept is not None:
-        holes = {hole["name"] for hole in kept["holes"] if hole["kernel"] == kernel}
-        return [number for number, m in enumerate(mutants_of(kernel)) if m.name in holes]
+        names = {name for of, name in _survivors(kept) if of == kernel}
+        return [number for number, m in enumerate(mutants_of(kernel)) if m.name in names]
     kinds = arguments.kind or list(KINDS)
     by_kind: dict[str, list[int]] = {kind: [] for kind in kinds}
     for number, mutant in enumerate(mutants_of(kernel)):
@@ -255,21 +255,31 @@ def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What `kept` says, but for its holes that are judged again."""
+    """What `kept` says, but for its survivors that are judged again."""
     kernels, again = deepcopy(kept["kernels"]), {(v.kernel, v.name) for v in verdicts}
-    kinds = {kernel["name"]: kernel["kinds"] for kernel in kernels}
+    kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(kept)
     for v in verdicts:
         counts = kinds[v.kernel][v.kind]
-        counts[HOLE] -= 1
+        counts[was[v.kernel, v.name]] -= 1
         counts[v.caught_by] += 1
     holes = [hole for hole in kept["holes"] if (hole["kernel"], hole["name"]) not in again]
     new = [_hole(v) for v in verdicts if v.caught_by == HOLE]
+    rest = [
+        {**row, "mutants": [m for m in row["mutants"] if (row["kernel"], m) not in again]}
+        for row in kept["equivalent"]
+    ]
     place = {kernel: i for i, kernel in enumerate(kinds)}
     return _document(
         kernels,
-        _in_one([*kept["equivalent"], *_equivalent(verdicts)], place),
+        _in_one([row for row in (*rest, *_equivalent(verdicts)) if row["mutants"]], place),
         sorted([*holes, *new], key=lambda row: place[row["kernel"]]),
     )
+
+
+def _survivors(kept: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """The kernel and name of each mutant that nobody noticed: EQUIVALENT or HOLE."""
+    found = {(row["kernel"], m): EQUIVALENT for row in kept["equivalent"] for m in row["mutants"]}
+    return found | {(hole["kernel"], hole["name"]): HOLE for hole in kept["holes"]}
 
 
 def _in_one(rows: Sequence[Mapping[str, Any]], place: Mapping[str, int]) -> list[Any]:
@@ -310,7 +320,7 @@ def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
     kept: Any = json.loads(arguments.output.read_text())
     if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
         raise ValueError(f"it is no campaign of schema {SCHEMA}")
-    others = set(subjects()) - set(() if arguments.holes else arguments.kernel or subjects())
+    others = set(subjects()) - set(() if arguments.survivors else arguments.kernel or subjects())
     kernels = [kernel for kernel in kept["kernels"] if kernel["name"] in others]
     changed = [k["name"] for k in kernels if k["sha256"] != _sha256(k["name"])]
     if changed:

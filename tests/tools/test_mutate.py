@@ -411,14 +411,16 @@ def test_an_update_keeps_the_kernels_that_are_not_judged(
     assert json.loads(path.read_text())["counts"]["judged"] == 4
 
 
-def test_holes_are_judged_again_by_themselves(judging: list[Verdict], tmp_path: Path) -> None:
+def test_survivors_are_judged_again_by_themselves(judging: list[Verdict], tmp_path: Path) -> None:
     path = tmp_path / "mutations.json"
     rest = ["--kernel", SMALL, "--jobs", "1", "--output", str(path)]
     first, second, third = (m.name for m in masks()[:3])
     judging += [verdict("equivalent", first, "so"), verdict("hole", second), verdict("hole", third)]
     assert tool.main(rest) == 1
-    judging[1:] = [verdict("value", second), verdict("equivalent", third, "so")]
-    assert tool.main([*rest[2:], "--holes", "--update"]) == 0
+    judging[:] = [
+        verdict("trap", first), verdict("value", second), verdict("equivalent", third, "so"),
+    ]  # fmt: skip
+    assert tool.main([*rest[2:], "--survivors", "--update"]) == 0
     wanted = tmp_path / "wanted.json"
     assert tool.main([*rest[:-1], str(wanted)]) == 0
     assert json.loads(path.read_text()) == json.loads(wanted.read_text())
@@ -430,7 +432,7 @@ def test_a_hole_that_stays_is_still_one(judging: list[Verdict], tmp_path: Path) 
     judging += [verdict("value", first), verdict("hole", second)]
     assert tool.main(["--kernel", SMALL, "--jobs", "1", "--output", str(path)]) == 1
     before = path.read_text()
-    assert tool.main(["--jobs", "1", "--output", str(path), "--holes", "--update"]) == 1
+    assert tool.main(["--jobs", "1", "--output", str(path), "--survivors", "--update"]) == 1
     assert path.read_text() == before
 
 
@@ -485,8 +487,8 @@ def test_a_file_that_cannot_be_written_is_1(
     [
         (["--update"], "--update needs --output, the file to update"),
         (
-            ["--holes", "--output", "x"],
-            "--holes goes with --update, and neither with --kind nor with --short",
+            ["--survivors", "--output", "x"],
+            "--survivors goes with --update, and neither with --kind nor with --short",
         ),
         (["--jobs", "0"], "argument --jobs: must be a number from 1, got '0'"),
         (["--jobs", "x"], "argument --jobs: must be a number from 1, got 'x'"),
