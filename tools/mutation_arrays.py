@@ -39,30 +39,30 @@ _SHOWN: Final = 0.7  # of the keys, by a mask
 _HIDDEN_BY_BIAS: Final = 0.1
 
 
-def _no_scores(q: Array, k: Array) -> None:
+def _no_scores(q: Array, k: Array, _rows: int) -> None:
     """All are -inf."""
     q[...], k[...] = np.abs(q), -np.inf
 
 
-def _growing(q: Array, k: Array) -> None:
+def _growing(q: Array, k: Array, rows: int) -> None:
     """They grow towards the first key, in every other eight rows much more."""
     k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
-    q[:, :, np.arange(q.shape[2]) // LANE_ROWS % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
+    q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
 
 
-def _parting(q: Array, k: Array) -> None:
+def _parting(q: Array, k: Array, rows: int) -> None:
     """In one warp there are rows whose scores grow towards the first key so steeply that exp2
     overflows within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
     """
-    course = np.take(_COURSES, np.arange(q.shape[2]) // LANE_ROWS % len(_COURSES))
+    course = np.take(_COURSES, np.arange(q.shape[2]) // rows % len(_COURSES))
     k[..., 0], k[..., 1] = -1, np.arange(k.shape[2])[::-1]
     q[..., 0] = np.where(course == _DEAD, np.inf, 0)
     q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
 
 
 # How the scores are changed that normally distributed queries and keys give.
-SCORES: Final[dict[str, Callable[[Array, Array], None]]] = {
-    "random": lambda _q, _k: None,
+SCORES: Final[dict[str, Callable[[Array, Array, int], None]]] = {
+    "random": lambda _q, _k, _rows: None,
     "none": _no_scores,
     "growing": _growing,
     "parting": _parting,
@@ -122,7 +122,7 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     q, k, v = (
         with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes
     )
-    SCORES[p.scores](q, k)
+    SCORES[p.scores](q, k, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
         v[:, :, first : min(first + p.nan_before, end)] = np.nan
@@ -143,6 +143,11 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     return Arrays(
         q, k, v, operands, queries, *exact, out_error, _allowed(near[1], exact[1], _epsilon_f32())
     )
+
+
+def _rows_of_eight(config: AttentionConfig, p: Problem) -> int:
+    """The queries of a head in eight rows of a CTA."""
+    return LANE_ROWS if config.pack_gqa is not True else max(LANE_ROWS * p.kv_heads // p.heads, 1)
 
 
 def _expected(

@@ -152,7 +152,9 @@ def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
         # row that sees whole tiles alone, and a block of one row that sees NaN.
         turns = [Problem(block, block + n, heads=group, nan_from=row + n + 1) for n in ahead]
         whole = Problem(block, block + t.tile - 1, heads=group, nan_from=t.tile)
-        alone = Problem(block + 1, block + t.tile // 2 + 1, heads=group, nan_from=block)
+        odd = 1 if group == 1 else 3  # heads; 32 or 128 rows and one more are a multiple
+        rows = t.block_q // odd
+        alone = Problem(rows + 1, rows + 1 + t.tile // 2, heads=odd, nan_from=rows)
         found += [*turns, whole, alone]
     if config.window is not None and not config.causal:
         # The same on both sides of windows that end in one tile.

@@ -155,6 +155,11 @@ REASONS: Final = (
         )
         for change, before in (("ge to gt", "setp.ge.s32"), ("never taken", "@%p[0-9]+ bra .done"))
     ),
+    Reason(
+        "bound", "+1", "sink_terms", _START, "setp.eq.u32",
+        "any one of the lanes that share a row may begin its sum with the sink",
+        rounds=True,
+    ),
     *(
         Reason(
             kind, change, "Mask.kept_in_shared", _START, before,

@@ -107,7 +107,7 @@ def warps(site: Site) -> Iterator[Change]:
         yield Change("of half the lanes", constant(instr, last, _HALF_THE_LANES))
     if instr.opcode.startswith("shfl"):
         distance = instr.operands[2]
-        if isinstance(distance, IntImm):
+        if isinstance(distance, IntImm) and distance.value:
             yield Change("of double distance", constant(instr, 2, distance.value * 2))
 
 

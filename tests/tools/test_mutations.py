@@ -81,6 +81,7 @@ $wait:
 WARPS = """\
 	bar.warp.sync -1;
 	shfl.sync.bfly.b32 %r2, %r0, 4, 31, -1;
+	shfl.sync.idx.b32 %r2, %r0, 0, 31, -1;
 """
 ORDERS = "\tld.acquire.gpu.global.u32 %r2, [%rd0];\n\tst.release.gpu.global.u32 [%rd0], %r2;\n"
 OFFSETS = """\
@@ -227,6 +228,11 @@ $done:
                     "of double distance",
                     "shfl.sync.bfly.b32 %r2, %r0, 4, 31, -1;",
                     "shfl.sync.bfly.b32 %r2, %r0, 8, 31, -1;",
+                ),
+                (
+                    "of half the lanes",
+                    "shfl.sync.idx.b32 %r2, %r0, 0, 31, -1;",
+                    "shfl.sync.idx.b32 %r2, %r0, 0, 31, 65535;",
                 ),
             ],
         ),
