@@ -14,15 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from flash.arrays import ArrayView
 from flash.build import proved_build
-from flash.config import ALIGNMENTS, AttentionConfig, KernelConfig
-from flash.dtypes import F32
-from flash.features import Operand
-from flash.made import Made
-from flash.merge_kernel import WARPS, MergeConfig, merge_build
+from flash.config import AttentionConfig, KernelConfig
+from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
+from flash.step import Step, aligned, launch_step, outer_strides
 from flash.tile_choice import natural_alignment
 from ptxgen.errors import ConfigError
-from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.target import Target
 
 # How many rows of the cache are keys, from which on, and of which sequence.
@@ -63,14 +60,6 @@ class CacheCall(NamedTuple):
     def group(self) -> int:
         """Query heads that share a head of K and V."""
         return self.q.shape[1] // self.k.shape[1]
-
-
-class Step(NamedTuple):
-    """One launch: the kernel, and the arrays behind its pointers."""
-
-    made: Made
-    arrays: tuple[ArrayView, ...]
-    plan: LaunchPlan
 
 
 class Workspace(NamedTuple):
@@ -120,16 +109,8 @@ def _alignment(call: CacheCall, merged: bool) -> int:
     config = call.config
     arrays = (call.q, call.k, call.v) if merged else (call.q, call.k, call.v, call.out)
     nbytes = config.element.nbytes
-    places = [array.pointer for array in arrays]
-    places += [step * nbytes for array in arrays for step in outer_strides(array)]
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
-    return math.gcd(ALIGNMENTS[0], natural, *places)
-
-
-def outer_strides(array: ArrayView) -> tuple[int, ...]:
-    """The strides but for the columns'; 0 where a dimension has one element or none."""
-    outer = zip(array.shape[:-1], array.strides[:-1], strict=True)
-    return tuple(step if length > 1 else 0 for length, step in outer)
+    return math.gcd(natural, *[aligned(array, nbytes) for array in arrays])
 
 
 def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
@@ -161,7 +142,10 @@ def steps_of(
     if space is None:
         return [_attending(call, kernel, 1, call.out, call.lse)]
     first = _attending(call, kernel, splits, space.parts, space.lses)
-    return [first, _merging(call, kernel.target, space)]
+    lses = space.lses._replace(
+        shape=(math.prod(space.lses.shape[:-1]), splits), strides=(splits, 1)
+    )
+    return [first, merging(MergeCall(space.parts, lses, call.out, call.lse), kernel.target)]
 
 
 def _attending(
@@ -187,59 +171,3 @@ def _attending(
 def _sequences(call: CacheCall) -> int:
     """How many sequences the cache has."""
     return (call.operands["block_table"] if call.page_size else call.k).shape[0]
-
-
-def _merging(call: CacheCall, target: Target, space: Workspace) -> Step:
-    config, nbytes = call.config, call.config.element.nbytes
-    of_out = math.gcd(
-        ALIGNMENTS[0], call.out.pointer, *[s * nbytes for s in outer_strides(call.out)]
-    )
-    parts = math.gcd(ALIGNMENTS[0], space.parts.pointer, config.value_dim * F32.nbytes)
-    lse = call.lse if call.lse is not None else space.lses
-    made = merge_build(
-        MergeConfig(
-            target, config.value_dim, config.element, F32, of_out, parts, call.lse is not None
-        )
-    )
-    made.require_proved()
-    arrays = {"PARTS": space.parts, "LSES": space.lses, "O": call.out}
-    arrays |= {} if call.lse is None else {"LSE": lse}
-    batch, heads, seq_q, splits = space.lses.shape
-    values: dict[str, int | float] = {}
-    for name, array in (("PARTS", space.parts), ("O", call.out)):
-        steps = ("batch", "head", "row", "split")
-        values |= {
-            f"{name}_{step}_stride": stride
-            for step, stride in zip(steps, outer_strides(array), strict=False)
-        }
-    values |= {"LSES_row_stride": splits, "LSES_split_stride": 1, "rows": batch * heads * seq_q}
-    values |= {"seq_q": seq_q, "heads": heads, "splits": splits}
-    return launch_step(made, arrays, {}, values, -(-batch * heads * seq_q // WARPS))
-
-
-def launch_step(
-    made: Made,
-    arrays: Mapping[str, ArrayView],
-    operands: Mapping[Operand, ArrayView],
-    values: Mapping[str, int | float],
-    ctas: int,
-) -> Step:
-    """A launch of a kernel. Its pointers are `arrays`, then `operands`, whose strides are found
-    here: 0 where one is broadcast; `values` are all other parameters.
-    """
-    pointers = {**arrays, **{operand.name: array for operand, array in operands.items()}}
-    known = {**values, **{name: array.pointer for name, array in pointers.items()}}
-    for operand, array in operands.items():
-        steps = zip(array.shape, array.strides, strict=True)
-        missing = len(operand.axes) - len(array.shape)
-        wide = [0] * missing + [step if length > 1 else 0 for length, step in steps]
-        known |= {operand.stride(a): step for a, step in zip(operand.axes, wide, strict=True)}
-    plan = LaunchPlan(
-        entry=made.kernel.name,
-        grid=(ctas, 1, 1),
-        block=(made.threads, 1, 1),
-        dynamic_shared=made.kernel.dynamic_shared_bytes,
-        slots=made.slots,
-        values=tuple(known[slot.name] for slot in made.slots),
-    )
-    return Step(made, tuple(pointers.values()), plan)

@@ -10,13 +10,14 @@ from flash.arrays import HOST, ArrayView, host_array
 from flash.config import AttentionConfig
 from flash.decode import LENGTHS
 from flash.dtypes import I32
-from flash.features import MAX_WINDOWED_SEQ
+from flash.features import MAX_SPLITS, MAX_WINDOWED_SEQ
 from flash.kv_arguments import integer
 from flash.launch import out_problems
 from flash.operands import operand_problems
 from flash.overlap import may_share_elements
 from flash.placement import MAX_PAGE_SIZE
 from ptxgen.errors import LaunchError
+from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "DecodeKernel.launch"
 
@@ -44,7 +45,7 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
             for name, array in views.items()
             if name != "out" and may_share_elements(out, array)
         )
-    devices = {array.device for array in views.values()}
+    devices = {array.device for array in views.values() if array.size}
     if len(devices) > 1:
         where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
         yield f"all arrays must be on one device, got {where}; move them to that of the cache"
@@ -60,7 +61,7 @@ def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -
     dims = {"q": config.head_dim, "k_cache": config.head_dim, "v_cache": config.value_dim}
     for name in (*dims, "out"):
         if name in views:
-            yield from _problems_of_one(config, name, views[name])
+            yield from problems_of_array(config, name, views[name])
     for name, dim in dims.items():
         if views[name].shape[3] != dim:
             yield f"{name} must have {dim} columns, as the config says, got {views[name].shape[3]}"
@@ -76,11 +77,17 @@ def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -
         yield f"heads of q must be a multiple of kv_heads={k.shape[1]}, got {q.shape[1]}"
     if "block_table" in views and k.shape[2] > MAX_PAGE_SIZE:
         yield f"a page must have at most {MAX_PAGE_SIZE} rows, got {k.shape[2]}"
-    if capacity_of(views) > MAX_WINDOWED_SEQ or q.shape[2] * max(q.shape[1], 1) > MAX_WINDOWED_SEQ:
+    yield from problems_of_size(q, capacity_of(views))
+
+
+def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
+    """Whether a sequence has more rows than kernels count."""
+    if max(capacity, q.shape[2] * q.shape[1]) > MAX_WINDOWED_SEQ:
         yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
 
 
-def _problems_of_one(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
+def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
+    """What is wrong with one of Q, K, V and O, but for its shape."""
     wanted, nbytes = config.element.array_name, config.element.nbytes
     if array.dtype != wanted:
         yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
@@ -132,6 +139,18 @@ def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterato
             wrong = numbers[(numbers < 0) | (numbers > most)]
             if wrong.size:
                 yield f"{name} must hold numbers from 0 to {most}, got {wrong.flat[0]}"
+
+
+def splits_of(who: str, given: object) -> int | None:
+    """Into how many parts the keys are divided; None for "auto". Raises `LaunchError`."""
+    if isinstance(given, str) and given == AUTO:
+        return None
+    found = integer(given, 1, MAX_SPLITS)
+    if found is None:
+        raise LaunchError(
+            f"{who}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {given!r}"
+        )
+    return found
 
 
 def longest_of(views: Mapping[str, ArrayView], given: object) -> int:

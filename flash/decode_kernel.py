@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from flash import results
-from flash.arrays import HOST, ArrayView, host_array, view
+from flash.arrays import HOST, ArrayView, view
 from flash.config import DEFAULT_TARGET, AttentionConfig
 from flash.decode import (
     LENGTHS,
     CacheCall,
-    Step,
     Workspace,
     blocks_of,
     choose_splits,
     kernel_of,
     steps_of,
 )
-from flash.decode_checks import WHO, longest_of, problems_of
+from flash.decode_checks import WHO, longest_of, problems_of, splits_of
 from flash.decode_cpu import attend_on_cpu
 from flash.dtypes import F32
-from flash.features import MAX_SPLITS
 from flash.gpu import GpuLauncher
-from flash.kv_arguments import integer
-from flash.launch import MAX_CTAS, raise_problems, views_of
+from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
 from flash.resources import KernelResources
-from ptxgen import interpreter
+from flash.step import Step
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -133,16 +132,14 @@ class DecodeKernel:
             "alibi_slopes": alibi_slopes, "sink": sink, "out": out,
         }  # fmt: skip
         views = views_of({n: a for n, a in given.items() if a is not None}, WHO)
+        name = self._choose(backend, views["q"])
+        if name == "cuda":
+            views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
         raise_problems(list(problems_of(self.config, views)), WHO)
-        number = None if splits == AUTO else integer(splits, 1, MAX_SPLITS)
-        if splits != AUTO and number is None:
-            raise LaunchError(
-                f"{WHO}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {splits!r}"
-            )
+        number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
         like = views["q"]
-        name = self._choose(backend, like)
         _check_place(name, like, explicit)
         shape = (*like.shape[:3], self.config.value_dim)
         memory = self._gpu.backend
@@ -164,10 +161,35 @@ class DecodeKernel:
                 view(made, "out") if out is None else views["out"],
                 None if lse is None else view(lse, "lse"), operands, page_size, longest, scale,
             )  # fmt: skip
-            self._run(call, name, number, explicit)
+            self.prepared(call, backend=name, splits=number, stream=explicit)()
         if out is None:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
+
+    def prepared(
+        self,
+        call: CacheCall,
+        *,
+        backend: str,
+        splits: int | None,
+        stream: int | None,
+        who: str = WHO,
+    ) -> Callable[[], None]:
+        """What does a checked call, of arrays where `backend` computes; the arrays may be filled
+        between. `splits` None is "auto", `stream` None the current one of q's library.
+
+        Raises `LaunchError` if a grid cannot be so large, of which it says `who` wanted it,
+        `ConfigError` and `BackendError` as `launch` does.
+        """
+        if backend == "cpu":
+            return functools.partial(attend_on_cpu, call)
+        if backend == "cuda":
+            return self._prepared_on_gpu(call, splits, stream, who)
+        target = find_target(self.config.target or DEFAULT_TARGET)
+        parts = splits or 1  # a CPU has no multiprocessors to be given work
+        kernel = kernel_of(call, target, parts)
+        steps = steps_of(call, kernel, parts, _space_on_host(call, parts))
+        return functools.partial(_interpret, steps)
 
     def _choose(self, backend: str, q: ArrayView) -> str:
         """The backend of a call. Raises `ConfigError` for an unknown name."""
@@ -175,37 +197,28 @@ class DecodeKernel:
             return check_backend(backend)
         return "cpu" if q.device == HOST else "cuda"
 
-    def _run(self, call: CacheCall, backend: str, splits: int | None, stream: int | None) -> None:
-        if backend == "cpu":
-            attend_on_cpu(call)
-        elif backend == "interpreter":
-            target = find_target(self.config.target or DEFAULT_TARGET)
-            parts = splits or 1  # a CPU has no multiprocessors to be given work
-            kernel = kernel_of(call, target, parts)
-            space = _space_on_host(call, parts)
-            for step in steps_of(call, kernel, parts, space):
-                memory = [host_array(array) for array in step.arrays]
-                interpreter.run(
-                    step.made.module, grid=step.plan.grid, block=step.plan.block,
-                    args=[*memory, *step.plan.values[len(memory) :]],
-                    dynamic_smem=step.plan.dynamic_shared,
-                )  # fmt: skip
-        else:
-            self._on_gpu(call, splits, stream)
-
-    def _on_gpu(self, call: CacheCall, splits: int | None, stream: int | None) -> None:
-        ordinal = call.q.device[1]
-        target, backend = self._gpu.target(ordinal), self._gpu.backend
+    def _prepared_on_gpu(
+        self, call: CacheCall, splits: int | None, stream: int | None, who: str
+    ) -> Callable[[], None]:
+        ordinal, gpu = call.q.device[1], self._gpu
+        target = gpu.target(ordinal)
         stream = results.current_stream(call.q) if stream is None else stream
         if splits is None:
             splits = self._splits(call, ordinal)
         kernel = kernel_of(call, target, splits)
         space = None if splits == 1 else self._space_on_gpu(call, splits, ordinal, stream)
-        for step in steps_of(call, kernel, splits, space):
-            _check_grid(step)
-            program = self._gpu.program(step.made)
-            loaded = backend.load(program, step.plan.entry, step.plan.dynamic_shared, ordinal)
-            backend.launch(loaded, step.plan, stream)
+        steps = steps_of(call, kernel, splits, space)
+        for step in steps:
+            step.require_possible(who)
+        ready = [(gpu.load(step.made, step.plan, ordinal), step.plan) for step in steps]
+
+        def launch() -> None:
+            given = (call.q, call.k, call.v, *call.operands.values())
+            gpu.wait_for_producers(given, stream, ordinal)
+            for loaded, plan in ready:
+                gpu.backend.launch(loaded, plan, stream)
+
+        return launch
 
     def _splits(self, call: CacheCall, ordinal: int) -> int:
         """The rule of "auto" on a device."""
@@ -254,13 +267,9 @@ def _space_on_host(call: CacheCall, splits: int) -> Workspace | None:
     return Workspace(view(parts, "parts"), view(lses, "lses"))
 
 
-def _check_grid(step: Step) -> None:
-    ctas = step.plan.grid[0]
-    if ctas > MAX_CTAS:
-        raise LaunchError(
-            f"{WHO}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the batch, "
-            "or use fewer splits"
-        )
+def _interpret(steps: list[Step]) -> None:
+    for step in steps:
+        step.interpret()
 
 
 def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from flash.arrays import host_array
+from flash.arrays import UNKNOWN_DEVICE, ArrayView, host_array
 from flash.build import Build, proved_build
 from flash.config import AttentionConfig
 from flash.dlpack import LEGACY_DEFAULT_STREAM
@@ -39,15 +40,65 @@ class Ready:
     plan: LaunchPlan
 
 
-class GpuLauncher:
-    """Launches the kernels of one config on any GPU of the machine."""
+class Launcher:
+    """Launches kernels on any GPU of the machine. `cache` is where compiled ones are kept, by
+    default that of the process.
+    """
+
+    def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
+        self.backend = backend
+        self._cache = cache
+
+    def cache_key(self, made: Made) -> CacheKey:
+        """What the compiled kernel is kept under."""
+        target = made.target
+        name, _, version = self.backend.version(target).partition(" ")
+        return CacheKey(made.text, target.name, name, version)
+
+    def program(self, made: Made) -> bytes:
+        """The compiled kernel, from the cache or made now."""
+        cache = self._cache or default_cache()
+        target = made.target
+        return cache.get_or_build(
+            self.cache_key(made), lambda: self.backend.compile(made.text, target)
+        )
+
+    def load(self, made: Made, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
+        """The kernel on a device."""
+        program = self.program(made)
+        return self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+
+    def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
+        """The array with the device it is on, where its interface does not say that. Raises
+        `LaunchError` if it is on none.
+        """
+        if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
+            return array
+        ordinal = self.backend.device_of_pointer(array.pointer)
+        if ordinal is None:
+            raise LaunchError(
+                f"{who}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
+                "a GPU of this process; pass an array whose memory is alive"
+            )
+        return array._replace(device=("cuda", ordinal))
+
+    def wait_for_producers(self, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:
+        """CUDA Array Interface, "Synchronization": a consumer on another stream waits for the
+        producer's.
+        """
+        for array in arrays:
+            if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
+                self.backend.synchronize(array.stream, ordinal=ordinal)
+
+
+class GpuLauncher(Launcher):
+    """Launches the kernels of one config."""
 
     def __init__(
         self, config: AttentionConfig, backend: CudaBackend, cache: ModuleCache | None = None
     ) -> None:
+        super().__init__(backend, cache)
         self.config = config
-        self.backend = backend
-        self._cache = cache
         self._ready: dict[tuple[Geometry, int, bool, float, int, float], Ready] = {}
 
     def target(self, ordinal: int) -> Target:
@@ -88,20 +139,6 @@ class GpuLauncher:
         kernel = self.config.kernel(self.target(ordinal), aligned, with_lse)
         return proved_build(variant(kernel, self.config.pack_gqa, geometry))
 
-    def cache_key(self, made: Made) -> CacheKey:
-        """What the compiled kernel is kept under."""
-        target = made.target
-        name, _, version = self.backend.version(target).partition(" ")
-        return CacheKey(made.text, target.name, name, version)
-
-    def program(self, made: Made) -> bytes:
-        """The compiled kernel, from the cache or made now."""
-        cache = self._cache or default_cache()
-        target = made.target
-        return cache.get_or_build(
-            self.cache_key(made), lambda: self.backend.compile(made.text, target)
-        )
-
     def launch(self, call: Call, stream: int) -> None:
         """Put the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
         geometry, ordinal = call.geometry, call.q.device[1]
@@ -123,9 +160,7 @@ class GpuLauncher:
             if len(self._ready) >= _MOST_PLANS:
                 self._ready.clear()
             self._ready[key] = ready
-        for array in arrays + operands:
-            if array.stream is not None:
-                self._wait_for_producer(array.stream, stream, ordinal)
+        self.wait_for_producers(arrays + operands, stream, ordinal)
         self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
 
     def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
@@ -163,14 +198,6 @@ class GpuLauncher:
             made, call.geometry, call.scale, addresses, call.numbers,
             self.backend.device_properties(ordinal).l2_cache,
         )  # fmt: skip
-        program = self.program(made)
-        kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+        kernel = self.load(made, plan, ordinal)
         made.registers = kernel.registers
         return Ready(kernel, plan)
-
-    def _wait_for_producer(self, producer: int, stream: int, ordinal: int) -> None:
-        """CUDA Array Interface, "Synchronization": a consumer on another stream waits for the
-        producer's.
-        """
-        if producer != (stream or LEGACY_DEFAULT_STREAM):
-            self.backend.synchronize(producer, ordinal=ordinal)

@@ -278,24 +278,12 @@ class AttentionKernel:
             raise_problems(unreadable(named | {name: given[name] for name in names}, stream))
             raise
         return (
-            tuple([a if a.device[1] != UNKNOWN_DEVICE else self._located(a) for a in views]),
+            tuple([a if a.device[1] != UNKNOWN_DEVICE else self._gpu.located(a) for a in views]),
             {
-                name: a if a.device[1] != UNKNOWN_DEVICE else self._located(a)
+                name: a if a.device[1] != UNKNOWN_DEVICE else self._gpu.located(a)
                 for name, a in operands.items()
             },
         )
-
-    def _located(self, array: ArrayView) -> ArrayView:
-        """The array with the device it is on, which its interface does not say."""
-        if not array.pointer:
-            return array
-        ordinal = self._gpu.backend.device_of_pointer(array.pointer)
-        if ordinal is None:
-            raise LaunchError(
-                f"launch: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
-                "a GPU of this process; pass an array whose memory is alive"
-            )
-        return array._replace(device=("cuda", ordinal))
 
     def _geometry(
         self,

@@ -81,10 +81,10 @@ class KVCache:
         shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
         dims = (self.head_dim, self.head_dim_v)
         self.memory: KVMemory
+        self.cuda = cuda or cuda_backend()
         if self.backend == "cuda":
-            gpu = cuda or cuda_backend()
-            ordinal = gpu.current_device() if device is None else arguments.device(device)
-            self.memory = CudaMemory(shape, dims, self.element, gpu, ordinal)
+            ordinal = self.cuda.current_device() if device is None else arguments.device(device)
+            self.memory = CudaMemory(shape, dims, self.element, self.cuda, ordinal)
         else:
             arguments.require_no_device(device, self.backend)
             self.memory = HostMemory(shape, dims, self.element)

@@ -147,6 +147,13 @@ class CudaMemory:
             found.get("v_scale"),
         )  # fmt: skip
 
+    def numbers(self, name: str, values: Array, stream: int) -> ArrayView:
+        """The numbers on the device, copied there in the order of `stream` unless they are those
+        that were there last.
+        """
+        self._stream = stream
+        return self._view(self._uploaded(name, values, I32, stream), 0, values.shape, I32)
+
     # ---------------------------------------------------------------------------------------------
 
     def _new(self, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
@@ -197,7 +204,8 @@ class CudaMemory:
     def _uploaded(self, name: str, array: Array, dtype: DType, stream: int) -> DeviceArray:
         """The array on the device, copied there if it is not what was copied last."""
         last = self._there.get(name)
-        there = self._new(array.shape, dtype) if last is None else last[1]
+        fits = last is not None and last[1].shape == array.shape
+        there = last[1] if last is not None and fits else self._new(array.shape, dtype)
         if last is None or not np.array_equal(last[0], array):
             kept = array.copy()  # until the next one: this copy may still be on its way
             self._cuda.copy_to_device(

@@ -74,6 +74,9 @@ class KVMemory(Protocol):
     def arrays(self, layer: int, lengths: Array, table: Array | None, stream: int) -> LayerArrays:
         """The memory of a layer; `lengths` [layers, batch] and `table` are the cache's."""
 
+    def numbers(self, name: str, values: Array, stream: int) -> ArrayView:
+        """Some int32 numbers, by a name of their own, until there are others of that name."""
+
 
 class HostMemory:
     """In numpy arrays, for the backends `cpu` and `interpreter`; new memory is not initialised."""
@@ -152,6 +155,10 @@ class HostMemory:
             None if k_scale is None else view(k_scale[layer], "k_scale"),
             None if v_scale is None else view(v_scale[layer], "v_scale"),
         )
+
+    def numbers(self, name: str, values: Array, stream: int) -> ArrayView:  # noqa: ARG002
+        """The numbers themselves."""
+        return view(values, name)
 
 
 def scale_of(scales: Scales | None, side: int, layer: int) -> Array | None:

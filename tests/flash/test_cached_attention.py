@@ -441,6 +441,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"out": np.lib.stride_tricks.as_strided(V, (3, 4, 2, 8), (256, 64, 32, 4))},
         "out must not share memory with v; leave out=None, or pass an array of its own",
     ),
+    "splits": ({"splits": 0}, "splits must be 'auto' or an integer from 1 to 32768, got 0"),
+    "place": (
+        {"backend": "cuda"},
+        "backend 'cuda' computes on a GPU, but the cache is of 'cpu'; make one with backend='cuda'",
+    ),
     "stream": (
         {"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"
     ),
@@ -460,13 +465,12 @@ def test_what_does_not_fit_is_refused_and_the_cache_is_as_it_was(name: str) -> N
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"backend": "cuda"},
-         "attention_with_kvcache: backend must be one of auto, cpu, got 'cuda'"),
+        ({"backend": "gpu"},
+         "attention_with_kvcache: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; "
+         "did you mean 'cpu'?"),
         ({"causal": "top_left"},
          "attention_with_kvcache: causal must be True, False or 'bottom_right', got 'top_left': "
          "the newest query is at the position of the newest key"),
-        ({"splits": 0},
-         "attention_with_kvcache: splits must be 'auto' or an integer above 0, got 0"),
         ({"rotary_interleaved": 1},
          "attention_with_kvcache: rotary_interleaved must be True or False, got 1"),
         ({"window": [1, -1]},

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 import flash
 from flash import KVCache
 from flash.arrays import ArrayView
-from ptxgen.errors import BackendError, ConfigError, LaunchError
+from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
@@ -264,9 +264,9 @@ def test_attention_on_the_cpu_does_not_fetch_a_cache() -> None:
         "attention_with_kvcache: backend 'cpu' computes on the host, but the cache is of 'cuda'; "
         "make one with backend='cpu'"
     )
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(LaunchError) as refused:
         flash.attention_with_kvcache(q, cache, layer=0)
     assert str(refused.value) == (
-        "attention_with_kvcache: backend must be one of auto, cpu, got 'cuda'"
+        "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"
     )
     assert driver.calls == []

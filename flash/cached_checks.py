@@ -1,0 +1,225 @@
+"""What may be wrong with a call of `attention_with_kvcache`, found before anything is done."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.arrays import HOST, ArrayView
+from flash.config import AttentionConfig
+from flash.decode_checks import problems_of_array, problems_of_size
+from flash.dtypes import DTYPES, E4M3
+from flash.kv_arguments import INT32_MAX, integers
+from flash.kv_cache import KVCache
+from flash.launch import out_problems
+from flash.operands import operand_problems
+from flash.overlap import may_share_elements
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean
+from ptxgen.runtime.settings import AUTO, BACKENDS
+
+WHO: Final = "attention_with_kvcache"
+_CAUSAL: Final = (True, False, "bottom_right")
+
+
+class Rows(NamedTuple):
+    """Of each item of a call: its sequence, how many rows that has once k and v are appended, and
+    how many of these are padding.
+    """
+
+    sequences: list[int]
+    after: list[int]
+    padding: list[int]
+
+    def positions(self, rows: int) -> NDArray[np.int64]:
+        """[items, rows]: those of the last so many rows of each sequence; 0 for padding."""
+        ends = np.array(self.after, np.int64) - np.array(self.padding, np.int64)
+        found: NDArray[np.int64] = np.maximum(ends[:, None] + np.arange(-rows, 0), 0)
+        return found
+
+
+def check_choices(
+    cache: object, causal: object, backend: object, stream: object, order: object
+) -> str:
+    """The backend. Raises `LaunchError` or `ConfigError` for the first choice that there is not."""
+    if not isinstance(cache, KVCache):
+        raise LaunchError(
+            f"{WHO}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
+            "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
+        )
+    name = str(cache.backend if backend == AUTO else backend)
+    if name not in BACKENDS:
+        raise ConfigError(
+            f"{WHO}: backend must be one of {', '.join((AUTO, *BACKENDS))}, got {name!r}"
+            f"{did_you_mean(name, BACKENDS)}"
+        )
+    if (name == "cuda") != (cache.memory.device != HOST):
+        where = "a GPU" if name == "cuda" else "the host"
+        raise LaunchError(
+            f"{WHO}: backend {name!r} computes on {where}, but the cache is of "
+            f"{cache.backend!r}; make one with backend={name!r}"
+        )
+    if stream is not None and name != "cuda":
+        raise LaunchError(
+            f"{WHO}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
+        )
+    if causal not in _CAUSAL:
+        raise ConfigError(
+            f"{WHO}: causal must be True, False or 'bottom_right', got {causal!r}: the newest "
+            "query is at the position of the newest key"
+        )
+    if not isinstance(order, bool):
+        raise ConfigError(f"{WHO}: rotary_interleaved must be True or False, got {order!r}")
+    return name
+
+
+def require_both(given: dict[str, object], one: str, other: str) -> None:
+    """Raise `LaunchError` if one of two arguments is given without the other."""
+    for name, missing in ((one, other), (other, one)):
+        if name in given and missing not in given:
+            raise LaunchError(f"{WHO}: {name} is given without {missing}; give both, or neither")
+
+
+@functools.lru_cache(maxsize=128, typed=True)
+def _kept_config(*choices: Any) -> AttentionConfig:
+    return _new_config(*choices)
+
+
+def config_of(*choices: Any) -> AttentionConfig:
+    """The config of a call, with the arguments of `_new_config`. Raises `ConfigError`."""
+    try:
+        return _kept_config(*choices)
+    except TypeError:  # what cannot be a key is no choice of the config's, which says so
+        return _new_config(*choices)
+
+
+def _new_config(
+    head_dim: int,
+    head_dim_v: int,
+    dtype: str,
+    causal: bool | str,
+    window: tuple[int | None, int | None] | None,
+    softcap: float | None,
+    alibi: bool,
+    mask: bool,
+    sink: bool,
+) -> AttentionConfig:
+    return AttentionConfig(
+        head_dim, head_dim_v, dtype, causal, window=window, softcap=softcap, alibi=alibi, mask=mask,
+        sink=sink,
+    )  # fmt: skip
+
+
+def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
+    """What is wrong with where the arrays are, and with q, k and v."""
+    device = cache.memory.device
+    where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
+    yield from (
+        f"{name} must be on {where}, where the cache is, got {array.device_name}; copy it there"
+        for name, array in views.items()
+        if array.device != device and array.size and name not in ("k", "v")  # the cache says so
+    )
+    q = views["q"]
+    yield from cache.problems_of_type("q", q)
+    heads = q.shape[1] if len(q.shape) == 4 else 0
+    if len(q.shape) != 4 or (q.shape[0], q.shape[3]) != (items, cache.head_dim):
+        yield (
+            f"q must be [batch, heads, seq_q, head_dim] = [{items}, heads, seq_q, "
+            f"{cache.head_dim}], got {list(q.shape)}"
+        )
+    elif heads % cache.kv_heads:
+        yield (
+            f"the heads of q must be a multiple of the cache's {cache.kv_heads}, got {heads} in "
+            f"shape {list(q.shape)}"
+        )
+    if "k" in views:
+        yield from cache.problems_of_rows(views["k"], views["v"], items)
+
+
+def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with the operands of scores, and with out."""
+    q = views["q"]
+    batch, heads, seq_q = q.shape[:3]
+    last = views["mask"].shape[-1:] if "mask" in views else (0,)
+    if last:
+        sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": last[0]}
+        yield from operand_problems(config.features, views, sizes)
+    else:
+        yield "mask must have a dimension of keys, the last m of a sequence, got none"
+    out = views.get("out")
+    if out is None:
+        return
+    if out.dtype != q.dtype:
+        yield f"out must be {q.dtype}, as q is, got {out.dtype}; leave out=None to have it made"
+        return
+    yield from out_problems(out, (batch, heads, seq_q, config.value_dim))
+    yield from (
+        f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+        for name, array in views.items()
+        if name != "out" and may_share_elements(out, array)
+    )
+
+
+def problems_of_kernels(
+    cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
+) -> Iterator[str]:
+    """What kernels do not take, or not yet."""
+    if cache.element is E4M3:
+        yield (
+            f"the cache must be of another type for backend {backend!r}, got 'e4m3'; make one of "
+            "'bf16', or one with backend='cpu'"
+        )
+    if "mask" in views:
+        yield (
+            f"mask is given, which backend {backend!r} does not take; leave it out, or use a cache "
+            "with backend='cpu'"
+        )
+    if "rotary_cos" in views and backend == "cuda":
+        yield (
+            "rotary_cos and rotary_sin are given, but rows on a GPU are not turned; turn q and k "
+            "before the call"
+        )
+    for name in ("q", "out"):
+        if name in views:
+            yield from problems_of_array(config, name, views[name])
+    yield from problems_of_size(views["q"], cache.capacity)
+
+
+def rows_of_call(cache: KVCache, layer: int, which: list[int], new: int, leftpad: object) -> Rows:
+    """Lengths and padding. Raises `LaunchError` for padding that is none."""
+    of_layer = cache.lengths[layer]
+    after = [int(of_layer[sequence]) + new for sequence in which]
+    padding = [0] * len(which) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(which))
+    if padding is None or any(n > length for n, length in zip(padding, after, strict=True)):
+        raise LaunchError(
+            f"{WHO}: leftpad must be {len(which)} integers, from 0 to the lengths of their "
+            f"sequences, {after}, got {leftpad!r}"
+        )
+    return Rows(which, after, padding)
+
+
+def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) -> Iterator[str]:
+    """What is wrong with the tables of positions."""
+    if "rotary_cos" not in views:
+        return
+    cos, sin = views["rotary_cos"], views["rotary_sin"]
+    names = [dtype.array_name for dtype in DTYPES.values()]
+    for name, array in (("rotary_cos", cos), ("rotary_sin", sin)):
+        if array.dtype not in names:
+            yield f"{name} must be one of {', '.join(names)}, got {array.dtype}; convert it"
+    most = cache.head_dim // 2
+    if tuple(cos.shape) != tuple(sin.shape) or len(cos.shape) != 2 or cos.shape[1] > most:
+        yield (
+            f"rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
+            f"head_dim={cache.head_dim}, got {list(cos.shape)} and {list(sin.shape)}"
+        )
+        return
+    needed = max((a - p for a, p in zip(rows.after, rows.padding, strict=True)), default=0)
+    if cos.shape[0] < needed:
+        yield (
+            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
+            f"{cos.shape[0]}"
+        )
