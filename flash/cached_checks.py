@@ -18,8 +18,9 @@ from flash.kv_cache import KVCache
 from flash.launch import out_problems
 from flash.operands import operand_problems
 from flash.overlap import may_share_elements
-from ptxgen.errors import ConfigError, LaunchError, did_you_mean
-from ptxgen.runtime.settings import AUTO, BACKENDS
+from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "attention_with_kvcache"
 _CAUSAL: Final = (True, False, "bottom_right")
@@ -42,7 +43,7 @@ class Rows(NamedTuple):
 
 
 def check_choices(
-    cache: object, causal: object, backend: object, stream: object, order: object
+    cache: object, causal: object, backend: str, stream: object, order: object
 ) -> str:
     """The backend. Raises `LaunchError` or `ConfigError` for the first choice that there is not."""
     if not isinstance(cache, KVCache):
@@ -50,12 +51,8 @@ def check_choices(
             f"{WHO}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
             "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
         )
-    name = str(cache.backend if backend == AUTO else backend)
-    if name not in BACKENDS:
-        raise ConfigError(
-            f"{WHO}: backend must be one of {', '.join((AUTO, *BACKENDS))}, got {name!r}"
-            f"{did_you_mean(name, BACKENDS)}"
-        )
+    asked = check_backend(backend, WHO)
+    name = cache.backend if asked == AUTO else asked
     if (name == "cuda") != (cache.memory.device != HOST):
         where = "a GPU" if name == "cuda" else "the host"
         raise LaunchError(

@@ -49,6 +49,11 @@ class Launcher:
         self.backend = backend
         self._cache = cache
 
+    def own_target(self, ordinal: int) -> Target:
+        """The target of a device."""
+        device = self.backend.device_properties(ordinal)
+        return target_for_device(device.major, device.minor)
+
     def cache_key(self, made: Made) -> CacheKey:
         """What the compiled kernel is kept under."""
         target = made.target
@@ -105,9 +110,9 @@ class GpuLauncher(Launcher):
         """The config's target, or the device's own. Raises `LaunchError` if the device does not run
         it.
         """
-        device = self.backend.device_properties(ordinal)
         if self.config.target is None:
-            return target_for_device(device.major, device.minor)
+            return self.own_target(ordinal)
+        device = self.backend.device_properties(ordinal)
         target = find_target(self.config.target)
         if not target.runs_on(device.major, device.minor):
             raise LaunchError(

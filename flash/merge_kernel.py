@@ -6,7 +6,7 @@ seen no key, whose lse is -inf, is not read, so that it may hold anything.
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -184,31 +184,43 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
     largest = over_lanes(k, found, _LANES, k.max)
     base = k.selp(0.0, largest, largest == NEG_INF)
 
-    k.note("the sum of the weights, and of the parts times these")
+    k.note("the sum of the weights, in the order of the parts: those without a key change no bit")
+    total = k.var(f32, 0.0)
+    for _, _, weight in _weights(k, row, lane, base):
+        k.add(total, weight, into=total)
+    inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
+
+    k.note("the sum of the parts times weights that add up to 1, so that none overflows")
     span = WARP_SIZE * config.width
     column = lane * config.width
     sums = [
         [k.var(f32, 0.0) for _ in range(config.width)] for _ in range(-(-config.head_dim_v // span))
     ]
-    total = k.var(f32, 0.0)  # of this lane's splits
-    with k.loop(0, row.splits, step=WARP_SIZE) as first:
-        weight, nth_split = k.var(f32, 0.0), first + lane
-        with k.when(nth_split < row.splits):
-            k.ex2((_lse(k, row, nth_split) - base) * LOG2E, into=weight)
-        k.add(total, weight, into=total)
-        left = row.splits - first
-        with k.loop(0, k.min(left, WARP_SIZE), step=_AT_ONCE) as nth:
-            for n in range(_AT_ONCE):
-                shared = k.shfl(weight, (nth + n).as_(u32), WARP_SIZE - 1, -1, mode="idx")
-                with k.when(~(shared == 0.0) & (nth + n < left)):  # NaN is not 0
-                    _add_part(k, config, row, first + nth + n, column, shared, sums)
-    all_of_it = over_lanes(k, total, _LANES, operator.add)
-    inverse = k.selp(0.0, k.rcp_rn(all_of_it), all_of_it == 0.0)
+    for nth, is_there, weight in _weights(k, row, lane, base):
+        with k.when(~(weight == 0.0) & is_there):  # NaN is not 0
+            _add_part(k, config, row, nth, column, weight * inverse, sums)
     for n, columns in enumerate(sums):
         with k.when(column < config.head_dim_v - n * span):
             at = row.out + k.cvt((column + n * span) * config.dtype.nbytes, dtype=u64)
-            _store(k, config, at, [x * inverse for x in columns])
-    return base + k.lg2(all_of_it) * LN2
+            _store(k, config, at, columns)
+    return base + k.lg2(total) * LN2
+
+
+def _weights(
+    k: KernelBuilder, row: _Row, lane: Value, base: Value
+) -> Iterator[tuple[Value, Value, Value]]:
+    """Loops over all parts, as many bodies as come at once: number, whether there is such a part,
+    and exp(lse - base), 0 if there is not. Each lane computes that of one part in `WARP_SIZE`.
+    """
+    with k.loop(0, row.splits, step=WARP_SIZE) as first:
+        own, mine = k.var(f32, 0.0), first + lane
+        with k.when(mine < row.splits):
+            k.ex2((_lse(k, row, mine) - base) * LOG2E, into=own)
+        left = k.min(row.splits - first, WARP_SIZE)
+        with k.loop(0, left, step=_AT_ONCE) as nth:
+            for n in range(_AT_ONCE):
+                weight = k.shfl(own, (nth + n).as_(u32), WARP_SIZE - 1, -1, mode="idx")
+                yield first + nth + n, nth + n < left, weight
 
 
 def _lse(k: KernelBuilder, row: _Row, split: Value) -> Value:
@@ -242,7 +254,7 @@ def _load(k: KernelBuilder, config: MergeConfig, at: Value) -> list[Value]:
     return [k.cvt(half.as_(scalar), dtype=f32) for half in halves]
 
 
-def _store(k: KernelBuilder, config: MergeConfig, at: Value, values: list[Value]) -> None:
+def _store(k: KernelBuilder, config: MergeConfig, at: Value, values: Sequence[Value | Var]) -> None:
     """Round the columns and write them."""
     scalar, width = config.dtype.scalar, config.width
     if scalar is f32:

@@ -37,10 +37,13 @@ class Backend(Protocol):
         """
 
 
-def check_backend(name: str) -> str:
-    """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise."""
+def check_backend(name: str, who: str = "") -> str:
+    """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise, which says `who`
+    was called with it.
+    """
     known = (AUTO, *BACKENDS)
     if name not in known:
         hint = did_you_mean(str(name), known)
-        raise ConfigError(f"backend must be one of {', '.join(known)}, got {name!r}{hint}")
+        prefix = f"{who}: " if who else ""
+        raise ConfigError(f"{prefix}backend must be one of {', '.join(known)}, got {name!r}{hint}")
     return name
