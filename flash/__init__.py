@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from flash.cached_attention import attention_with_kvcache
     from flash.config import AttentionConfig
+    from flash.decode_kernel import DecodeKernel
     from flash.functions import attention, attention_varlen
     from flash.kernel import AttentionKernel
     from flash.kv_cache import KVCache
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionConfig",
     "AttentionKernel",
+    "DecodeKernel",
     "KVCache",
     "attention",
     "attention_varlen",
@@ -28,6 +30,7 @@ __all__ = [
 _HOME: Final = {
     "AttentionConfig": "config",
     "AttentionKernel": "kernel",
+    "DecodeKernel": "decode_kernel",
     "KVCache": "kv_cache",
     "attention": "functions",
     "attention_varlen": "functions",

@@ -28,7 +28,7 @@ from flash.gpu import GpuLauncher
 from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
 from flash.resources import KernelResources
-from flash.step import Step
+from flash.step import Step, require_grid
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -206,10 +206,9 @@ class DecodeKernel:
         if splits is None:
             splits = self._splits(call, ordinal)
         kernel = kernel_of(call, target, splits)
+        require_grid(who, blocks_of(call, kernel) * splits)
         space = None if splits == 1 else self._space_on_gpu(call, splits, ordinal, stream)
         steps = steps_of(call, kernel, splits, space)
-        for step in steps:
-            step.require_possible(who)
         ready = [(gpu.load(step.made, step.plan, ordinal), step.plan) for step in steps]
 
         def launch() -> None:

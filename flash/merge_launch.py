@@ -129,7 +129,8 @@ def merging(call: MergeCall, target: Target) -> Step:
     arrays |= {} if call.lse is None else {"LSE": call.lse}
     batch, heads, seq_q, splits, _ = call.parts.shape
     rows = batch * heads * seq_q
-    values: dict[str, int | float] = {"rows": rows, "seq_q": seq_q, "heads": heads, "splits": splits}
+    values: dict[str, int | float] = {"rows": rows, "seq_q": seq_q, "heads": heads}
+    values["splits"] = splits
     for name, array, steps in (
         ("PARTS", call.parts, ("batch", "head", "row", "split")),
         ("O", call.out, ("batch", "head", "row")),

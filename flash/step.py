@@ -23,15 +23,6 @@ class Step(NamedTuple):
     arrays: tuple[ArrayView, ...]
     plan: LaunchPlan
 
-    def require_possible(self, who: str) -> None:
-        """Raise `LaunchError` for more CTAs than a grid has."""
-        ctas = self.plan.grid[0]
-        if ctas > MAX_CTAS:
-            raise LaunchError(
-                f"{who}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the "
-                "batch, or use fewer splits"
-            )
-
     def interpret(self) -> None:
         """Run the kernel's PTX on the arrays, which are on the host, in place."""
         memory = [host_array(array) for array in self.arrays]
@@ -85,3 +76,12 @@ def outer_strides(array: ArrayView) -> tuple[int, ...]:
 def aligned(array: ArrayView, nbytes: int) -> int:
     """What the address and all rows of an array of such elements are multiples of, in bytes."""
     return math.gcd(ALIGNMENTS[0], array.pointer, *[s * nbytes for s in outer_strides(array)])
+
+
+def require_grid(who: str, ctas: int) -> None:
+    """Raise `LaunchError` for more CTAs than a grid has."""
+    if ctas > MAX_CTAS:
+        raise LaunchError(
+            f"{who}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the batch, "
+            "or use fewer splits"
+        )
