@@ -272,7 +272,9 @@ class Cta:
         if self.first_tile is None or self.all_see_from is None:
             return end if self.first_tile is None else k.max(end, self.first_tile), None
         behind_first = k.max(end, self.first_tile)
-        return end, k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
+        begin = k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
+        # A part of the keys may begin behind the first that all rows see.
+        return end, begin if self.part is None else k.max(begin, self.first_tile)
 
 
 def _rows(

@@ -1,0 +1,811 @@
+"""Attention to caches by kernels: as numpy has it, within the arrays, with bits of its own only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import CudaArray, interpret, on_device
+from fake_driver import FakeDevice, FakeDriver
+from judge import assert_attention_is_accurate, rounded_normal, rounding_the_weights
+from kernel_runs import nightly
+
+import flash
+from flash import AttentionConfig, DecodeKernel
+from flash.arrays import host_array, view
+from flash.build import build
+from flash.decode import CacheCall, Workspace, choose_splits, kernel_of, steps_of
+from flash.dtypes import DTYPES
+from flash.step import Step
+from ptxgen import interpreter
+from ptxgen.errors import BackendError, CacheFullError, ConfigError, LaunchError
+from ptxgen.interpreter import PCT
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import target
+
+Array = np.ndarray[Any, Any]
+
+DIM, DIM_V = 16, 8
+EVERY_TYPE = pytest.mark.parametrize("dtype", DTYPES)
+EITHER_LAYOUT = pytest.mark.parametrize("page_size", [0, 4], ids=["contiguous", "paged"])
+KINDS: dict[str, dict[str, Any]] = {
+    "f32": {},
+    "f16": {"dtype": "f16"},
+    "bf16": {"dtype": "bf16"},
+    "f32_grade": {"precision": "f32_grade"},
+}
+
+
+def config_of(kind: str = "f32", dims: tuple[int, int] = (DIM, DIM_V), **how: Any) -> Any:
+    small = {} if kind == "bf16" else {"tile": 16}
+    return AttentionConfig(*dims, **{"causal": True, **KINDS[kind], **small, **how})
+
+
+class Problem:
+    """Queries and a cache, whose unused slots hold NaN; keys and values of each item as a list."""
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        lengths: tuple[int, ...],
+        *,
+        page_size: int = 0,
+        heads: int = 4,
+        kv_heads: int = 2,
+        seq_q: int = 1,
+        padding: tuple[int, ...] | None = None,
+        index: tuple[int, ...] | None = None,
+        capacity: int | None = None,
+    ) -> None:
+        rng = np.random.default_rng([len(lengths), heads, seq_q])
+        kind = config.element.numpy
+        self.config, batch = config, len(lengths)
+        self.sequences = index or tuple(range(batch))
+        count = max(self.sequences) + 1
+        room = capacity or max(max(lengths), 1) + 3
+        self.q = rounded_normal(rng, (batch, heads, seq_q, config.head_dim), kind)
+        self.rows: list[tuple[Array, Array]] = []
+        dims = (config.head_dim, config.value_dim)
+        begins = padding or (0,) * batch
+        whole = [np.full((count, kv_heads, room, d), np.nan, kind) for d in dims]
+        for b, (end, begin) in enumerate(zip(lengths, begins, strict=True)):
+            own = [rounded_normal(rng, (kv_heads, end, d), kind) for d in dims]
+            for side, array in zip(whole, own, strict=True):
+                side[self.sequences[b], :, begin:end] = array[:, begin:]
+            self.rows.append((own[0][None, :, begin:], own[1][None, :, begin:]))
+        self.operands = {"seqused_k": np.array(lengths, np.int32)}
+        if padding:
+            self.operands["leftpad_k"] = np.array(padding, np.int32)
+        if index:
+            self.operands["cache_batch_idx"] = np.array(index, np.int32)
+        if page_size:
+            columns = -(-room // page_size)
+            table = rng.permutation(count * columns).astype(np.int32).reshape(count, columns)
+            self.operands["block_table"] = table
+            whole = [_in_pages(side, page_size, table) for side in whole]
+        self.k, self.v = whole
+        if config.alibi:
+            self.operands["alibi_slopes"] = rng.random((batch, heads), np.float32)
+        if config.sink:
+            self.operands["sink"] = rng.standard_normal(heads, np.float32)
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array]:
+        return self.q, self.k, self.v
+
+    def call(self) -> CacheCall:
+        """The call, as `DecodeKernel.launch` makes it, with room for its results."""
+        shape = (*self.q.shape[:3], self.config.value_dim)
+        out, lse = np.full(shape, np.nan, self.q.dtype), np.full(shape[:3], np.nan, np.float32)
+        views = {name: view(array, name) for name, array in self.operands.items()}
+        paged = "block_table" in views
+        capacity = self.k.shape[2] * (views["block_table"].shape[1] if paged else 1)
+        return CacheCall(
+            self.config, view(self.q, "q"), view(self.k, "k"), view(self.v, "v"),
+            view(out, "out"), view(lse, "lse"), views, self.k.shape[2] if paged else 0, capacity,
+            self.config.scale,
+        )  # fmt: skip
+
+    def check(self, out: Array, lse: Array) -> None:
+        config = self.config
+        peer = None if config.dtype == "f32" else rounding_the_weights
+        features = {"causal": config.causal, "window": config.window, "softcap": config.softcap}
+        for b, rows in enumerate(self.rows):
+            own: dict[str, Any] = {
+                name: np.broadcast_to(self.operands[name], self.q.shape[:2])[b : b + 1]
+                for name in ("alibi_slopes", "sink")
+                if name in self.operands
+            }
+            one = slice(b, b + 1)
+            assert_attention_is_accurate(
+                out[one], lse[one], self.q[one], *rows, peer=peer, **features, **own
+            )
+
+
+def _in_pages(array: Array, page_size: int, table: Array) -> Array:
+    """[sequences, kv_heads, rows, dim] in pages as `table` says."""
+    pages = np.full((table.size, array.shape[1], page_size, array.shape[3]), np.nan, array.dtype)
+    for b, n in np.ndindex(*table.shape):
+        rows = array[b, :, n * page_size : (n + 1) * page_size]
+        pages[table[b, n], :, : rows.shape[1]] = rows
+    return pages
+
+
+def steps(call: CacheCall, splits: int, name: str = "sm_80") -> list[Step]:
+    """The launches of a call, with room for the parts that is full of NaN."""
+    if splits == 1:
+        return steps_of(call, kernel_of(call, target(name), 1), 1, None)
+    shape = (*call.q.shape[:3], splits)
+    parts = np.full((*shape, call.config.value_dim), np.nan, np.float32)
+    space = Workspace(view(parts, "parts"), view(np.full(shape, np.nan, np.float32), "lses"))
+    return steps_of(call, kernel_of(call, target(name), splits), splits, space)
+
+
+def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
+    """Run the kernels without the checks of a launch, under all sanitizers: out and lse."""
+    for step in steps(call, splits):
+        memory = [host_array(array) for array in step.arrays]
+        interpreter.run(
+            step.made.module, grid=step.plan.grid, block=step.plan.block,
+            args=[*memory, *step.plan.values[len(memory) :]],
+            dynamic_smem=step.plan.dynamic_shared, sanitize=True, **how,
+        )  # fmt: skip
+    assert call.lse is not None
+    return host_array(call.out), host_array(call.lse)
+
+
+# ------------------------------------------------------------------------------------------
+# accuracy
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "packed": {"window": (30, None), "sink": True},
+    "each": {"causal": False, "window": (20, 3), "softcap": 2.0, "alibi": True},
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@EVERY_TYPE
+@pytest.mark.parametrize("features", FEATURES)
+def test_parts_are_merged_to_attention_to_all_keys(features: str, dtype: str, backend: str) -> None:
+    config = config_of(dtype, return_lse=True, **FEATURES[features])
+    problem = Problem(config, (50, 7, 33), seq_q=2)
+    kernel = DecodeKernel(config)
+    for splits in (1, 2, 5, 99):
+        problem.check(
+            *kernel.launch(*problem.arrays, **problem.operands, splits=splits, backend=backend)
+        )
+
+
+LENGTHS = (0, 1, 11, 99)
+# Precision, rows of a page, heads of Q and of K and V, queries.
+GRID = [
+    ("f32", 1, 4, 4, 1), ("bf16", 4, 4, 1, 3), ("f32", 16, 5, 1, 1), ("bf16", 0, 5, 1, 16),
+    ("f32", 4, 2, 2, 16), ("bf16", 1, 5, 1, 1),
+]  # fmt: skip
+REST = [
+    (kind, page, *heads, seq_q)
+    for kind in KINDS
+    for page in (0, 1, 4, 16)
+    for heads in ((2, 2), (4, 1), (5, 1))
+    for seq_q in (1, 3, 16)
+]
+
+
+@pytest.mark.parametrize("case", [*GRID, *map(nightly, REST)], ids=str)
+def test_a_decoding_grid(case: tuple[str, int, int, int, int]) -> None:
+    kind, page_size, heads, kv_heads, seq_q = case
+    config = config_of(kind, return_lse=True)
+    problem = Problem(
+        config, LENGTHS, page_size=page_size, heads=heads, kv_heads=kv_heads, seq_q=seq_q
+    )
+    for splits in (1, 3):
+        out, lse = DecodeKernel(config).launch(
+            *problem.arrays, **problem.operands, splits=splits, backend="interpreter"
+        )
+        problem.check(out, lse)
+
+
+def test_results_may_be_views_of_any_strides() -> None:
+    config = config_of("f16")
+    problem = Problem(config, (20, 3), seq_q=3, page_size=4)
+    kernel = DecodeKernel(config)
+    wanted = kernel.launch(*problem.arrays, **problem.operands, splits=2, backend="interpreter")
+    out = np.zeros((2, 3, 4, DIM_V + 1), np.float16)[..., 1:].swapaxes(1, 2)
+    turned = np.ascontiguousarray(problem.q.swapaxes(1, 2)).swapaxes(1, 2)
+    got = kernel.launch(
+        turned, problem.k[:, ::-1][:, ::-1], problem.v, **problem.operands, splits=2,
+        backend="interpreter", out=out,
+    )  # fmt: skip
+    assert got is out
+    np.testing.assert_array_equal(out, wanted)
+
+
+@EITHER_LAYOUT
+def test_bits_do_not_depend_on_the_batch_if_splits_are_fixed(page_size: int) -> None:
+    config = config_of("bf16")
+    problem = Problem(config, (50, 7, 99), page_size=page_size)
+    kernel, (q, k, v) = DecodeKernel(config), problem.arrays
+    how: dict[str, Any] = {"splits": 3, "backend": "interpreter"}
+    together = kernel.launch(q, k, v, **problem.operands, **how)
+    for b in range(3):
+        alone = dict(problem.operands, seqused_k=problem.operands["seqused_k"][b : b + 1])
+        given_k, given_v = k, v
+        if page_size:
+            alone["block_table"] = alone["block_table"][b : b + 1]
+        else:
+            end = alone["seqused_k"][0]
+            given_k, given_v = (np.ascontiguousarray(x[b : b + 1, :, :end]) for x in (k, v))
+        got = kernel.launch(
+            q[b : b + 1], given_k, given_v, **alone, **how, max_seqlen_k=50 + 50 * (b // 2)
+        )
+        assert got.tobytes() == together[b : b + 1].tobytes()
+
+
+def test_there_may_be_no_query() -> None:
+    config = config_of(return_lse=True)
+    problem = Problem(config, (5, 3))
+    for q in (problem.q[:, :, :0], problem.q[:, :0]):
+        out, lse = DecodeKernel(config).launch(
+            q, problem.k, problem.v, **problem.operands, backend="interpreter"
+        )
+        assert (out.shape, lse.shape) == ((*q.shape[:3], DIM_V), q.shape[:3])
+
+
+# ------------------------------------------------------------------------------------------
+# attention_with_kvcache
+
+
+def cache_of(dtype: str, page_size: int, backend: str, batch: int = 2, **how: Any) -> Any:
+    made = flash.KVCache(
+        1, batch, 2, DIM, 140, head_dim_v=DIM_V, dtype=dtype, page_size=page_size or None,
+        backend=backend, **how,
+    )  # fmt: skip
+    if backend != "cuda":
+        made.memory.k[...] = np.nan
+        made.memory.v[...] = np.nan
+    return made
+
+
+def tokens(count: int, dtype: str, batch: int = 2) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(count)
+    q, k, v = (
+        rounded_normal(rng, (batch, h, count, d), DTYPES[dtype].numpy)
+        for h, d in ((4, DIM), (2, DIM), (2, DIM_V))
+    )
+    return q, k, v
+
+
+@pytest.mark.parametrize("steps", [3, nightly(100)])
+@EVERY_TYPE
+@EITHER_LAYOUT
+def test_prefill_and_steps_are_one_causal_attention(page_size: int, dtype: str, steps: int) -> None:
+    prefill = 37
+    q, k, v = tokens(prefill + steps, dtype)
+    cache = cache_of(dtype, page_size, "interpreter")
+    outs, lses = [], []
+    for a, b in itertools.pairwise([0, *range(prefill, prefill + steps + 1)]):
+        out, lse = flash.attention_with_kvcache(
+            q[:, :, a:b], cache, k[:, :, a:b], v[:, :, a:b], layer=0, return_lse=True,
+            splits=2 + a % 2 if a else 1,
+        )  # fmt: skip
+        outs.append(out)
+        lses.append(lse)
+    assert_attention_is_accurate(
+        np.concatenate(outs, axis=2), np.concatenate(lses, axis=2), q, k, v, causal=True,
+        peer=None if dtype == "f32" else rounding_the_weights,
+    )  # fmt: skip
+    assert (cache.lengths == prefill + steps).all()
+
+
+HOWS: dict[str, dict[str, Any]] = {
+    "operands": {"sink": np.float32([1, -1, 0, 2]), "window": (4, None), "softcap": 3.0},
+    "some": {"cache_batch_idx": [2, 0, 1]},
+    "padding": {"leftpad": [1, 0, 3], "rotary": True},
+}
+
+
+@EITHER_LAYOUT
+@pytest.mark.parametrize("name", HOWS)
+def test_kernels_and_numpy_mean_the_same(name: str, page_size: int) -> None:
+    how = dict(HOWS[name])
+    if how.pop("rotary", False):
+        how["rotary_cos"], how["rotary_sin"] = flash.rotary.rotary_tables(20, DIM)
+    caches = [cache_of("f32", page_size, name, batch=3) for name in ("cpu", "interpreter")]
+    for count in (9, 2):
+        q, k, v = tokens(count, "f32", batch=3)
+        wanted, got = (
+            flash.attention_with_kvcache(q, c, k, v, layer=0, return_lse=True, **how)
+            for c in caches
+        )
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert caches[0].lengths.tolist() == caches[1].lengths.tolist()
+
+
+def test_a_cache_on_the_host_is_for_either_backend() -> None:
+    q, k, v = tokens(3, "f32")
+    one, other = (cache_of("f32", 0, name) for name in ("cpu", "interpreter"))
+    wanted = flash.attention_with_kvcache(q, one, k, v, layer=0, backend="interpreter")
+    got = flash.attention_with_kvcache(q, other, k, v, layer=0)
+    assert got.tobytes() == wanted.tobytes()
+
+
+def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> None:
+    q, k, v = tokens(3, "f32")
+    cache = cache_of("f32", 0, "interpreter")
+    cases: list[tuple[Any, Any, str]] = [
+        (cache, {"mask": np.ones((3, 3), bool)},
+         "mask is given, which backend 'interpreter' does not take; leave it out, or use a cache "
+         "with backend='cpu'"),
+        (cache_of("e4m3", 0, "interpreter"), {},
+         "the cache must be of another type for backend 'interpreter', got 'e4m3'; make one of "
+         "'bf16', or one with backend='cpu'"),
+        (cache, {"q": np.repeat(q, 2, axis=3)[..., ::2]},
+         "q must be dense in its last dimension (stride 1), got strides [384, 96, 32, 2] for "
+         "shape [2, 4, 3, 16]; copy it"),
+        (cache, {"splits": 32769}, "splits must be 'auto' or an integer from 1 to 32768, got "
+         "32769"),
+    ]  # fmt: skip
+    for given, how, message in cases:
+        with pytest.raises(LaunchError) as caught:
+            flash.attention_with_kvcache(
+                **{"q": q, "k": k, "v": v, "cache": given, "layer": 0, **how}
+            )
+        assert str(caught.value) == f"attention_with_kvcache: {message}"
+        assert not given.lengths.any()
+
+
+# ------------------------------------------------------------------------------------------
+# what the arrays hold, schedules, proofs
+
+GARBAGE = {
+    "negative": [-1, -(2**31), -7],
+    "beyond": [10**6, 2**31 - 1, 41],
+    "mixed": [2**31 - 1, -(2**31), 3],
+}
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
+@pytest.mark.parametrize("name", GARBAGE)
+@EITHER_LAYOUT
+def test_nothing_outside_the_arrays_is_accessed_whatever_the_numbers_are(
+    page_size: int, name: str, kind: str
+) -> None:
+    problem = Problem(
+        config_of(kind, return_lse=True), (40, 3, 20), page_size=page_size, padding=(1, 0, 2),
+        index=(2, 0, 1),
+    )  # fmt: skip
+    for array in (problem.k, problem.v):
+        array[...] = 1  # any key may be read, none beyond
+    bad = np.array(GARBAGE[name], np.int32)
+    problem.operands |= {
+        "leftpad_k": np.roll(bad, 1), "cache_batch_idx": np.roll(bad, 2),
+    }  # fmt: skip
+    if page_size:
+        table = problem.operands["block_table"]
+        problem.operands["block_table"] = np.resize(bad, table.shape)
+    for used in (bad, np.array([40, 3, 20], np.int32)):
+        problem.operands["seqused_k"] = used
+        out, lse = sanitized(problem.call(), 2)
+        assert not np.isnan(out).any()
+        assert not np.isnan(lse).any()
+
+
+def with_everything(kind: str, page_size: int) -> Problem:
+    config = config_of(kind, return_lse=True, window=(30, None), sink=True, softcap=9.0)
+    return Problem(
+        config, (40, 3, 20), page_size=page_size, padding=(1, 0, 2), index=(2, 0, 1), seq_q=2
+    )
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
+@pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
+def test_the_sanitizers_find_nothing_under_any_schedule(
+    splits: int, page_size: int, kind: str
+) -> None:
+    problem = with_everything(kind, page_size)
+    wanted = [array.tobytes() for array in sanitized(problem.call(), splits)]
+    for seed in range(3):
+        got = sanitized(problem.call(), splits, schedule=PCT(seed))
+        assert [array.tobytes() for array in got] == wanted
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade", nightly("f16")])
+@pytest.mark.parametrize(
+    "sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])]
+)
+def test_every_access_and_barrier_is_proved(sizes: tuple[int, int], kind: str) -> None:
+    splits, page_size = sizes
+    problem = with_everything(kind, page_size)
+    for step in steps(problem.call(), splits):
+        assert step.made.proof.complete, step.made.proof.report()
+        assert step.made.global_proof.complete, step.made.global_proof.report()
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", ["sm_80", nightly("sm_90")])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head_dim", [nightly(64), 128])
+def test_default_kernels_do_not_spill(
+    head_dim: int, kind: str, name: str, assembler: Assembler
+) -> None:
+    config = AttentionConfig(head_dim, causal=True, **KINDS[kind])
+    for splits, page_size, seq_q in ((1, 0, 1), (4, 16, 1), (4, 16, 16)):
+        problem = Problem(
+            config, (40, 3), page_size=page_size, seq_q=seq_q, heads=8, padding=(1, 0)
+        )
+        kernel = kernel_of(problem.call(), target(name), splits)
+        made = build(kernel)
+        usage = assembler.assemble(made.text, name).kernel(kernel.name)
+        spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+        assert spilled == 0, (kernel.name, usage)
+
+
+# ------------------------------------------------------------------------------------------
+# splits
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tiles", "slots", "splits"),
+    [
+        (1, 1000, 132, 109),  # of at most 128
+        (8, 1000, 132, 15),  # 120 of 132 slots: 14 would be 112, less than 0.85 of 128
+        (8, 5, 132, 5),  # no more parts than tiles
+        (132, 1000, 132, 1),
+        (133, 1000, 132, 6),  # 798 in seven waves of 132: more than 0.85
+        (10**9, 1000, 132, 1),
+        (1, 1000, 10**4, 109),
+        (1, 0, 132, 1),
+    ],
+)
+def test_splits_give_nearly_all_slots_work(
+    blocks: int, tiles: int, slots: int, splits: int
+) -> None:
+    assert choose_splits(blocks, tiles, slots) == splits
+
+
+# ------------------------------------------------------------------------------------------
+# on a GPU, which the interpreter plays
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Two GPUs that run what is launched, without an assembler."""
+
+    def missing(**_: object) -> object:
+        raise BackendError("no assembler here")
+
+    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    found = FakeDriver(FakeDevice(), FakeDevice())
+    found.on_launch = lambda launch: interpret(found, launch)
+    return found
+
+
+Make = Callable[[AttentionConfig], DecodeKernel]
+
+
+@pytest.fixture
+def make(driver: FakeDriver) -> Make:
+    backend = CudaBackend(driver)
+    return lambda config: DecodeKernel(config, cuda=backend, cache=ModuleCache(None))
+
+
+def placed(driver: FakeDriver, problem: Problem) -> tuple[list[CudaArray], dict[str, Any]]:
+    operands = {name: on_device(driver, array) for name, array in problem.operands.items()}
+    return [on_device(driver, array) for array in problem.arrays], operands
+
+
+def sm_90(dtype: str = "f32", **how: Any) -> AttentionConfig:
+    """For the fake device, so that the interpreter runs the same kernel."""
+    return config_of(dtype, target="sm_90", **how)
+
+
+@EITHER_LAYOUT
+def test_a_gpu_gives_the_bits_of_the_interpreter_and_keeps_its_workspace(
+    driver: FakeDriver, make: Make, page_size: int
+) -> None:
+    problem = Problem(sm_90("bf16", return_lse=True), (50, 7), page_size=page_size)
+    kernel = make(problem.config)
+    wanted = kernel.launch(*problem.arrays, **problem.operands, splits=3, backend="interpreter")
+    arrays, operands = placed(driver, problem)
+    made = []
+    for _ in range(2):
+        driver.calls.clear()
+        out, lse = kernel.launch(*arrays, **operands, splits=3)
+        made.append(driver.names().count("cuMemAlloc"))
+        for got, want in zip((out, lse), wanted, strict=True):
+            assert driver.fetch(got.pointer, want).tobytes() == want.tobytes()
+    assert made == [3, 2]  # O, LSE, and once the parts
+    assert len(driver.launches) == 4
+    assert not {"cuMemcpyDtoHAsync", "cuStreamSynchronize"} & set(driver.names())
+
+
+def test_the_workspace_grows_and_each_stream_has_its_own(driver: FakeDriver, make: Make) -> None:
+    problem = Problem(sm_90(), (50, 7))
+    kernel = make(problem.config)
+    arrays, operands = placed(driver, problem)
+    made = []
+    for splits, stream in ((2, None), (3, None), (2, None), (2, 1), (2, 1)):
+        driver.calls.clear()
+        kernel.launch(*arrays, **operands, splits=splits, stream=stream)
+        made.append(driver.names().count("cuMemAlloc"))
+    assert made == [2, 2, 1, 2, 1]
+    assert [launch.stream for launch in driver.launches] == [0] * 6 + [1] * 4
+
+
+def test_splits_are_chosen_for_the_device_and_the_longest_sequence(
+    driver: FakeDriver, make: Make
+) -> None:
+    problem = Problem(sm_90(), (50, 7), capacity=80)
+    arrays, operands = placed(driver, problem)
+    found = []
+    for longest in (None, 40, 3):
+        make(problem.config).launch(*arrays, **operands, max_seqlen_k=longest)
+        found.append(driver.launches[-1].values.get("splits", 1))
+    assert found == [5, 3, 1]  # as many as there are tiles of 16 keys
+
+
+def test_work_of_another_stream_is_waited_for(driver: FakeDriver, make: Make) -> None:
+    problem = Problem(sm_90(), (50, 7))
+    (q, k, v), operands = placed(driver, problem)
+    operands["seqused_k"] = on_device(driver, problem.operands["seqused_k"], stream=2)
+    driver.calls.clear()
+    make(problem.config).launch(q, k, v, **operands, stream=1, splits=1)
+    waits = [int(call.arguments[0]) for call in driver.calls if call.name == "cuStreamSynchronize"]
+    assert waits == [2]
+
+
+def refusal(call: Callable[..., object], *arrays: object, **how: Any) -> str:
+    with pytest.raises(LaunchError) as caught:
+        call(*arrays, **how)
+    return str(caught.value)
+
+
+def test_a_gpu_refuses_what_is_elsewhere(driver: FakeDriver, make: Make) -> None:
+    problem = Problem(sm_90(), (50, 7))
+    kernel = make(problem.config)
+    (q, k, v), operands = placed(driver, problem)
+    driver.calls.clear()
+    assert refusal(kernel.launch, q, k, v, **problem.operands) == (
+        "DecodeKernel.launch: all arrays must be on one device, got q on cuda:0, k_cache on "
+        "cuda:0, v_cache on cuda:0, seqused_k on cpu; move them to that of the cache"
+    )
+    there = on_device(driver, problem.q, ordinal=1)
+    assert refusal(kernel.launch, there, k, v, **operands) == (
+        "DecodeKernel.launch: all arrays must be on one device, got q on cuda:1, k_cache on "
+        "cuda:0, v_cache on cuda:0, seqused_k on cuda:0; move them to that of the cache"
+    )
+    dead = CudaArray(4096, problem.q)
+    assert refusal(kernel.launch, dead, k, v, **operands) == (
+        "DecodeKernel.launch: address 0x1000 of a CudaArray is not on a GPU of this process; pass "
+        "an array whose memory is alive"
+    )
+    assert not {"cuMemAlloc", "cuLaunchKernel"} & set(driver.names())
+
+
+def test_a_grid_that_cannot_be_is_refused_before_memory_is_taken(
+    driver: FakeDriver, make: Make
+) -> None:
+    config = sm_90(dims=(1, 1), alibi=True)
+    heads = 1 << 16
+    q = on_device(driver, np.zeros((1, heads, 1, 1), np.float32))
+    k = on_device(driver, np.zeros((1, 1, 1, 1), np.float32))
+    slopes, used = np.zeros(1, np.float32), np.ones(1, np.int32)
+    driver.calls.clear()
+    assert refusal(
+        make(config).launch, q, k, k, seqused_k=on_device(driver, used),
+        alibi_slopes=on_device(driver, slopes), splits=1 << 15,
+    ) == (
+        "DecodeKernel.launch: a grid has at most 2147483647 CTAs, this call needs 2147483648; "
+        "split the batch, or use fewer splits"
+    )  # fmt: skip
+    assert driver.names().count("cuMemAlloc") == 1  # O
+
+
+@EITHER_LAYOUT
+def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: int) -> None:
+    cuda = CudaBackend(driver)
+    there = cache_of("f32", page_size, "cuda", batch=3, cuda=cuda)
+    here = cache_of("f32", page_size, "cpu", batch=3)
+    for count, how in ((9, {}), (1, {"cache_batch_idx": [2, 0]}), (1, {"leftpad": [0, 3, 1]})):
+        q, k, v = tokens(count, "f32", batch=len(how.get("cache_batch_idx", range(3))))
+        wanted, sums = flash.attention_with_kvcache(q, here, k, v, layer=0, return_lse=True, **how)
+        driver.calls.clear()
+        out, lse = flash.attention_with_kvcache(
+            on_device(driver, q), there, on_device(driver, k), v, layer=0, return_lse=True,
+            splits=2, **how,
+        )  # fmt: skip
+        assert "cuMemcpyDtoHAsync" not in driver.names()
+        np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(driver.fetch(lse.pointer, sums), sums, rtol=1e-5)
+    assert there.lengths.tolist() == here.lengths.tolist()
+
+
+def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(driver: FakeDriver) -> None:
+    cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
+    q, k, v = tokens(1, "f32")
+    given = {"cache": cache, "k": k, "v": v, "layer": 0}
+    tables = {
+        name: on_device(driver, np.ones((9, 8), np.float32))
+        for name in ("rotary_cos", "rotary_sin")
+    }
+    assert refusal(flash.attention_with_kvcache, on_device(driver, q), **given, **tables) == (
+        "attention_with_kvcache: rotary_cos and rotary_sin are given, but rows on a GPU are not "
+        "turned; turn q and k before the call"
+    )
+    assert refusal(flash.attention_with_kvcache, q, **given) == (
+        "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"
+    )
+    slopes = on_device(driver, np.zeros(1, np.float32))
+    many = np.zeros((2, 1 << 16, 1, DIM), np.float32)
+    assert refusal(
+        flash.attention_with_kvcache, on_device(driver, many), **given, alibi_slopes=slopes,
+        splits=1 << 15,
+    ) == (
+        "attention_with_kvcache: a grid has at most 2147483647 CTAs, this call needs 4294967296; "
+        "split the batch, or use fewer splits"
+    )  # fmt: skip
+    driver.fail("cuModuleLoadDataEx", "CUDA_ERROR_OUT_OF_MEMORY")
+    with pytest.raises(BackendError):
+        flash.attention_with_kvcache(on_device(driver, q), **given, sink=slopes)
+    assert not cache.lengths.any()
+
+
+# ------------------------------------------------------------------------------------------
+# refusals
+
+CONFIG = config_of()
+FIT = Problem(CONFIG, (9, 5))
+Q, K, V = FIT.arrays
+USED = FIT.operands["seqused_k"]
+TABLE = np.zeros((2, 1), np.int32)
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no_array": (
+        {"q": 1},
+        "q must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), got "
+        "int; convert with numpy.asarray(q, numpy.float32)",
+    ),
+    "ranks": (
+        {"q": Q[0], "block_table": USED, "seqused_k": None},
+        "3 problems\n"
+        "  q must have 4 dimensions, got shape [4, 1, 16]\n"
+        "  block_table must have 2 dimensions, got shape [2]\n"
+        "  seqused_k must be given: how many rows of the cache each sequence has",
+    ),
+    "types": (
+        {"q": Q.astype(np.float16), "seqused_k": USED.astype(np.int64)},
+        "2 problems\n"
+        "  q must be float32, as the config says, got float16; convert it\n"
+        "  seqused_k must be int32, got int64; convert it",
+    ),
+    "columns": (
+        {"q": np.zeros((2, 4, 1, 15), np.float32)},
+        "q must have 16 columns, as the config says, got 15",
+    ),
+    "strides": (
+        {"k_cache": np.repeat(K, 2, axis=3)[..., ::2]},
+        "k_cache must be dense in its last dimension (stride 1), got strides [768, 384, 32, 2] "
+        "for shape [2, 2, 12, 16]; copy it",
+    ),
+    "shapes": (
+        {"v_cache": V[:, :, :5]},
+        "k_cache and v_cache must have the same shape but for their columns, got [2, 2, 12, 16] "
+        "and [2, 2, 5, 8]",
+    ),
+    "heads": (
+        {"q": Q[:, :3]}, "heads of q must be a multiple of kv_heads=2, got 3"
+    ),
+    "no_room": (
+        {"k_cache": K[:, :, :0], "v_cache": V[:, :, :0], "seqused_k": 0 * USED},
+        "k_cache must have room for a key, got shape [2, 2, 0, 16]",
+    ),
+    "pages": (
+        {"k_cache": np.zeros((1, 2, 257, 16), np.float32),
+         "v_cache": np.zeros((1, 2, 257, 8), np.float32), "block_table": TABLE},
+        "a page must have at most 256 rows, got 257",
+    ),
+    "table": (
+        {"block_table": TABLE.astype(np.int64)},
+        "block_table must be int32, got int64; convert it",
+    ),
+    "empty_table": (
+        {"block_table": TABLE[:, :0], "seqused_k": 0 * USED},
+        "block_table must have room for a page, got shape [2, 0]",
+    ),
+    "sink": (
+        {"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"
+    ),
+    "used": (
+        {"seqused_k": np.array([13, 1], np.int32)},
+        "seqused_k must hold numbers from 0 to 12, got 13",
+    ),
+    "padding": (
+        {"leftpad_k": np.array([-1, 1], np.int32)},
+        "leftpad_k must hold numbers from 0 to 12, got -1",
+    ),
+    "index": (
+        {"cache_batch_idx": np.array([2, 1], np.int32)},
+        "cache_batch_idx must hold numbers from 0 to 1, got 2",
+    ),
+    "shape_of_index": (
+        {"cache_batch_idx": np.array([0, 1, 1], np.int32)},
+        "cache_batch_idx must be [batch] = [2], or of a shape that broadcasts to it, got [3]",
+    ),
+    "sequences": (
+        {"q": Q[:1], "seqused_k": USED[:1]},
+        "the cache must have a sequence for each of batch=1, got 2; give cache_batch_idx to say "
+        "which are meant",
+    ),
+    "out": (
+        {"out": np.zeros((2, 4, 1, 9), np.float32)},
+        "out must have shape [2, 4, 1, 8], got [2, 4, 1, 9]; leave out=None to have it made",
+    ),
+    "shared": (
+        {"out": V.reshape(-1)[: 64].reshape(2, 4, 1, 8)},
+        "out must not share memory with v_cache; leave out=None, or pass an array of its own",
+    ),
+    "splits": ({"splits": 0}, "splits must be 'auto' or an integer from 1 to 32768, got 0"),
+    "longest": (
+        {"max_seqlen_k": -1},
+        "max_seqlen_k must be an integer from 0 to 1073741568, got -1",
+    ),
+    "cuda": (
+        {"backend": "cuda"},
+        "backend 'cuda' attends to a cache on a GPU, but q is on cpu; make the arrays there, or "
+        "use backend='cpu'",
+    ),
+    "stream": (
+        {"stream": 0}, "stream is for a GPU, but the backend is 'cpu'; leave out the stream"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
+    how, message = REFUSED[name]
+    given = {"q": Q, "k_cache": K, "v_cache": V, "seqused_k": USED, **how}
+    assert refusal(DecodeKernel(CONFIG).launch, **given) == f"DecodeKernel.launch: {message}"
+
+
+def test_arrays_of_a_gpu_are_not_for_the_host() -> None:
+    given = [CudaArray(4096, array) for array in (Q, K, V, USED)]
+    assert refusal(
+        DecodeKernel(CONFIG).launch, *given[:3], seqused_k=given[3], backend="interpreter"
+    ) == (
+        "DecodeKernel.launch: backend 'interpreter' computes on the host, but q is on cuda:?; "
+        "copy the arrays to the host, or use backend='cuda'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("f32",
+         "config must be an AttentionConfig, got 'f32'; make one with "
+         "flash.AttentionConfig(head_dim=64, causal=True)"),
+        (AttentionConfig(8, causal="top_left", bias="f32", dropout=0.1),
+         "config must be one that goes with a cache, got bias, dropout, causal='top_left'; use "
+         "AttentionKernel, or leave that out"),
+    ],
+)  # fmt: skip
+def test_configs_that_do_not_go_with_a_cache_are_refused(config: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DecodeKernel(config)
+    assert str(caught.value) == f"DecodeKernel: {message}"
+
+
+def test_a_full_cache_is_refused_before_anything_runs() -> None:
+    cache = cache_of("f32", 0, "interpreter")
+    q, k, v = tokens(141, "f32")
+    with pytest.raises(CacheFullError) as caught:
+        flash.attention_with_kvcache(q, cache, k, v, layer=0)
+    assert str(caught.value) == (
+        "attention_with_kvcache: sequence 0 has 0 of 140 tokens in layer 0, which leaves no room "
+        "for 141 more; truncate or reset it, or make a cache with a larger capacity"
+    )
+    assert not cache.lengths.any()
