@@ -181,6 +181,21 @@ def test_parts_are_merged_to_attention_to_all_keys(features: str, dtype: str, ba
         )
 
 
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_infinity_and_nan_reach_the_queries_that_see_them_in_any_part(kind: str) -> None:
+    kernel = DecodeKernel(config_of(kind, return_lse=True, window=(20, None)))
+    for at in (18, 30, 47):  # before the window, across a tile's masked and whole keys, the last
+        problem = Problem(kernel.config, (50, 50), seq_q=2)
+        problem.v[0, 0, at, 3], problem.v[1, 1, at, 5] = np.inf, np.nan
+        wanted, _ = kernel.launch(*problem.arrays, **problem.operands, backend="cpu")
+        for splits in (1, 3):
+            out, _ = kernel.launch(
+                *problem.arrays, **problem.operands, splits=splits, backend="interpreter"
+            )
+            np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
+            np.testing.assert_array_equal(np.isinf(out), np.isinf(wanted))
+
+
 LENGTHS = (0, 1, 11, 99)
 # Precision, rows of a page, heads of Q and of K and V, queries.
 GRID = [
@@ -215,7 +230,7 @@ def test_results_may_be_views_of_any_strides() -> None:
     problem = Problem(config, (20, 3), seq_q=3, page_size=4)
     kernel = DecodeKernel(config)
     wanted = kernel.launch(*problem.arrays, **problem.operands, splits=2, backend="interpreter")
-    out = np.zeros((2, 3, 4, DIM_V + 1), np.float16)[..., 1:].swapaxes(1, 2)
+    out = np.zeros((2, 3, 4, DIM_V + 1), np.float16)[..., :-1].swapaxes(1, 2)
     turned = np.ascontiguousarray(problem.q.swapaxes(1, 2)).swapaxes(1, 2)
     got = kernel.launch(
         turned, problem.k[:, ::-1][:, ::-1], problem.v, **problem.operands, splits=2,
@@ -552,7 +567,8 @@ def test_splits_are_chosen_for_the_device_and_the_longest_sequence(
 
 def test_work_of_another_stream_is_waited_for(driver: FakeDriver, make: Make) -> None:
     problem = Problem(sm_90(), (50, 7))
-    (q, k, v), operands = placed(driver, problem)
+    (_, k, v), operands = placed(driver, problem)
+    q = on_device(driver, problem.q, stream=1)  # its work comes first anyway
     operands["seqused_k"] = on_device(driver, problem.operands["seqused_k"], stream=2)
     driver.calls.clear()
     make(problem.config).launch(q, k, v, **operands, stream=1, splits=1)
@@ -612,7 +628,10 @@ def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: in
     cuda = CudaBackend(driver)
     there = cache_of("f32", page_size, "cuda", batch=3, cuda=cuda)
     here = cache_of("f32", page_size, "cpu", batch=3)
-    for count, how in ((9, {}), (1, {"cache_batch_idx": [2, 0]}), (1, {"leftpad": [0, 3, 1]})):
+    hows: list[dict[str, Any]] = [
+        {}, {"cache_batch_idx": [1]}, {"cache_batch_idx": [2, 0]}, {"leftpad": [0, 3, 1]},
+    ]  # fmt: skip
+    for count, how in zip((9, 1, 1, 1), hows, strict=True):
         q, k, v = tokens(count, "f32", batch=len(how.get("cache_batch_idx", range(3))))
         wanted, sums = flash.attention_with_kvcache(q, here, k, v, layer=0, return_lse=True, **how)
         driver.calls.clear()
@@ -624,6 +643,19 @@ def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: in
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
         np.testing.assert_allclose(driver.fetch(lse.pointer, sums), sums, rtol=1e-5)
     assert there.lengths.tolist() == here.lengths.tolist()
+
+
+def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> None:
+    cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
+    launches = []
+    for count, which in ((1, [0]), (99, [0]), (1, [0]), (1, [1])):
+        q, k, v = tokens(count, "f32", batch=1)
+        driver.launches.clear()
+        flash.attention_with_kvcache(
+            on_device(driver, q), cache, k, v, layer=0, cache_batch_idx=which
+        )
+        launches.append(len(driver.launches))
+    assert launches == [1, 2, 2, 1]  # of one tile there are no parts
 
 
 def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(driver: FakeDriver) -> None:

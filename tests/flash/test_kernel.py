@@ -942,16 +942,16 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
-        "AttentionConfig", "AttentionKernel", "KVCache", "attention", "attention_varlen",
-        "attention_with_kvcache", "merge_partials",
+        "AttentionConfig", "AttentionKernel", "DecodeKernel", "KVCache", "attention",
+        "attention_varlen", "attention_with_kvcache", "merge_partials",
     ]  # fmt: skip
     assert flash.AttentionConfig is AttentionConfig
     with pytest.raises(AttributeError) as caught:
         flash.Attention  # noqa: B018  # the access is what is tested
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
-        "it has AttentionConfig, AttentionKernel, KVCache, attention, attention_varlen, "
-        "attention_with_kvcache, merge_partials"
+        "it has AttentionConfig, AttentionKernel, DecodeKernel, KVCache, attention, "
+        "attention_varlen, attention_with_kvcache, merge_partials"
     )
 
 
