@@ -18,7 +18,7 @@ from flash.config import AttentionConfig, KernelConfig
 from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
 from flash.step import Step, aligned, launch_step, outer_strides
-from flash.tile_choice import natural_alignment
+from flash.tile_choice import choose_tiling, natural_alignment
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 
@@ -75,7 +75,10 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     """The kernel that attends, for a target."""
     config = _for_rows(call.config, call.q.shape[2] * call.group, target)
     merged = splits > 1
-    kernel = config.kernel(target, _alignment(call, merged), call.lse is not None or merged)
+    alignment = _alignment(call, merged)
+    kernel = config.kernel(target, alignment, call.lse is not None or merged)
+    request = replace(config.tile_request, has_pages=call.page_size > 0)
+    kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(kernel.features, splits=merged, page_size=call.page_size, **given)
     packs = config.pack_gqa is True or (

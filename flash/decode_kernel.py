@@ -139,7 +139,8 @@ class DecodeKernel:
         number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
-        like = views["q"]
+        device = views["k_cache"].device  # an empty q may not say where it is
+        like = views["q"]._replace(device=device)
         _check_place(name, like, explicit)
         shape = (*like.shape[:3], self.config.value_dim)
         memory = self._gpu.backend

@@ -645,6 +645,17 @@ def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: in
     assert there.lengths.tolist() == here.lengths.tolist()
 
 
+def test_no_query_on_a_gpu_is_where_the_cache_is(driver: FakeDriver, make: Make) -> None:
+    problem = Problem(sm_90(), (50, 7))
+    (_, k, v), operands = placed(driver, problem)
+    none = CudaArray(0, problem.q[:, :, :0])
+    out = make(problem.config).launch(none, k, v, **operands)
+    assert (out.shape, out.__dlpack_device__()[1]) == ((2, 4, 0, DIM_V), 0)
+    cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver), device=1)
+    out = flash.attention_with_kvcache(none, cache, layer=0)
+    assert (out.shape, out.__dlpack_device__()[1]) == ((2, 4, 0, DIM_V), 1)
+
+
 def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> None:
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     launches = []
