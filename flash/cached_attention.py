@@ -241,8 +241,8 @@ def _cache_call(task: _Task, stream: int) -> CacheCall:
         operands["cache_batch_idx"] = numbers("cache_batch_idx", rows.sequences)
     if any(rows.padding):
         operands["leftpad_k"] = numbers("leftpad_k", rows.padding)
-    if arrays.block_table is not None:
-        operands["block_table"] = arrays.block_table
+    more = {"block_table": arrays.block_table, "k_scale": arrays.k_scale, "v_scale": arrays.v_scale}
+    operands |= {name: array for name, array in more.items() if array is not None}
     return CacheCall(
         task.config, task.views["q"], arrays.k, arrays.v, task.out, task.lse, operands,
         cache.page_size or 0, max(rows.after), task.scale,

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView
-from flash.config import AttentionConfig
+from flash.config import WIDENED, AttentionConfig
 from flash.decode_checks import problems_of_array, problems_of_size
-from flash.dtypes import DTYPES, E4M3
+from flash.dtypes import DTYPES, E4M3, F32
 from flash.kv_arguments import INT32_MAX, integers
 from flash.kv_cache import KVCache
 from flash.launch import out_problems
@@ -165,10 +165,7 @@ def problems_of_kernels(
 ) -> Iterator[str]:
     """What kernels do not take, or not yet."""
     if cache.element is E4M3:
-        yield (
-            f"the cache must be of another type for backend {backend!r}, got 'e4m3'; make one of "
-            "'bf16', or one with backend='cpu'"
-        )
+        yield from _problems_of_e4m3(cache, config, backend)
     if "mask" in views:
         yield (
             f"mask is given, which backend {backend!r} does not take; leave it out, or use a cache "
@@ -183,6 +180,21 @@ def problems_of_kernels(
         if name in views:
             yield from problems_of_array(config, name, views[name])
     yield from problems_of_size(views["q"], cache.capacity)
+
+
+def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:
+    """Kernels widen numbers of one byte to 16 bits, eight at a time."""
+    if config.element is F32:
+        yield (
+            f"q must be float16 or bfloat16 for a cache of 'e4m3' with backend {backend!r}, got "
+            "float32; convert it, or use a cache with backend='cpu'"
+        )
+    if cache.head_dim % WIDENED or cache.head_dim_v % WIDENED:
+        yield (
+            f"head_dim and head_dim_v of a cache of 'e4m3' must be multiples of {WIDENED} for "
+            f"backend {backend!r}, got {cache.head_dim} and {cache.head_dim_v}; make one of "
+            "'bf16', or one with backend='cpu'"
+        )
 
 
 def rows_of_call(cache: KVCache, layer: int, which: list[int], new: int, leftpad: object) -> Rows:

@@ -15,15 +15,18 @@ from typing import Any, Final, NamedTuple
 from flash.arrays import ArrayView
 from flash.build import proved_build
 from flash.config import AttentionConfig, KernelConfig
+from flash.dtypes import E4M3
 from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
 from flash.step import Step, aligned, launch_step, outer_strides
 from flash.tile_choice import choose_tiling, natural_alignment
-from ptxgen.errors import ConfigError
+from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.target import Target
+from ptxgen.target import target as find_target
 
 # How many rows of the cache are keys, from which on, and of which sequence.
 LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
+E4M3_TARGET: Final = "sm_89"  # the first with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
 # More parts cost more to merge than their CTAs save.
 MOST_SPLITS: Final = 128
 # Of the best use of the multiprocessors: fewer parts are better than a little more use.
@@ -57,9 +60,23 @@ class CacheCall(NamedTuple):
         return self.operands["block_table"].shape[1] * self.page_size
 
     @property
+    def has_scales(self) -> bool:
+        """Whether K and V are of e4m3, and `operands` has `k_scale` and `v_scale`."""
+        return "k_scale" in self.operands
+
+    @property
     def group(self) -> int:
         """Query heads that share a head of K and V."""
         return self.q.shape[1] // self.k.shape[1]
+
+
+def require_e4m3(who: str, call: CacheCall, target: Target) -> None:
+    """Raise `LaunchError` if the target cannot widen K and V."""
+    if call.has_scales and target.sm < find_target(E4M3_TARGET).sm:
+        raise LaunchError(
+            f"{who}: a cache of 'e4m3' needs {E4M3_TARGET} or later, which widens its numbers, got "
+            f"{target.name}; make one of 'bf16', or one with backend='cpu'"
+        )
 
 
 class Workspace(NamedTuple):
@@ -80,7 +97,10 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     request = replace(config.tile_request, has_pages=call.page_size > 0)
     kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
-    features = replace(kernel.features, splits=merged, page_size=call.page_size, **given)
+    features = replace(
+        kernel.features, splits=merged, page_size=call.page_size,
+        kv_dtype=E4M3 if call.has_scales else None, **given,
+    )  # fmt: skip
     packs = config.pack_gqa is True or (
         config.pack_gqa == "auto"
         and not features.not_packed
@@ -108,9 +128,12 @@ def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionCo
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:
-    """What pointers and strides of Q, K, V and, unless it is merged, O are multiples of."""
+    """What pointers and strides of Q, K, V and, unless it is merged, O are multiples of; of K and V
+    only if they are of the same type.
+    """
     config = call.config
-    arrays = (call.q, call.k, call.v) if merged else (call.q, call.k, call.v, call.out)
+    arrays = [call.q] if call.has_scales else [call.q, call.k, call.v]
+    arrays += [] if merged else [call.out]
     nbytes = config.element.nbytes
     natural = natural_alignment(config.head_dim, config.value_dim, config.element)
     return math.gcd(natural, *[aligned(array, nbytes) for array in arrays])

@@ -13,12 +13,14 @@ from flash import results
 from flash.arrays import HOST, ArrayView, view
 from flash.config import DEFAULT_TARGET, AttentionConfig
 from flash.decode import (
+    E4M3_TARGET,
     LENGTHS,
     CacheCall,
     Workspace,
     blocks_of,
     choose_splits,
     kernel_of,
+    require_e4m3,
     steps_of,
 )
 from flash.decode_checks import WHO, longest_of, problems_of, splits_of
@@ -186,7 +188,9 @@ class DecodeKernel:
             return functools.partial(attend_on_cpu, call)
         if backend == "cuda":
             return self._prepared_on_gpu(call, splits, stream, who)
-        target = find_target(self.config.target or DEFAULT_TARGET)
+        default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
+        target = find_target(self.config.target or default)
+        require_e4m3(who, call, target)
         parts = splits or 1  # a CPU has no multiprocessors to be given work
         kernel = kernel_of(call, target, parts)
         steps = steps_of(call, kernel, parts, _space_on_host(call, parts))
@@ -203,6 +207,7 @@ class DecodeKernel:
     ) -> Callable[[], None]:
         ordinal, gpu = call.q.device[1], self._gpu
         target = gpu.target(ordinal)
+        require_e4m3(who, call, target)
         stream = results.current_stream(call.q) if stream is None else stream
         if splits is None:
             splits = self._splits(call, ordinal)

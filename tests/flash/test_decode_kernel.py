@@ -358,8 +358,8 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
          "mask is given, which backend 'interpreter' does not take; leave it out, or use a cache "
          "with backend='cpu'"),
         (cache_of("e4m3", 0, "interpreter"), {},
-         "the cache must be of another type for backend 'interpreter', got 'e4m3'; make one of "
-         "'bf16', or one with backend='cpu'"),
+         "q must be float16 or bfloat16 for a cache of 'e4m3' with backend 'interpreter', got "
+         "float32; convert it, or use a cache with backend='cpu'"),
         (cache, {"q": np.repeat(q, 2, axis=3)[..., ::2]},
          "q must be dense in its last dimension (stride 1), got strides [384, 96, 32, 2] for "
          "shape [2, 4, 3, 16]; copy it"),

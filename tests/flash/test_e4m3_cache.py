@@ -1,0 +1,152 @@
+"""Caches of one byte an element, attended to by kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import on_device
+from fake_driver import A100, FakeDriver
+from judge import assert_attention_is_accurate, rounding_the_weights
+from numpy.typing import NDArray
+
+import flash
+from flash.arrays import view
+from flash.build import build
+from flash.decode import CacheCall, kernel_of
+from flash.dtypes import DTYPES, E4M3
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import target
+
+Array = NDArray[Any]
+
+BATCH, HEADS, KV_HEADS, DIM, DIM_V = 2, 4, 2, 24, 40
+
+
+def cache_of(
+    backend: str = "interpreter", page_size: int | None = None, dim: int = DIM, **how: Any
+) -> flash.KVCache:
+    made = flash.KVCache(
+        2, BATCH, KV_HEADS, dim, 50, head_dim_v=DIM_V, dtype="e4m3", page_size=page_size,
+        backend=backend, **how,
+    )  # fmt: skip
+    made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
+    if backend != "cuda":
+        made.memory.k[...] = np.nan
+        made.memory.v[...] = np.nan
+    return made
+
+
+def tokens(count: int, dtype: str, dim: int = DIM) -> list[Array]:
+    rng = np.random.default_rng(count)
+    shapes = [(BATCH, h, count, d) for h, d in ((HEADS, dim), (KV_HEADS, dim), (KV_HEADS, DIM_V))]
+    return [rng.standard_normal(s, np.float32).astype(DTYPES[dtype].numpy) for s in shapes]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("page_size", [None, 3, 16])
+def test_prefill_and_steps_are_attention_to_what_the_cache_has(
+    dtype: str, page_size: int | None
+) -> None:
+    cache, layer = cache_of(page_size=page_size), 1
+    for count, splits in ((37, 1), (1, 1), (3, 2)):
+        q, k, v = tokens(count, dtype)
+        out, lse = flash.attention_with_kvcache(
+            q, cache, k, v, layer=layer, return_lse=True, splits=splits
+        )
+        for b in range(BATCH):
+            keys, values = (rows(layer, b)[None] for rows in (cache.keys, cache.values))
+            assert_attention_is_accurate(
+                out[b : b + 1], lse[b : b + 1], q[b : b + 1], keys, values, causal=True,
+                peer=rounding_the_weights,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [{"softcap": 2.0}, {"window": (5, None)}, {"leftpad": [3, 0]}])
+def test_kernels_and_numpy_mean_the_same(how: dict[str, Any]) -> None:
+    outs = []
+    for backend in ("cpu", "interpreter"):
+        cache = cache_of(backend)
+        for count in (20, 2):
+            q, k, v = tokens(count, "f16")
+            out = flash.attention_with_kvcache(q, cache, k, v, layer=0, splits=3, **how)
+        outs.append(out.astype(np.float64))
+    np.testing.assert_allclose(outs[1], outs[0], atol=2e-3 * np.abs(outs[0]).max())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "message"),
+    [
+        ("f32", DIM, "q must be float16 or bfloat16 for a cache of 'e4m3' with backend "
+         "'interpreter', got float32; convert it, or use a cache with backend='cpu'"),
+        ("f16", 20, "head_dim and head_dim_v of a cache of 'e4m3' must be multiples of 8 for "
+         "backend 'interpreter', got 20 and 40; make one of 'bf16', or one with backend='cpu'"),
+    ],
+)  # fmt: skip
+def test_what_kernels_do_not_widen_is_refused(dtype: str, dim: int, message: str) -> None:
+    cache = cache_of(dim=dim)
+    with pytest.raises(LaunchError) as caught:
+        flash.attention_with_kvcache(*_three(tokens(2, dtype, dim), cache), layer=0)
+    assert str(caught.value) == f"attention_with_kvcache: {message}"
+    assert not cache.lengths.any()
+
+
+def _three(arrays: list[Array], cache: flash.KVCache) -> tuple[Any, ...]:
+    q, k, v = arrays
+    return q, cache, k, v
+
+
+def test_a_gpu_that_cannot_widen_is_refused_and_the_cache_is_as_it_was() -> None:
+    driver = FakeDriver(A100)
+    cache = cache_of("cuda", cuda=CudaBackend(driver))
+    q, k, v = tokens(2, "f16")
+    there = on_device(driver, q)
+    with pytest.raises(LaunchError) as caught:
+        flash.attention_with_kvcache(there, cache, k, v, layer=0)
+    assert str(caught.value) == (
+        "attention_with_kvcache: a cache of 'e4m3' needs sm_89 or later, which widens its numbers, "
+        "got sm_80; make one of 'bf16', or one with backend='cpu'"
+    )
+    assert not cache.lengths.any()
+
+
+def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
+    config = flash.AttentionConfig(dim, dtype=dtype, causal=True)
+    q = np.zeros((1, 8, 1, dim), config.element.numpy)
+    shape = (4, 1, page_size or 64, dim)
+    operands = {
+        "seqused_k": np.zeros(1, np.int32), "k_scale": np.ones(1, np.float32),
+        "v_scale": np.ones(1, np.float32),
+    }  # fmt: skip
+    if page_size:
+        operands["block_table"] = np.zeros((1, 4), np.int32)
+    views = {name: view(array, name) for name, array in operands.items()}
+    k, v = (view(np.zeros(shape, E4M3.numpy), "cache") for _ in range(2))
+    return CacheCall(
+        config, view(q, "q"), k, v, view(np.zeros_like(q), "out"), None, views, page_size, 64, 1.0
+    )
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", ["sm_89", "sm_120"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize(("dim", "page_size"), [(64, 0), (128, 16), (256, 16)])
+def test_kernels_are_proved_and_do_not_spill(
+    dim: int, page_size: int, dtype: str, name: str, assembler: Assembler
+) -> None:
+    kernel = kernel_of(call_of(dtype, dim, page_size), target(name), 4)
+    made = build(kernel)
+    assert made.proof.complete
+    assert made.global_proof.complete
+    usage = assembler.assemble(made.text, name).kernel(kernel.name)
+    assert usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes == 0
+
+
+def test_a_kernel_that_widens_says_so_in_its_name() -> None:
+    kernel = kernel_of(call_of("f16", 64, 0), target("sm_89"), 1)
+    plain = replace(kernel, features=replace(kernel.features, kv_dtype=None))
+    assert kernel.name == plain.name.replace("usedk", "usedk_kv_e4m3")
