@@ -67,7 +67,8 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
     if turned is not None:
         arrays |= {"Q": turned.q, "Q_OUT": turned.q_out, "COS": turned.cos, "SIN": turned.sin}
         _, heads, seq_q, _ = turned.q.shape
-        values |= {"q_rows": batch * heads * seq_q, "seq_q": seq_q, "heads": heads}
+        # Without a query nothing is divided by these, but no number may be 0.
+        values |= {"q_rows": batch * heads * seq_q, "seq_q": max(seq_q, 1), "heads": max(heads, 1)}
         values["positions"] = turned.cos.shape[0]
         rows += batch * heads * seq_q
     for name, (steps, _) in made.config.arrays.items():

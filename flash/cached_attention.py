@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import results
+from flash.append import Turned
 from flash.arrays import ArrayView, host_array, view
+from flash.cached_append import prepared_append
 from flash.cached_checks import (
     WHO,
     Rows,
+    appends_by_kernel,
     check_choices,
     config_of,
     problems_of_kernels,
@@ -92,9 +95,10 @@ def attention_with_kvcache(
 
     `backend`: "auto", that of the cache, which computes where its memory is; for a cache on the
     host also the other of "cpu" and "interpreter". The kernels of "interpreter" and "cuda" take no
-    `mask` and no cache of "e4m3" yet, rows of q and out that are dense, and on a GPU no rotary
-    tables: there all arrays are on the device of the cache, but for k and v, which may be on the
-    host. Work is put on `stream`, by default the current one of q's library.
+    `mask` yet, rows of q and out that are dense, and a cache of "e4m3" with queries of 16 bits,
+    head_dim and head_dim_v that are multiples of 8, from sm_89 on. On a GPU all arrays are on the
+    device of the cache, but for k and v, which may be on the host; with rotary tables, of float32,
+    they are not. Work is put on `stream`, by default the current one of q's library.
 
     `splits`: into how many parts kernels divide the keys, as in `DecodeKernel.launch`; "auto" goes
     by the longest sequence of the call. On "cpu" it does not matter, nor does the rest of the
@@ -137,7 +141,13 @@ def attention_with_kvcache(
     room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
     made = room(shape, config.element) if out is None else out
     lse = room(shape[:3], F32) if return_lse else None
-    if "rotary_cos" in views:
+    turned = None
+    if "rotary_cos" in views and name == "cuda":
+        q_out = view(room(tuple(like.shape), config.element), "q")._replace(device=like.device)
+        tables = views["rotary_cos"], views["rotary_sin"]
+        turned = Turned(*tables, rotary_interleaved, views["q"], q_out)
+        views |= {"q": q_out}
+    elif "rotary_cos" in views:
         views |= _turned(cache, views, rows, rotary_interleaved)
     of_out = view(made, "out") if out is None else views["out"]
     of_lse = None if lse is None else view(lse, "lse")
@@ -145,8 +155,8 @@ def attention_with_kvcache(
     on = cache.stream_of(WHO, stream, like)
     attend = _nothing if 0 in shape[:3] else _prepared(task, name, parts, on)
     if "k" in views:
-        counts = [views["k"].shape[2]] * len(which)
-        cache.write(WHO, layer, views["k"], views["v"], which, counts, on)
+        append = _prepared_append(task, turned, on)
+        append()
     attend()
     if out is None:
         made = results.deliver(made, like)
@@ -228,12 +238,33 @@ def _kernel(config: AttentionConfig, cuda: CudaBackend) -> DecodeKernel:
     return DecodeKernel(config, cuda=cuda)
 
 
+def _prepared_append(task: _Task, turned: Turned | None, stream: int) -> Callable[[], object]:
+    """What appends k and v: on a GPU a kernel, if they are there."""
+    cache, (k, v) = task.cache, (task.views[name] for name in "kv")
+    which = task.rows.sequences
+    if appends_by_kernel(cache, task.views):
+        operands = _cache_operands(task, stream)
+        return prepared_append(cache, task.layer, which, k, v, operands, turned, stream)
+    counts = [k.shape[2]] * len(which)
+    return functools.partial(cache.write, WHO, task.layer, k, v, which, counts, stream)
+
+
 def _cache_call(task: _Task, stream: int) -> CacheCall:
     """The call of kernels. Arrays of a cache are where they were also when rows are appended."""
+    cache, arrays = task.cache, task.cache.arrays(task.layer, stream)
+    operands = task.operands | _cache_operands(task, stream)
+    return CacheCall(
+        task.config, task.views["q"], arrays.k, arrays.v, task.out, task.lse, operands,
+        cache.page_size or 0, max(task.rows.after), task.scale,
+    )  # fmt: skip
+
+
+def _cache_operands(task: _Task, stream: int) -> dict[str, ArrayView]:
+    """What says where the rows of each item are in the cache."""
     cache, rows = task.cache, task.rows
     arrays = cache.arrays(task.layer, stream)
     numbers = functools.partial(_numbers, cache, stream)
-    operands = task.operands
+    operands = {}
     if rows.sequences == list(range(cache.batch)):
         operands["seqused_k"] = arrays.lengths
     else:
@@ -243,10 +274,7 @@ def _cache_call(task: _Task, stream: int) -> CacheCall:
         operands["leftpad_k"] = numbers("leftpad_k", rows.padding)
     more = {"block_table": arrays.block_table, "k_scale": arrays.k_scale, "v_scale": arrays.v_scale}
     operands |= {name: array for name, array in more.items() if array is not None}
-    return CacheCall(
-        task.config, task.views["q"], arrays.k, arrays.v, task.out, task.lse, operands,
-        cache.page_size or 0, max(rows.after), task.scale,
-    )  # fmt: skip
+    return operands
 
 
 def _numbers(cache: KVCache, stream: int, name: str, values: list[int]) -> ArrayView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -133,7 +133,10 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
             f"shape {list(q.shape)}"
         )
     if "k" in views:
-        yield from cache.problems_of_rows(views["k"], views["v"], items)
+        by_kernel = appends_by_kernel(cache, views)
+        yield from cache.problems_of_rows(views["k"], views["v"], items, by_kernel=by_kernel)
+        if by_kernel:
+            yield from _problems_of_types(views)
 
 
 def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
@@ -172,14 +175,45 @@ def problems_of_kernels(
             "with backend='cpu'"
         )
     if "rotary_cos" in views and backend == "cuda":
-        yield (
-            "rotary_cos and rotary_sin are given, but rows on a GPU are not turned; turn q and k "
-            "before the call"
-        )
+        yield from _problems_of_turning(cache, views)
     for name in ("q", "out"):
         if name in views:
             yield from problems_of_array(config, name, views[name])
     yield from problems_of_size(views["q"], cache.capacity)
+
+
+def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView]) -> bool:
+    """Whether new rows are written by a kernel: if there are some, and on the GPU of the cache."""
+    device = cache.memory.device
+    new = [views[name] for name in "kv" if name in views]
+    return device != HOST and bool(new) and all(a.size and a.device == device for a in new)
+
+
+def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """A kernel that appends reads rows of one type."""
+    names = ("q", "k", "v") if "rotary_cos" in views else ("k", "v")
+    types = [views[name].dtype for name in names]
+    if len(set(types)) > 1:
+        yield (
+            f"{', '.join(names[:-1])} and {names[-1]} on a GPU must be of one type, got "
+            f"{', '.join(types)}; convert them"
+        )
+
+
+def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """The kernel that appends also turns: rows and tables are on the GPU."""
+    if not appends_by_kernel(cache, views):
+        yield (
+            "rotary_cos and rotary_sin are given, but only new k and v on the GPU of the cache are "
+            "turned; give these, or turn q and k before the call"
+        )
+    for name in ("rotary_cos", "rotary_sin"):
+        array = views[name]
+        if array.dtype != F32.array_name or (array.shape and array.strides[-1] != 1):
+            yield (
+                f"{name} must be float32 with dense rows on a GPU, got {array.dtype} with strides "
+                f"{list(array.strides)}; convert it"
+            )
 
 
 def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:

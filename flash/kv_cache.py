@@ -363,12 +363,16 @@ class KVCache:
                 f"{conversion(name, array, taken[0])}"
             )
 
-    def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
-        """What is wrong with new keys and values for so many sequences."""
+    def problems_of_rows(
+        self, k: ArrayView, v: ArrayView, items: int, *, by_kernel: bool = False
+    ) -> Iterator[str]:
+        """What is wrong with new keys and values for so many sequences, that a kernel writes or
+        not.
+        """
         dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
         for name, array in (("k", k), ("v", v)):
             what, dim = dims[name]
-            why_not = self.memory.why_not(array)
+            why_not = self.memory.why_not(array, by_kernel=by_kernel)
             if why_not:
                 yield f"{name} {why_not}"
             yield from self.problems_of_type(name, array)

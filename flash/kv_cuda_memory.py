@@ -56,12 +56,14 @@ class CudaMemory:
         rows = self._layers * self._places * self._kv_heads * self._rows
         return rows * sum(self._dims) * self._dtype.nbytes
 
-    def why_not(self, array: ArrayView) -> str:
-        """Rows come from the host, or from this device if they are stored as they are."""
+    def why_not(self, array: ArrayView, *, by_kernel: bool) -> str:
+        """Rows come from the host, or from this device if they are stored as they are or written by
+        a kernel.
+        """
         if array.device == HOST:
             return ""
         got = f"got {array.device_name}"
-        if self._dtype is E4M3:
+        if self._dtype is E4M3 and not by_kernel:
             return f"must be on the host, which rounds rows for a cache of 'e4m3', {got}; copy it"
         ordinal: int | None = array.device[1]
         if ordinal == UNKNOWN_DEVICE and array.pointer:

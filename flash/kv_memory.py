@@ -52,8 +52,10 @@ class KVMemory(Protocol):
     def nbytes(self) -> int:
         """Bytes of K and V."""
 
-    def why_not(self, array: ArrayView) -> str:
-        """What an array must be that rows are written from, if it is not; else empty."""
+    def why_not(self, array: ArrayView, *, by_kernel: bool) -> str:
+        """What an array must be that rows are written from, by a kernel or not, if it is not; else
+        empty.
+        """
 
     def set_scales(self, scales: Scales) -> None:
         """Those that rows of e4m3 are stored with from now on."""
@@ -97,7 +99,7 @@ class HostMemory:
         """Bytes of K and V."""
         return int(self.k.nbytes + self.v.nbytes)
 
-    def why_not(self, array: ArrayView) -> str:
+    def why_not(self, array: ArrayView, *, by_kernel: bool) -> str:  # noqa: ARG002
         """Rows come from the host."""
         if array.device == HOST:
             return ""

@@ -656,6 +656,74 @@ def test_no_query_on_a_gpu_is_where_the_cache_is(driver: FakeDriver, make: Make)
     assert (out.shape, out.__dlpack_device__()[1]) == ((2, 4, 0, DIM_V), 1)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
+@pytest.mark.parametrize("turns", [False, True])
+@EITHER_LAYOUT
+def test_new_rows_on_a_gpu_are_appended_and_turned_by_a_kernel(
+    driver: FakeDriver, page_size: int, turns: bool, dtype: str
+) -> None:
+    cuda = CudaBackend(driver)
+    of_rows = "bf16" if dtype == "e4m3" else dtype
+    there, here = (
+        cache_of(dtype, page_size, name, batch=3, **how)
+        for name, how in (("cuda", {"cuda": cuda}), ("cpu", {}))
+    )
+    tables = flash.rotary.rotary_tables(20, DIM) if turns else ()
+    names = ("rotary_cos", "rotary_sin")
+    hows: list[dict[str, Any]] = [
+        {}, {"cache_batch_idx": [2, 0]}, {"leftpad": [0, 3, 1], "rotary_interleaved": turns},
+    ]  # fmt: skip
+    for count, how in zip((9, 1, 2), hows, strict=True):
+        q, k, v = tokens(count, of_rows, batch=len(how.get("cache_batch_idx", range(3))))
+        at_home = dict(zip(names, tables, strict=False))
+        wanted = flash.attention_with_kvcache(q, here, k, v, layer=0, **how, **at_home)
+        driver.calls.clear()
+        driver.launches.clear()
+        new = [on_device(driver, array) for array in (q, k, v)]
+        placed_tables = {name: on_device(driver, table) for name, table in at_home.items()}
+        out = flash.attention_with_kvcache(
+            new[0], there, *new[1:], layer=0, splits=1, **how, **placed_tables
+        )
+        assert len(driver.launches) == 2  # one appends, one attends
+        assert not {"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"} & set(driver.names())
+        got = driver.fetch(out.pointer, wanted).astype(np.float64)
+        error = 2e-2 if of_rows == "bf16" else 1e-5
+        np.testing.assert_allclose(got, wanted.astype(np.float64), rtol=0, atol=error)
+    assert there.lengths.tolist() == here.lengths.tolist()
+    for b in range(3):
+        for rows in ("keys", "values"):
+            one, other = (getattr(cache, rows)(0, b) for cache in (there, here))
+            assert one.tobytes() == other.tobytes()
+
+
+def test_rows_of_several_types_are_not_appended_by_a_kernel(driver: FakeDriver) -> None:
+    cache = cache_of("e4m3", 0, "cuda", cuda=CudaBackend(driver))
+    q, k, _ = (on_device(driver, array) for array in tokens(1, "bf16"))
+    v = on_device(driver, tokens(1, "f32")[2])
+    assert refusal(flash.attention_with_kvcache, q, cache, k, v, layer=0) == (
+        "attention_with_kvcache: k and v on a GPU must be of one type, got bfloat16, float32; "
+        "convert them"
+    )
+
+
+def test_tables_of_a_gpu_are_f32(driver: FakeDriver) -> None:
+    cache = cache_of("bf16", 0, "cuda", cuda=CudaBackend(driver))
+    new = [on_device(driver, array) for array in tokens(1, "bf16")]
+    tables = {
+        name: on_device(driver, np.ones((9, 8), np.float16))
+        for name in ("rotary_cos", "rotary_sin")
+    }
+    given = {"cache": cache, "k": new[1], "v": new[2], "layer": 0}
+    assert refusal(flash.attention_with_kvcache, new[0], **given, **tables) == (
+        "attention_with_kvcache: 2 problems\n"
+        "  rotary_cos must be float32 with dense rows on a GPU, got float16 with strides [8, 1]; "
+        "convert it\n"
+        "  rotary_sin must be float32 with dense rows on a GPU, got float16 with strides [8, 1]; "
+        "convert it"
+    )
+    assert not cache.lengths.any()
+
+
 def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> None:
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     launches = []
@@ -678,8 +746,8 @@ def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(driver: FakeDri
         for name in ("rotary_cos", "rotary_sin")
     }
     assert refusal(flash.attention_with_kvcache, on_device(driver, q), **given, **tables) == (
-        "attention_with_kvcache: rotary_cos and rotary_sin are given, but rows on a GPU are not "
-        "turned; turn q and k before the call"
+        "attention_with_kvcache: rotary_cos and rotary_sin are given, but only new k and v on the "
+        "GPU of the cache are turned; give these, or turn q and k before the call"
     )
     assert refusal(flash.attention_with_kvcache, q, **given) == (
         "attention_with_kvcache: q must be on cuda:0, where the cache is, got cpu; copy it there"

@@ -1,0 +1,52 @@
+"""New rows that lie on a GPU, written into a cache there by a kernel, and turned on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from flash.append import NewRows, Turned, append_step
+from flash.arrays import ArrayView
+from flash.cached_checks import WHO
+from flash.decode import LENGTHS
+from flash.dtypes import OF_ARRAYS
+from flash.gpu import Launcher
+from flash.kv_cache import KVCache
+from flash.step import require_grid
+
+_OF_CACHE = (*LENGTHS, "block_table", "k_scale", "v_scale")
+
+
+def prepared_append(
+    cache: KVCache,
+    layer: int,
+    sequences: Sequence[int],
+    k: ArrayView,
+    v: ArrayView,
+    operands: Mapping[str, ArrayView],
+    turned: Turned | None,
+    stream: int,
+) -> Callable[[], None]:
+    """What appends equally many rows, at least one, to each of `sequences`. `operands` say where:
+    the lengths among them are, when it runs, those with the new rows. Rows of padding have position
+    0 only as far as `leftpad_k` is among them.
+
+    Raises `LaunchError` and `BackendError` for a kernel that cannot be; what it returns raises
+    `CacheFullError` before anything is changed.
+    """
+    launcher, ordinal = Launcher(cache.cuda), cache.memory.device[1]
+    arrays = cache.arrays(layer, stream)
+    of_cache = {name: array for name, array in operands.items() if name in _OF_CACHE}
+    new = NewRows(k, v, arrays.k, arrays.v, of_cache, cache.page_size or 0)
+    step = append_step(launcher.own_target(ordinal), OF_ARRAYS[k.dtype], new, turned)
+    require_grid(WHO, step.plan.grid[0])
+    kernel = launcher.load(step.made, step.plan, ordinal)
+    producers = [k, v] + ([] if turned is None else [turned.q, turned.cos, turned.sin])
+
+    def append() -> None:
+        stretches = cache.make_room(WHO, layer, sequences, [k.shape[2]] * len(sequences), stream)
+        cache.advance(layer, stretches)
+        cache.arrays(layer, stream)  # with the new lengths, and pages
+        launcher.wait_for_producers(producers, stream, ordinal)
+        launcher.backend.launch(kernel, step.plan, stream)
+
+    return append
