@@ -7,6 +7,7 @@ out among several CTAs, and a second kernel merges what these have found (flash-
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -146,6 +147,7 @@ def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
     return -(-rows // kernel.tiling.block_q) * of * batch * kernel.tiling.value_slices
 
 
+@functools.lru_cache(maxsize=1024)
 def choose_splits(blocks: int, tiles: int, slots: int) -> int:
     """Into how many parts the keys are divided, by the rule: of the numbers up to that of the tiles
     the smallest that is nearly as good as any at giving work to all `slots` CTAs that the device

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from flash import results
 from flash.arrays import HOST, ArrayView, view
-from flash.config import DEFAULT_TARGET, AttentionConfig
+from flash.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.decode import (
     E4M3_TARGET,
     LENGTHS,
@@ -25,20 +25,31 @@ from flash.decode import (
 )
 from flash.decode_checks import WHO, longest_of, problems_of, splits_of
 from flash.decode_cpu import attend_on_cpu
-from flash.dtypes import F32
+from flash.dtypes import F32, OF_ARRAYS
 from flash.gpu import GpuLauncher
 from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
+from flash.overlap import reach
 from flash.resources import KernelResources
 from flash.step import Step, require_grid
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel, cuda_backend
+from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
+_MOST_KEPT: Final = 512  # geometries of calls
 _NOT_CACHED: Final = ("varlen", "bias", "mask", "dropout")
+
+
+class _Ready(NamedTuple):
+    """A loaded kernel, and a plan in which only the addresses change: those of these arrays."""
+
+    kernel: LoadedKernel
+    plan: LaunchPlan
+    names: tuple[str, ...]
 
 
 class DecodeKernel:
@@ -74,6 +85,9 @@ class DecodeKernel:
         self.config = config
         self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
         self._space: dict[tuple[int, int], results.DeviceArray] = {}
+        self._ready: dict[tuple[object, ...], tuple[_Ready, ...]] = {}
+        self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        self._checked: set[tuple[object, ...]] = set()
 
     def __repr__(self) -> str:
         return f"DecodeKernel({self.config!r})"
@@ -137,7 +151,7 @@ class DecodeKernel:
         name = self._choose(backend, views["q"])
         if name == "cuda":
             views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
-        raise_problems(list(problems_of(self.config, views)), WHO)
+        self._check(views)
         number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
         scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
@@ -168,6 +182,19 @@ class DecodeKernel:
         if out is None:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
+
+    def _check(self, views: dict[str, ArrayView]) -> None:
+        """Raise `LaunchError` with all that is wrong with the arrays of a call; what does not
+        depend on addresses and numbers is asked once.
+        """
+        most = ALIGNMENTS[0]
+        key = tuple([(name, array[1:6], array.pointer % most) for name, array in views.items()])
+        if key in self._checked and views["q"].device != HOST and _out_is_apart(views):
+            return
+        raise_problems(list(problems_of(self.config, views)), WHO)
+        if len(self._checked) >= _MOST_KEPT:
+            self._checked.clear()
+        self._checked.add(key)
 
     def prepared(
         self,
@@ -211,28 +238,62 @@ class DecodeKernel:
         stream = results.current_stream(call.q) if stream is None else stream
         if splits is None:
             splits = self._splits(call, ordinal)
-        kernel = kernel_of(call, target, splits)
-        require_grid(who, blocks_of(call, kernel) * splits)
+        key = (*_geometry(call), splits, ordinal)
+        ready = self._ready.get(key)
+        kernel = None if ready else kernel_of(call, target, splits)
+        if kernel is not None:
+            require_grid(who, blocks_of(call, kernel) * splits)
         space = None if splits == 1 else self._space_on_gpu(call, splits, ordinal, stream)
-        steps = steps_of(call, kernel, splits, space)
-        ready = [(gpu.load(step.made, step.plan, ordinal), step.plan) for step in steps]
+        if ready is None:
+            assert kernel is not None  # it is made where there is nothing ready
+            ready = self._make_ready(call, steps_of(call, kernel, splits, space), space, ordinal)
+            if len(self._ready) >= _MOST_KEPT:
+                self._ready.clear()
+            self._ready[key] = ready
+        arrays = _arrays(call, space)
+        plans = [
+            (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in one.names]))
+            for one in ready
+        ]
 
         def launch() -> None:
             given = (call.q, call.k, call.v, *call.operands.values())
             gpu.wait_for_producers(given, stream, ordinal)
-            for loaded, plan in ready:
+            for loaded, plan in plans:
                 gpu.backend.launch(loaded, plan, stream)
 
         return launch
 
+    def _make_ready(
+        self, call: CacheCall, steps: list[Step], space: Workspace | None, ordinal: int
+    ) -> tuple[_Ready, ...]:
+        arrays = _arrays(call, space)
+        names = {id(array): name for name, array in arrays.items()}
+        # A merge sees these in other shapes; no two of them are at one address.
+        written = {arrays[n].pointer: n for n in ("parts", "lses", "out", "lse") if n in arrays}
+        return tuple(
+            _Ready(
+                self._gpu.load(step.made, step.plan, ordinal), step.plan,
+                tuple(names.get(id(a)) or written[a.pointer] for a in step.arrays),
+            )
+            for step in steps
+        )  # fmt: skip
+
     def _splits(self, call: CacheCall, ordinal: int) -> int:
         """The rule of "auto" on a device."""
-        device, target = self._gpu.backend.device_properties(ordinal), self._gpu.target(ordinal)
-        kernel = kernel_of(call, target, 1)
-        t = kernel.tiling
-        resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
-        slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
-        return choose_splits(blocks_of(call, kernel), -(-call.longest // t.tile), slots)
+        key = (*_geometry(call), ordinal)
+        found = self._sizes.get(key)
+        if found is None:
+            device = self._gpu.backend.device_properties(ordinal)
+            kernel = kernel_of(call, self._gpu.target(ordinal), 1)
+            t = kernel.tiling
+            resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
+            slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
+            if len(self._sizes) >= _MOST_KEPT:
+                self._sizes.clear()
+            found = self._sizes[key] = blocks_of(call, kernel), t.tile, slots
+        blocks, tile, slots = found
+        return choose_splits(blocks, -(-call.longest // tile), slots)
 
     def _space_on_gpu(self, call: CacheCall, splits: int, ordinal: int, stream: int) -> Workspace:
         """Memory for parts, kept for the next calls on the stream, whose work is done in order."""
@@ -247,6 +308,47 @@ class DecodeKernel:
             self._space[ordinal, stream] = found
         whole = view(found, "workspace")
         return _workspace(call, splits, whole, whole.pointer + rows * dim * F32.nbytes)
+
+
+def _out_is_apart(views: Mapping[str, ArrayView]) -> bool:
+    """Whether `out`, if it is given, and all others certainly share no memory."""
+    out = views.get("out")
+    if out is None:
+        return True
+    begin, end = _extent(out)
+    return all(
+        end <= low or high <= begin
+        for low, high in (_extent(array) for name, array in views.items() if name != "out")
+    )
+
+
+def _extent(array: ArrayView) -> tuple[int, int]:
+    """The addresses of an array's first byte, and behind its last."""
+    low, high = reach(array.shape, array.strides, OF_ARRAYS[array.dtype].nbytes)
+    return array.pointer + low, array.pointer + high
+
+
+def _geometry(call: CacheCall) -> tuple[object, ...]:
+    """All that kernels and plans of a call depend on but its addresses, of which only what they are
+    multiples of counts.
+    """
+    most = ALIGNMENTS[0]
+    four = (call.q, call.k, call.v, call.out)
+    return (
+        tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
+        tuple([(name, array.shape, array.strides) for name, array in call.operands.items()]),
+        call.lse is None, call.page_size, call.scale,
+    )  # fmt: skip
+
+
+def _arrays(call: CacheCall, space: Workspace | None) -> dict[str, ArrayView]:
+    """Every array of a call by a name of its own."""
+    found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **call.operands}
+    if call.lse is not None:
+        found["lse"] = call.lse
+    if space is not None:
+        found |= {"parts": space.parts, "lses": space.lses}
+    return found
 
 
 _OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "sink")
