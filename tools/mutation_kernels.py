@@ -144,10 +144,14 @@ def subjects() -> dict[str, Subject]:
             "f16-sm_80-features", target="sm_80", dtype="f16", head_dim=16, tile=16, block_q=32,
             softcap=3.0, alibi=True, bias="f16", mask=True, dropout=0.3,
         ),
-        # Rows of several heads.
+        # Rows of several heads; and in f32 values in slices, too.
         _forward(
             "bf16-sm_80-causal-packed", target="sm_80", dtype="bf16", head_dim=16, tile=16,
             block_q=32, causal="bottom_right", sink=True, pack_gqa=True,
+        ),
+        _forward(
+            "f32-sm_80-packed-wide", target="sm_80", head_dim=4, head_dim_v=260, tile=16,
+            block_q=16, sink=True, pack_gqa=True,
         ),
         # Sequences of their own lengths.
         _forward(

@@ -141,6 +141,32 @@ REASONS: Final = (
             ("bound", "+1", "setp.eq.u32"), ("bound", "inverted", "setp.eq.u32"),
         )
     ),
+    *(
+        Reason(
+            kind, change, "Cta.writes_lse", "O / sum", before,
+            "all slices of values have the same LSE, and so have the lanes of a row: any of them "
+            "may write it, and all of them together",
+        )
+        for kind, change, before in (
+            ("mask", "and for or", "and.pred"),
+            ("bound", "+1", "setp.eq"), ("bound", "inverted", "setp.eq"),
+        )
+    ),
+    Reason(
+        "mask", "dropped", "_store_chunk", "O / sum", _SKIPPED,
+        "a column that two slices of values have is the same in both: both may write it",
+    ),
+    *(
+        Reason(
+            kind, change, function, _START, before,
+            "a tile has a key: the first of its rows, which is copied by itself, is always there",
+            entry="v260",
+        )
+        for kind, change, function, before in (
+            ("mask", "always the first", "TileLoader._copy", "selp.u32"),
+            ("bound", "-1", "TileLoader.start.<locals>.copy_turn", "setp.gt.s32 .*, 0;"),
+        )
+    ),
     Reason(
         "bound", "lt to le", "Scoring._tanh", "S = Q K^T", "setp.lt.f32",
         "of the limit itself both ways give the tangent within 3 units in the last place",
