@@ -64,15 +64,20 @@ class Mask:
         visible = k.max(self.last_key(k, last_row) + 1, 0)
         return k.divide_up(visible, tile)
 
-    def apply(self, k: KernelBuilder, S: Fragment, places: ScorePlaces) -> None:
-        """Set this thread's scores of unseen keys to -inf."""
+    def apply(
+        self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool = False
+    ) -> None:
+        """Set this thread's scores of unseen keys to -inf; `in_front` says that no key of the tile
+        is behind the last that a row sees.
+        """
         first_key, keys = places.my_first_key, places.keys
         for i, scores in enumerate(S):
-            # Keys at this distance or nearer are seen.
-            reach = self.last_key(k, places.query(i)) - first_key
-            for key, score in zip(keys, scores, strict=True):
-                with k.only_if(reach < key):
-                    score.set(NEG_INF)
+            if not in_front:
+                # Keys at this distance or nearer are seen.
+                reach = self.last_key(k, places.query(i)) - first_key
+                for key, score in zip(keys, scores, strict=True):
+                    with k.only_if(reach < key):
+                        score.set(NEG_INF)
             if self.left is not None:
                 start = self.first_key(k, places.query(i)) - first_key
                 for key, score in zip(keys, scores, strict=True):

@@ -11,6 +11,7 @@ mask or the end of the keys cuts come first, in a loop of their own.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -80,34 +81,34 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
 
-    def attend(n: Value, *, masked: bool) -> None:
+    def attend(n: Value, cut: _Cut) -> None:
         """Take in the next tile, the last of -n that are left."""
-        pipeline.await_keys(n, ragged=masked)
+        pipeline.await_keys(n, ragged=cut is _Cut.ANYWHERE)
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = None
-        if masked or cta.scoring is not None or cta.dropout is not None:
+        if cut.hides or cta.scoring is not None or cta.dropout is not None:
             first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
             places = ScorePlaces(
                 k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, query_of
             )
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
-            if masked:
-                mask().apply(k, S, places)
+            if cut.hides:
+                mask().apply(k, S, places, in_front=cut is _Cut.IN_FRONT)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
         if cta.dropout is not None and places is not None:
             cta.dropout.apply(S, places)
         P = products.weights(S)
-        pipeline.await_values(n, on_arrival=odd.clear if odd is not None and masked else None)
+        pipeline.await_values(n, on_arrival=odd.clear if odd is not None and cut.hides else None)
         k.note("O += P V")
         products.outputs(O, P, pipeline.value_stage)
         pipeline.advance()
 
-    for begin, end, masked in _runs(k, cta, lambda: Cta.of(k, config, given)):
+    for begin, end, cut in _runs(k, cta, lambda: Cta.of(k, config, given)):
         with k.loop(-begin, end if isinstance(end, int) else -end) as n:
-            attend(n, masked=masked)
+            attend(n, cut)
 
     # Found out again: kept in registers through the loops, this is what would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
@@ -115,7 +116,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     through = tiles[0] if config.output is config.dtype else None
     store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
     if odd is not None:
-        runs = [(begin, end) for begin, end, masked in _runs(k, cta, lambda: cta) if masked]
+        runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides]
         odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
     return k.build()
 
@@ -135,33 +136,45 @@ def _queries(
     return lambda i: of_quad(k, found[i // QUAD_LANES], i % QUAD_LANES)
 
 
+class _Cut(enum.Enum):
+    """Which keys of a run of tiles a row may not see."""
+
+    NONE = enum.auto()
+    IN_FRONT = enum.auto()  # those in front of the first that it sees: there are all keys
+    ANYWHERE = enum.auto()
+
+    @property
+    def hides(self) -> bool:
+        """Whether there are any."""
+        return self is not _Cut.NONE
+
+
 def _runs(
     k: KernelBuilder, cta: Cta, again: Callable[[], Cta]
-) -> Iterator[tuple[Value, Value | int, bool]]:
-    """The tiles of keys from the last to the first, as (behind the last, the first, whether a row
-    may not see one of their keys).
+) -> Iterator[tuple[Value, Value | int, _Cut]]:
+    """The tiles of keys from the last to the first, as (behind the last, the first, what is cut).
 
     A third run would keep more in registers through the first two than there are: what it goes by
     is found out `again` in front of it.
     """
     first: Value | int = 0 if cta.first_tile is None else cta.first_tile
     if cta.mask.hides_anywhere:
-        yield cta.tiles, first, True
+        yield cta.tiles, first, _Cut.ANYWHERE
         return
     end, begin = cta.whole_tiles(k)
     if begin is None:
-        yield cta.tiles, end, True
-        yield end, first, False
+        yield cta.tiles, end, _Cut.ANYWHERE
+        yield end, first, _Cut.NONE
         return
-    yield cta.tiles, k.max(end, first), True
+    yield cta.tiles, k.max(end, first), _Cut.ANYWHERE
     end, begin = again().whole_tiles(k)
     assert begin is not None
-    yield end, begin, False
+    yield end, begin, _Cut.NONE
     cta = again()
     _, begin = cta.whole_tiles(k)
     assert begin is not None
     assert cta.first_tile is not None
-    yield begin, cta.first_tile, True
+    yield begin, cta.first_tile, _Cut.IN_FRONT
 
 
 def _start_copies(
