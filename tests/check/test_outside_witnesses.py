@@ -139,7 +139,7 @@ CASES = (
     Case("lanes without a barrier", POSSIBLE_RACE, "race"),
     Case("f32-sm_75", RACE_FREE, ""),
     Case("f32-sm_80", RACE_FREE, ""),
-    Case(SPLIT, RACE_FREE, ""),
+    Case(SPLIT, UNSUPPORTED, "", ALIASES),
     Case("f32-sm_75", POSSIBLE_RACE, "race", mutant="barrier: deleted"),
     Case("f32-sm_75", UNSUPPORTED, "race", ALIASES, mutant="barrier: deleted", number=1),
     Case("f32-sm_80", POSSIBLE_RACE, "race", mutant="barrier: of each warp alone"),
@@ -147,9 +147,10 @@ CASES = (
     Case("f32-sm_80", POSSIBLE_RACE, "pending value", mutant="copy-wait: of one group less"),
     Case("f32-sm_80", POSSIBLE_RACE, "pending value", mutant="copy-commit: deleted"),
     Case("f32-sm_80", RACE_FREE, "value", mutant="warp: of double distance"),
-    Case(SPLIT, RACE_FREE, "", mutant="barrier: of each warp alone"),  # a block is one warp
+    # A block is one warp.
+    Case(SPLIT, UNSUPPORTED, "", ALIASES, mutant="barrier: of each warp alone"),
     Case(SPLIT, UNSUPPORTED, "race", SHARED_VALUES, mutant="barrier: deleted"),
-    Case(SPLIT, RACE_FREE, "verifier", mutant="shared-offset: operand 1 +4"),
+    Case(SPLIT, UNSUPPORTED, "verifier", ALIASES, mutant="shared-offset: operand 1 +4"),
 )
 
 
