@@ -83,7 +83,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
 
     def attend(n: Value, cut: _Cut) -> None:
         """Take in the next tile, the last of -n that are left."""
-        pipeline.await_keys(n, ragged=cut is _Cut.ANYWHERE)
+        pipeline.await_keys(n, ragged=cut.is_ragged(config))
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = None
@@ -147,6 +147,12 @@ class _Cut(enum.Enum):
     def hides(self) -> bool:
         """Whether there are any."""
         return self is not _Cut.NONE
+
+    def is_ragged(self, config: KernelConfig) -> bool:
+        """Whether copies ask for each row if it is there. In front all are, which of packed
+        sequences is not proved.
+        """
+        return self is _Cut.ANYWHERE or (self is _Cut.IN_FRONT and config.features.varlen)
 
 
 def _runs(
