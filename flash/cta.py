@@ -135,8 +135,8 @@ class Cta:
     """The part of the problem that one CTA computes: some query rows of one head, or packed ones
     of all heads that share a head of K and V; and of wide values some columns.
 
-    Its tiles of keys are those from `first_tile` on before `end_tile`; of the tiles from
-    `first_whole` on before `end_whole` all rows see all keys.
+    Its tiles of keys are those from `first_tile` on before `tiles`; `whole_tiles` are those of
+    which all rows see all keys.
     """
 
     Q: Matrix
@@ -153,8 +153,8 @@ class Cta:
     dropout: Dropout | None
     all_see: Value  # the last key that all rows of the CTA see
     all_see_from: Value | None  # the first; None if it is key 0
-    tiles: Value  # tiles from key 0 to the last that any of the rows sees
-    first_tile: Value | None  # the first of them that any sees; None if it is tile 0
+    tiles: Value  # the tile behind the last that any of the rows sees, or of the part
+    first_tile: Value | None  # the first that any sees, or of the part; None if it is tile 0
     slice: ValueSlice | None  # None if the CTA computes all columns
     part: SplitOfKeys | None  # None if it takes all keys that its rows see
     scale_log2: Value  # softmax_scale in units of log2, times that of K
