@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Made:
+class Made(ABC):
     """A verified kernel, for CTAs of `threads` threads."""
 
     module: ir.Module
@@ -26,9 +27,9 @@ class Made:
     target: Target
 
     @property
+    @abstractmethod
     def promised(self) -> GlobalContract:
         """What holds for each of its launches."""
-        raise NotImplementedError
 
     @property
     def kernel(self) -> ir.Kernel:
