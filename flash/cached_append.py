@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from flash.append import NewRows, Turned, append_step
 from flash.arrays import ArrayView
 from flash.cached_checks import WHO
-from flash.decode import LENGTHS
 from flash.dtypes import OF_ARRAYS
 from flash.gpu import Launcher
 from flash.kv_cache import KVCache
 from flash.step import require_grid
-
-_OF_CACHE = (*LENGTHS, "block_table", "k_scale", "v_scale")
 
 
 def prepared_append(
@@ -35,8 +32,7 @@ def prepared_append(
     """
     launcher, ordinal = Launcher(cache.cuda), cache.memory.device[1]
     arrays = cache.arrays(layer, stream)
-    of_cache = {name: array for name, array in operands.items() if name in _OF_CACHE}
-    new = NewRows(k, v, arrays.k, arrays.v, of_cache, cache.page_size or 0)
+    new = NewRows(k, v, arrays.k, arrays.v, operands, cache.page_size or 0)
     step = append_step(launcher.own_target(ordinal), OF_ARRAYS[k.dtype], new, turned)
     require_grid(WHO, step.plan.grid[0])
     kernel = launcher.load(step.made, step.plan, ordinal)

@@ -153,9 +153,10 @@ def attention_with_kvcache(
     of_lse = None if lse is None else view(lse, "lse")
     task = _Task(cache, layer, config, scale, rows, views, of_out, of_lse)
     on = cache.stream_of(WHO, stream, like)
-    attend = _nothing if 0 in shape[:3] else _prepared(task, name, parts, on)
+    where = _cache_operands(task, on) if name != "cpu" and which else {}
+    attend = _nothing if 0 in shape[:3] else _prepared(task, name, where, parts, on)
     if "k" in views:
-        append = _prepared_append(task, turned, on)
+        append = _prepared_append(task, where, turned, on)
         append()
     attend()
     if out is None:
@@ -209,7 +210,9 @@ def _nothing() -> None:
     """There is no query."""
 
 
-def _prepared(task: _Task, backend: str, splits: int | None, stream: int) -> Callable[[], object]:
+def _prepared(
+    task: _Task, backend: str, where: Mapping[str, ArrayView], splits: int | None, stream: int
+) -> Callable[[], object]:
     """What attends once the new rows are in the cache. Raises what `DecodeKernel.prepared` does."""
     if backend == "cpu":
         operands = {name: host_array(array) for name, array in task.operands.items()}
@@ -223,7 +226,7 @@ def _prepared(task: _Task, backend: str, splits: int | None, stream: int) -> Cal
             attend_to_rows, task.config, task.scale, q, rows_of, operands, out, lse
         )
     kernel = _kernel(task.config, task.cache.cuda)
-    call = _cache_call(task, stream)
+    call = _cache_call(task, where, stream)
     attend = kernel.prepared(call, backend=backend, splits=splits, stream=stream, who=WHO)
 
     def bring_up_to_date() -> None:
@@ -238,24 +241,24 @@ def _kernel(config: AttentionConfig, cuda: CudaBackend) -> DecodeKernel:
     return DecodeKernel(config, cuda=cuda)
 
 
-def _prepared_append(task: _Task, turned: Turned | None, stream: int) -> Callable[[], object]:
+def _prepared_append(
+    task: _Task, where: Mapping[str, ArrayView], turned: Turned | None, stream: int
+) -> Callable[[], object]:
     """What appends k and v: on a GPU a kernel, if they are there."""
     cache, (k, v) = task.cache, (task.views[name] for name in "kv")
     which = task.rows.sequences
     if appends_by_kernel(cache, task.views):
-        operands = _cache_operands(task, stream)
-        return prepared_append(cache, task.layer, which, k, v, operands, turned, stream)
+        return prepared_append(cache, task.layer, which, k, v, where, turned, stream)
     counts = [k.shape[2]] * len(which)
     return functools.partial(cache.write, WHO, task.layer, k, v, which, counts, stream)
 
 
-def _cache_call(task: _Task, stream: int) -> CacheCall:
+def _cache_call(task: _Task, where: Mapping[str, ArrayView], stream: int) -> CacheCall:
     """The call of kernels. Arrays of a cache are where they were also when rows are appended."""
     cache, arrays = task.cache, task.cache.arrays(task.layer, stream)
-    operands = task.operands | _cache_operands(task, stream)
     return CacheCall(
-        task.config, task.views["q"], arrays.k, arrays.v, task.out, task.lse, operands,
-        cache.page_size or 0, max(task.rows.after), task.scale,
+        task.config, task.views["q"], arrays.k, arrays.v, task.out, task.lse,
+        {**task.operands, **where}, cache.page_size or 0, max(task.rows.after), task.scale,
     )  # fmt: skip
 
 
