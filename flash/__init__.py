@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flash.cached_attention import attention_with_kvcache
     from flash.config import AttentionConfig
     from flash.decode_kernel import DecodeKernel
+    from flash.decode_step import DecodeStep
     from flash.functions import attention, attention_varlen
     from flash.kernel import AttentionKernel
     from flash.kv_cache import KVCache
@@ -20,6 +21,7 @@ __all__ = [
     "AttentionConfig",
     "AttentionKernel",
     "DecodeKernel",
+    "DecodeStep",
     "KVCache",
     "attention",
     "attention_varlen",
@@ -31,6 +33,7 @@ _HOME: Final = {
     "AttentionConfig": "config",
     "AttentionKernel": "kernel",
     "DecodeKernel": "decode_kernel",
+    "DecodeStep": "decode_step",
     "KVCache": "kv_cache",
     "attention": "functions",
     "attention_varlen": "functions",

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from flash import results
-from flash.arrays import HOST, ArrayView, view
+from flash.arrays import HOST, ArrayView, host_array, view
 from flash.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.decode import (
     E4M3_TARGET,
@@ -84,7 +84,7 @@ class DecodeKernel:
             )
         self.config = config
         self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
-        self._space: dict[tuple[int, int], results.DeviceArray] = {}
+        self._space: dict[tuple[int, int], ArrayView] = {}
         self._ready: dict[tuple[object, ...], tuple[_Ready, ...]] = {}
         self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
         self._checked: set[tuple[object, ...]] = set()
@@ -178,7 +178,11 @@ class DecodeKernel:
                 view(made, "out") if out is None else views["out"],
                 None if lse is None else view(lse, "lse"), operands, page_size, longest, scale,
             )  # fmt: skip
-            self.prepared(call, backend=name, splits=number, stream=explicit)()
+            on = 0
+            if name == "cuda":
+                on = results.current_stream(like) if explicit is None else explicit
+            room = functools.partial(self._space_of, device, on)
+            self.prepared(call, backend=name, splits=number, room=room)(on)
         if out is None:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
@@ -202,26 +206,27 @@ class DecodeKernel:
         *,
         backend: str,
         splits: int | None,
-        stream: int | None,
+        room: Callable[[int], ArrayView],
         who: str = WHO,
-    ) -> Callable[[], None]:
-        """What does a checked call, of arrays where `backend` computes; the arrays may be filled
-        between. `splits` None is "auto", `stream` None the current one of q's library.
+    ) -> Callable[[int], None]:
+        """What does a checked call, of arrays where `backend` computes, on a stream: as often as it
+        is called, on whatever the arrays then hold. `splits` None is "auto"; `room` gives memory
+        for at least so many f32 numbers, which nobody else uses at the same time.
 
         Raises `LaunchError` if a grid cannot be so large, of which it says `who` wanted it,
         `ConfigError` and `BackendError` as `launch` does.
         """
         if backend == "cpu":
-            return functools.partial(attend_on_cpu, call)
+            return _on_host(functools.partial(attend_on_cpu, call))
         if backend == "cuda":
-            return self._prepared_on_gpu(call, splits, stream, who)
+            return self._prepared_on_gpu(call, splits, room, who)
         default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
         target = find_target(self.config.target or default)
         require_e4m3(who, call, target)
         parts = splits or 1  # a CPU has no multiprocessors to be given work
         kernel = kernel_of(call, target, parts)
-        steps = steps_of(call, kernel, parts, _space_on_host(call, parts))
-        return functools.partial(_interpret, steps)
+        steps = steps_of(call, kernel, parts, _workspace(call, parts, room))
+        return _on_host(functools.partial(_interpret, steps))
 
     def _choose(self, backend: str, q: ArrayView) -> str:
         """The backend of a call. Raises `ConfigError` for an unknown name."""
@@ -230,12 +235,11 @@ class DecodeKernel:
         return "cpu" if q.device == HOST else "cuda"
 
     def _prepared_on_gpu(
-        self, call: CacheCall, splits: int | None, stream: int | None, who: str
-    ) -> Callable[[], None]:
+        self, call: CacheCall, splits: int | None, room: Callable[[int], ArrayView], who: str
+    ) -> Callable[[int], None]:
         ordinal, gpu = call.q.device[1], self._gpu
         target = gpu.target(ordinal)
         require_e4m3(who, call, target)
-        stream = results.current_stream(call.q) if stream is None else stream
         if splits is None:
             splits = self._splits(call, ordinal)
         key = (*_geometry(call), splits, ordinal)
@@ -243,7 +247,7 @@ class DecodeKernel:
         kernel = None if ready else kernel_of(call, target, splits)
         if kernel is not None:
             require_grid(who, blocks_of(call, kernel) * splits)
-        space = None if splits == 1 else self._space_on_gpu(call, splits, ordinal, stream)
+        space = _workspace(call, splits, room)
         if ready is None:
             assert kernel is not None  # it is made where there is nothing ready
             ready = self._make_ready(call, steps_of(call, kernel, splits, space), space, ordinal)
@@ -251,18 +255,11 @@ class DecodeKernel:
                 self._ready.clear()
             self._ready[key] = ready
         arrays = _arrays(call, space)
-        plans = [
+        plans = tuple(
             (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in one.names]))
             for one in ready
-        ]
-
-        def launch() -> None:
-            given = (call.q, call.k, call.v, *call.operands.values())
-            gpu.wait_for_producers(given, stream, ordinal)
-            for loaded, plan in plans:
-                gpu.backend.launch(loaded, plan, stream)
-
-        return launch
+        )
+        return _Launches(gpu, ordinal, plans, (call, space)).put_on
 
     def _make_ready(
         self, call: CacheCall, steps: list[Step], space: Workspace | None, ordinal: int
@@ -295,19 +292,40 @@ class DecodeKernel:
         blocks, tile, slots = found
         return choose_splits(blocks, -(-call.longest // tile), slots)
 
-    def _space_on_gpu(self, call: CacheCall, splits: int, ordinal: int, stream: int) -> Workspace:
-        """Memory for parts, kept for the next calls on the stream, whose work is done in order."""
-        rows, dim = (
-            call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * splits,
-            self.config.value_dim,
-        )
-        needed = rows * (dim + 1)
+    def _space_of(self, device: tuple[str, int], stream: int, count: int) -> ArrayView:
+        """Memory for parts; on a GPU kept for the next calls on the stream, whose work is done in
+        order.
+        """
+        if device == HOST:
+            return view(np.empty(count, np.float32), "workspace")
+        ordinal = device[1]
         found = self._space.get((ordinal, stream))
-        if found is None or found.shape[0] < needed:
-            found = results.DeviceArray((needed,), F32, ordinal, self._gpu.backend, stream)
-            self._space[ordinal, stream] = found
-        whole = view(found, "workspace")
-        return _workspace(call, splits, whole, whole.pointer + rows * dim * F32.nbytes)
+        if found is None or found.size < count:
+            made = results.DeviceArray((count,), F32, ordinal, self._gpu.backend, stream)
+            found = self._space[ordinal, stream] = view(made, "workspace")
+        return found
+
+
+class _Launches(NamedTuple):
+    """Kernels one after another, and whose arrays they are on."""
+
+    gpu: GpuLauncher
+    ordinal: int
+    plans: tuple[tuple[LoadedKernel, LaunchPlan], ...]
+    of: tuple[CacheCall, Workspace | None]
+
+    def put_on(self, stream: int) -> None:
+        """Launch them."""
+        call, gpu = self.of[0], self.gpu
+        given = (call.q, call.k, call.v, *call.operands.values())
+        gpu.wait_for_producers(given, stream, self.ordinal)
+        for loaded, plan in self.plans:
+            gpu.backend.launch(loaded, plan, stream)
+
+
+def _on_host(work: Callable[[], None]) -> Callable[[int], None]:
+    """Work that needs no stream."""
+    return lambda _: work()
 
 
 def _out_is_apart(views: Mapping[str, ArrayView]) -> bool:
@@ -354,24 +372,27 @@ def _arrays(call: CacheCall, space: Workspace | None) -> dict[str, ArrayView]:
 _OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "sink")
 
 
-def _workspace(call: CacheCall, splits: int, parts: ArrayView, lses: int) -> Workspace:
-    """Parts from the beginning of `parts` on, and their lse at the address `lses`."""
-    batch, heads, seq_q, _ = call.q.shape
-    shape = (batch, heads, seq_q, splits, call.config.value_dim)
-    steps = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
-    of_lses = [step // shape[-1] for step in steps[:-1]]
-    return Workspace(
-        parts._replace(shape=shape, strides=tuple(steps)),
-        parts._replace(pointer=lses, shape=shape[:-1], strides=tuple(of_lses)),
-    )
-
-
-def _space_on_host(call: CacheCall, splits: int) -> Workspace | None:
+def _workspace(call: CacheCall, splits: int, room: Callable[[int], ArrayView]) -> Workspace | None:
+    """Parts, and behind them their lse; None if there is nothing to merge."""
     if splits == 1:
         return None
-    shape = (*call.q.shape[:3], splits)
-    parts, lses = np.empty((*shape, call.config.value_dim), np.float32), np.empty(shape, np.float32)
-    return Workspace(view(parts, "parts"), view(lses, "lses"))
+    batch, heads, seq_q, _ = call.q.shape
+    shape = (batch, heads, seq_q, splits, call.config.value_dim)
+    rows = math.prod(shape[:-1])
+    whole = room(rows * (shape[-1] + 1))
+    if whole.device == HOST:
+        numbers, of_parts = host_array(whole), rows * shape[-1]
+        parts, lses = numbers[:of_parts], numbers[of_parts : of_parts + rows]
+        return Workspace(
+            view(parts.reshape(shape), "parts"), view(lses.reshape(shape[:-1]), "lses")
+        )
+    steps = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+    of_lses = [step // shape[-1] for step in steps[:-1]]
+    behind = whole.pointer + rows * shape[-1] * F32.nbytes
+    return Workspace(
+        whole._replace(shape=shape, strides=tuple(steps)),
+        whole._replace(pointer=behind, shape=shape[:-1], strides=tuple(of_lses)),
+    )
 
 
 def _interpret(steps: list[Step]) -> None:

@@ -14,7 +14,14 @@ from flash.dtypes import CACHE_DTYPES, DTYPES, E4M3
 from flash.features import MAX_WINDOWED_SEQ
 from flash.kv_arguments import INT32_MAX, integer, integers
 from flash.kv_cuda_memory import CudaMemory
-from flash.kv_memory import HostMemory, KVMemory, LayerArrays, Scales, Write
+from flash.kv_memory import (
+    HostMemory,
+    KVMemory,
+    LayerArrays,
+    Scales,
+    SmallArrays,
+    Write,
+)
 from flash.launch import conversion, raise_problems, views_of
 from flash.placement import Stretch
 from flash.results import current_stream, stream_handle
@@ -80,16 +87,17 @@ class KVCache:
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
         shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
         dims = (self.head_dim, self.head_dim_v)
+        self._lengths = np.zeros((self.layers, self.batch), np.int32)
+        small = SmallArrays(self._lengths, self.placement.table)
         self.memory: KVMemory
         self.cuda = cuda or cuda_backend()
         if self.backend == "cuda":
             ordinal = self.cuda.current_device() if device is None else arguments.device(device)
-            self.memory = CudaMemory(shape, dims, self.element, self.cuda, ordinal)
+            self.memory = CudaMemory(shape, dims, self.element, small, self.cuda, ordinal)
         else:
             arguments.require_no_device(device, self.backend)
-            self.memory = HostMemory(shape, dims, self.element)
+            self.memory = HostMemory(shape, dims, self.element, small)
         self._scales: Scales | None = None
-        self._lengths = np.zeros((self.layers, self.batch), np.int32)
         if self.element is E4M3:
             self.set_scales(1.0, 1.0)
 
@@ -225,6 +233,28 @@ class KVCache:
             )
         self.write(who, layer, of_k, of_v, which, rows, self.stream_of(who, stream, of_k))
 
+    def grow(self, rows: int, sequences: object = None, *, stream: object = None) -> None:
+        """Let sequences, by default all, have so many more rows in every layer, which are written
+        by work that follows: launches of `DecodeStep`, also in a captured graph. On a GPU lengths
+        and block table are brought up to date in the order of `stream`.
+
+        Raises `LaunchError` for wrong numbers, `CacheFullError` if there is no room for all rows.
+        """
+        who = "KVCache.grow"
+        count = integer(rows, 0, INT32_MAX)
+        if count is None:
+            raise LaunchError(f"{who}: rows must be an integer of at least 0, got {rows!r}")
+        which = self.check_sequences(who, sequences)
+        on = self.stream_of(who, stream)
+        stretches = []
+        for sequence in which:
+            of_layers = self._lengths[:, sequence]
+            self._require_room(who, int(of_layers.argmax()), sequence, count)
+            stretches.append(Stretch(sequence, int(of_layers.min()), int(of_layers.max()) + count))
+        self._take_places(who, stretches, on)
+        self._lengths[:, which] += count
+        self.update(on)
+
     def truncate(self, length: object, sequences: object = None) -> None:
         """Forget the last tokens of sequences, by default of all: in every layer they then have
         `length` tokens, an integer for all or one for each.
@@ -302,7 +332,13 @@ class KVCache:
         """The memory of a layer, not copied. On a GPU lengths and block table are brought up to
         date there, in the order of `stream`.
         """
-        return self.memory.arrays(layer, self._lengths, self.placement.table, stream)
+        self.update(stream)
+        return self.memory.arrays(layer)
+
+    def update(self, stream: int) -> None:
+        """On a GPU, bring lengths and block table up to date, in the order of `stream`."""
+        self.memory.update(self.placement.changed, stream)
+        self.placement.changed.clear()
 
     def stream_of(self, who: str, stream: object, k: ArrayView | None = None) -> int:
         """The CUstream of a call. Raises `LaunchError` for what is none, and any on the host."""
@@ -398,6 +434,15 @@ class KVCache:
         `sequences`. Raises `CacheFullError`.
         """
         stretches = self.make_room(who, layer, sequences, rows, stream)
+        self.fill(layer, k, v, stretches, stream)
+        self.advance(layer, stretches)
+
+    def fill(
+        self, layer: int, k: ArrayView, v: ArrayView, stretches: Sequence[Stretch], stream: int = 0
+    ) -> None:
+        """Write the first rows of each item of k and v, which have been checked, to these rows,
+        which there is room for.
+        """
         writes = []
         for item, stretch in enumerate(stretches):
             first = 0
@@ -405,7 +450,6 @@ class KVCache:
                 writes.append(Write(item, first, run))
                 first += run.rows
         self.memory.write(layer, k, v, writes, stream)
-        self.advance(layer, stretches)
 
     def make_room(
         self,
@@ -422,13 +466,33 @@ class KVCache:
         stretches = []
         for sequence, count in zip(sequences, rows, strict=True):
             length = int(self._lengths[layer, sequence])
-            if length + count > self.capacity:
-                raise CacheFullError(
-                    f"{who}: sequence {sequence} has {length} of {self.capacity} tokens in layer "
-                    f"{layer}, which leaves no room for {count} more; truncate or reset it, or "
-                    "make a cache with a larger capacity"
-                )
+            self._require_room(who, layer, sequence, count)
             stretches.append(Stretch(sequence, length, length + count))
+        self._take_places(who, stretches, stream)
+        return stretches
+
+    def lengths_of(self, layer: int, sequences: Sequence[int]) -> list[int]:
+        """How many tokens these sequences have in a layer."""
+        of_layer: list[int] = self._lengths[layer].tolist()
+        return [of_layer[sequence] for sequence in sequences]
+
+    def advance(self, layer: int, stretches: Sequence[Stretch]) -> None:
+        """The rows that there was room for are written, and count from now on."""
+        for sequence, _, end in stretches:
+            self._lengths[layer, sequence] = end
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _require_room(self, who: str, layer: int, sequence: int, count: int) -> None:
+        length = int(self._lengths[layer, sequence])
+        if length + count > self.capacity:
+            raise CacheFullError(
+                f"{who}: sequence {sequence} has {length} of {self.capacity} tokens in layer "
+                f"{layer}, which leaves no room for {count} more; truncate or reset it, or "
+                "make a cache with a larger capacity"
+            )
+
+    def _take_places(self, who: str, stretches: Sequence[Stretch], stream: int) -> None:
         needed = self.placement.needed(stretches)
         if needed > (self.placement.free or 0):
             raise CacheFullError(
@@ -438,14 +502,6 @@ class KVCache:
             )
         for stretch in stretches:
             self.memory.copy(self.placement.make_room(stretch), stream)
-        return stretches
-
-    def advance(self, layer: int, stretches: Sequence[Stretch]) -> None:
-        """The rows that there was room for are written, and count from now on."""
-        for sequence, _, end in stretches:
-            self._lengths[layer, sequence] = end
-
-    # ---------------------------------------------------------------------------------------------
 
     def _cut(self, sequence: int, length: int) -> None:
         self._lengths[:, sequence] = length

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, host_array
-from flash.dlpack import LEGACY_DEFAULT_STREAM, dense_strides
+from flash.device_numbers import DeviceNumbers, part_of
+from flash.dlpack import LEGACY_DEFAULT_STREAM
 from flash.dtypes import E4M3, F32, I32, DType
-from flash.kv_memory import LayerArrays, Scales, Write, loaded, scale_of, stored
+from flash.kv_memory import LayerArrays, Scales, SmallArrays, Write, loaded, scale_of, stored
 from flash.placement import Copy, Run
 from flash.results import DeviceArray
 from ptxgen.runtime.cuda import CudaBackend
@@ -32,6 +32,7 @@ class CudaMemory:
         shape: tuple[int, int, int, int],
         dims: tuple[int, int],
         dtype: DType,
+        small: SmallArrays,
         cuda: CudaBackend,
         ordinal: int,
     ) -> None:
@@ -42,7 +43,13 @@ class CudaMemory:
         self._dims = dims
         self._sides = [self._new((*shape, dim), dtype) for dim in dims]
         self._scales: Scales | None = None
-        self._there: dict[str, tuple[Array, DeviceArray]] = {}  # what was uploaded, and where to
+        self._small = small
+        self._lengths = self._follower(small.lengths.shape, I32)
+        self._table = None if small.table is None else self._follower(small.table.shape, I32)
+        self._both_scales: tuple[DeviceNumbers, DeviceNumbers] | None = None
+        self._layers_there: dict[int, LayerArrays] = {}
+        self._named: dict[str, DeviceNumbers] = {}
+        self._space = self._new((0,), F32)
         self._stream = 0  # of the last work
 
     @property
@@ -80,6 +87,9 @@ class CudaMemory:
     def set_scales(self, scales: Scales) -> None:
         """Those that rows are stored with from now on."""
         self._scales = scales
+        if self._both_scales is None:
+            of_k, of_v = (self._follower(given.shape, F32) for given in scales)
+            self._both_scales = of_k, of_v
 
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
         """Copy rows between places, in every layer, in the order of `stream`."""
@@ -126,40 +136,51 @@ class CudaMemory:
         k, v = (loaded(rows, scale_of(self._scales, n, layer)) for n, rows in enumerate(found))
         return k, v
 
-    def arrays(self, layer: int, lengths: Array, table: Array | None, stream: int) -> LayerArrays:
-        """The memory of a layer; what has changed of the small arrays is copied there before, in
-        the order of `stream`.
-        """
-        self._stream = stream
-        of_k, of_v = (self._view(side, layer, side.shape[1:], self._dtype) for side in self._sides)
-        rows = {"lengths": (lengths, I32)}
-        if self._scales is not None:
-            rows |= {"k_scale": (self._scales[0], F32), "v_scale": (self._scales[1], F32)}
-        found = {
-            name: self._view(
-                self._uploaded(name, of_all, dtype, stream), layer, of_all.shape[1:], dtype
-            )
-            for name, (of_all, dtype) in rows.items()
-        }
-        if table is not None:
-            there = self._uploaded("block_table", table, I32, stream)
-            found["block_table"] = self._view(there, 0, table.shape, I32)
-        return LayerArrays(
-            of_k, of_v, found["lengths"], found.get("block_table"), found.get("k_scale"),
-            found.get("v_scale"),
-        )  # fmt: skip
+    def arrays(self, layer: int) -> LayerArrays:
+        """The memory of a layer, as `update` left the small arrays."""
+        found = self._layers_there.get(layer)
+        if found is None:
+            of_k, of_v = (part_of(s, layer, s.shape[1:], self._dtype) for s in self._sides)
+            scales = [None, None] if self._both_scales is None else [
+                each.row(layer) for each in self._both_scales
+            ]  # fmt: skip
+            table = None if self._table is None else self._table.view
+            found = LayerArrays(of_k, of_v, self._lengths.row(layer), table, *scales)
+            self._layers_there[layer] = found
+        return found
 
-    def numbers(self, name: str, values: Array, stream: int) -> ArrayView:
-        """The numbers on the device, copied there in the order of `stream` unless they are those
-        that were there last.
-        """
+    def update(self, changed: Iterable[int], stream: int) -> None:
+        """Copy what has changed of the small arrays there, in the order of `stream`."""
         self._stream = stream
-        return self._view(self._uploaded(name, values, I32, stream), 0, values.shape, I32)
+        self._lengths.follow(self._small.lengths, stream)
+        if self._scales is not None and self._both_scales is not None:
+            for there, scales in zip(self._both_scales, self._scales, strict=True):
+                there.follow(scales, stream)
+        if self._table is not None and self._small.table is not None:
+            self._table.follow_rows(self._small.table, changed, stream)
+
+    def numbers(self, count: int, name: str = "") -> DeviceNumbers:
+        """Room for so many: by a name the same as last time, if there were as many."""
+        found = self._named.get(name)
+        if found is None or found.view.size != count:
+            found = self._follower((count,), I32)
+            if name:
+                self._named[name] = found
+        return found
+
+    def workspace(self, count: int) -> ArrayView:
+        """So many f32 numbers or more. What was given before stays as long as it is used."""
+        if self._space.shape[0] < count:
+            self._space = self._new((count,), F32)
+        return part_of(self._space, 0, self._space.shape, F32)
 
     # ---------------------------------------------------------------------------------------------
 
     def _new(self, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
         return DeviceArray(shape, dtype, self._ordinal, self._cuda, 0)
+
+    def _follower(self, shape: tuple[int, ...], dtype: DType) -> DeviceNumbers:
+        return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
 
     def _at(self, side: int, layer: int, place: int, head: int, row: int) -> int:
         """The address of a row."""
@@ -202,24 +223,3 @@ class CudaMemory:
                         stream,
                         ordinal=self._ordinal,
                     )
-
-    def _uploaded(self, name: str, array: Array, dtype: DType, stream: int) -> DeviceArray:
-        """The array on the device, copied there if it is not what was copied last."""
-        last = self._there.get(name)
-        fits = last is not None and last[1].shape == array.shape
-        there = last[1] if last is not None and fits else self._new(array.shape, dtype)
-        if last is None or not np.array_equal(last[0], array):
-            kept = array.copy()  # until the next one: this copy may still be on its way
-            self._cuda.copy_to_device(
-                there.pointer, kept.ctypes.data, kept.nbytes, stream, ordinal=self._ordinal
-            )
-            self._there[name] = (kept, there)
-        return there
-
-    def _view(self, of: DeviceArray, item: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-        """One of the dense arrays of this shape that lie one after another in another array."""
-        first = item * math.prod(shape)
-        return ArrayView(
-            of.pointer + first * dtype.nbytes, shape, dense_strides(shape), dtype.array_name,
-            self.device, False, "cuda_array_interface", of,
-        )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,6 +39,26 @@ class LayerArrays(NamedTuple):
     v_scale: ArrayView | None
 
 
+class SmallArrays(NamedTuple):
+    """What says where rows are, on the host, where a cache changes it: `lengths` int32 [layers,
+    batch] and the block table, int32 [batch, ceil(capacity / page_size)], if there are pages.
+    """
+
+    lengths: Array
+    table: Array | None
+
+
+class Numbers(Protocol):
+    """Some int32 numbers, one for each item of a call, where the memory is."""
+
+    @property
+    def view(self) -> ArrayView:
+        """Where they are, always the same."""
+
+    def follow(self, values: Array, stream: int) -> None:
+        """Be these from now on, in the order of `stream`."""
+
+
 class KVMemory(Protocol):
     """K and V of all layers, [layers, places, kv_heads, rows, head_dim or head_dim_v], and what
     moves in it. Work on a GPU is put on the stream that a call names; on the host there is none.
@@ -73,11 +93,19 @@ class KVMemory(Protocol):
         rows, dim] of the cache's type, or f32 for e4m3, multiplied by their scales.
         """
 
-    def arrays(self, layer: int, lengths: Array, table: Array | None, stream: int) -> LayerArrays:
-        """The memory of a layer; `lengths` [layers, batch] and `table` are the cache's."""
+    def arrays(self, layer: int) -> LayerArrays:
+        """The memory of a layer, always the same."""
 
-    def numbers(self, name: str, values: Array, stream: int) -> ArrayView:
-        """Some int32 numbers, by a name of their own, until there are others of that name."""
+    def update(self, changed: Iterable[int], stream: int) -> None:
+        """The small arrays have changed, the block table in these rows."""
+
+    def numbers(self, count: int, name: str = "") -> Numbers:
+        """Room for so many, of no value: by a name the same as last time, if there were as many."""
+
+    def workspace(self, count: int) -> ArrayView:
+        """So many f32 numbers, or more, of no value: the same memory for all who work one after
+        another in this one.
+        """
 
 
 class HostMemory:
@@ -86,12 +114,17 @@ class HostMemory:
     device = HOST
 
     def __init__(
-        self, shape: tuple[int, int, int, int], dims: tuple[int, int], dtype: DType
+        self,
+        shape: tuple[int, int, int, int],
+        dims: tuple[int, int],
+        dtype: DType,
+        small: SmallArrays,
     ) -> None:
         self.k: Array
         self.v: Array
         self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
         self._dtype = dtype
+        self._small = small
         self._scales: Scales | None = None
 
     @property
@@ -140,15 +173,10 @@ class HostMemory:
             found.append(loaded(whole, scale_of(self._scales, side, layer)))
         return found[0], found[1]
 
-    def arrays(
-        self,
-        layer: int,
-        lengths: Array,
-        table: Array | None,
-        stream: int,  # noqa: ARG002  # there is none
-    ) -> LayerArrays:
+    def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, not copied."""
         k_scale, v_scale = self._scales or (None, None)
+        lengths, table = self._small
         return LayerArrays(
             view(self.k[layer], "k"),
             view(self.v[layer], "v"),
@@ -158,9 +186,28 @@ class HostMemory:
             None if v_scale is None else view(v_scale[layer], "v_scale"),
         )
 
-    def numbers(self, name: str, values: Array, stream: int) -> ArrayView:  # noqa: ARG002
-        """The numbers themselves."""
-        return view(values, name)
+    def update(self, changed: Iterable[int], stream: int) -> None:
+        """Nothing to do: they are here."""
+
+    def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new
+        """Room for so many."""
+        return HostNumbers(np.empty(count, np.int32))
+
+    def workspace(self, count: int) -> ArrayView:
+        """So many f32 numbers of no value."""
+        return view(np.empty(count, np.float32), "workspace")
+
+
+class HostNumbers:
+    """In a numpy array."""
+
+    def __init__(self, values: Array) -> None:
+        self._values = values
+        self.view = view(values, "numbers")
+
+    def follow(self, values: Array, stream: int) -> None:  # noqa: ARG002  # there is none
+        """Be these from now on."""
+        self._values[:] = values
 
 
 def scale_of(scales: Scales | None, side: int, layer: int) -> Array | None:

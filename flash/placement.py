@@ -49,6 +49,7 @@ class Placement(Protocol):
 
     places: int
     rows: int  # of a place
+    changed: set[int]  # rows of the table that were changed since whoever follows it emptied this
 
     @property
     def table(self) -> NDArray[np.int32] | None:
@@ -84,6 +85,7 @@ class Contiguous:
     def __init__(self, batch: int, capacity: int) -> None:
         self.places = batch
         self.rows = capacity
+        self.changed: set[int] = set()
 
     def needed(self, stretches: Sequence[Stretch]) -> int:  # noqa: ARG002
         """None."""
@@ -121,6 +123,7 @@ class Paged:
             (batch, -(-capacity // page_size)), NO_PAGE, np.int32
         )
         self.pool = PagePool(pages)
+        self.changed = set(range(batch))
         self._counts = [0] * batch  # pages of each sequence
 
     @property
@@ -159,6 +162,7 @@ class Paged:
                 own = self.pool.take()
                 self._counts[sequence] = n + 1
             self.table[sequence, n] = own
+            self.changed.add(sequence)
         return copies
 
     def cut(self, sequence: int, length: int) -> None:
@@ -167,6 +171,7 @@ class Paged:
         for n in range(kept, self._counts[sequence]):
             self.pool.release(int(self.table[sequence, n]))
             self.table[sequence, n] = NO_PAGE
+            self.changed.add(sequence)
         self._counts[sequence] = min(self._counts[sequence], kept)
 
     def share(self, source: int, target: int, length: int) -> list[Copy]:  # noqa: ARG002
@@ -174,6 +179,7 @@ class Paged:
         for page in self.table[source, : self._counts[source]]:
             self.pool.share(int(page))
         self.table[target] = self.table[source]
+        self.changed.add(target)
         self._counts[target] = self._counts[source]
         return []
 

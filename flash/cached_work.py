@@ -1,0 +1,257 @@
+"""What a checked call of attention over a cache does, once or again and again: rows of the cache
+are counted by the host, then written and attended to where the cache is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash import results
+from flash.append import Turned
+from flash.arrays import ArrayView, host_array, view
+from flash.cached_append import prepared_append
+from flash.cached_checks import WHO, Rows, appends_by_kernel, problems_of_rotary
+from flash.config import AttentionConfig
+from flash.decode import CacheCall
+from flash.decode_cpu import attend_to_rows
+from flash.decode_kernel import DecodeKernel
+from flash.dtypes import E4M3, F32
+from flash.kv_cache import KVCache
+from flash.kv_memory import Numbers
+from flash.launch import raise_problems
+from flash.placement import Stretch
+from flash.rotary import rotated
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cuda import CudaBackend
+
+Array = NDArray[Any]
+
+
+class Task(NamedTuple):
+    """A checked call: `sequences` are those of its items, `padding` how many of their first rows
+    are no keys, `views` its arrays by name; `longest` is the most keys that a sequence may have.
+    `stream` is None for the current one of q's library.
+    """
+
+    cache: KVCache
+    layer: int
+    backend: str
+    config: AttentionConfig
+    scale: float
+    sequences: list[int]
+    padding: list[int]
+    views: Mapping[str, ArrayView]
+    interleaved: bool
+    splits: int | None
+    longest: int
+    stream: int | None
+    out: ArrayView
+    lse: ArrayView | None
+
+    @property
+    def new_rows(self) -> int:
+        """Of each item."""
+        return self.views["k"].shape[2] if "k" in self.views else 0
+
+    @property
+    def rows(self) -> Rows:
+        """As they are in the cache."""
+        after = self.cache.lengths_of(self.layer, self.sequences)
+        return Rows(self.sequences, after, self.padding)
+
+    @property
+    def operands(self) -> dict[str, ArrayView]:
+        """Those of the scores."""
+        names = ("alibi_slopes", "sink", "mask")
+        return {name: self.views[name] for name in names if name in self.views}
+
+    @property
+    def turns(self) -> bool:
+        """Whether new keys and queries are turned by their positions."""
+        return "rotary_cos" in self.views
+
+
+class CachedWork:
+    """`advance` makes room for the new rows and counts them, `launch` writes them and attends.
+
+    `shared`: whether small arrays of the call may be those of the next one. Raises what
+    `DecodeKernel.prepared` does.
+    """
+
+    def __init__(self, task: Task, *, shared: bool) -> None:
+        self._task = task
+        self._like = task.views["q"]._replace(device=task.cache.memory.device)
+        stream = self._stream()
+        q_turned = self._room_for_queries() if task.turns else None
+        self._q = task.views["q"] if q_turned is None else q_turned
+        self._where = _Where(task, shared=shared)
+        self._where.place(stream)
+        self._attend = _nothing if 0 in task.out.shape[:3] else self._prepared_attention()
+        by_kernel = appends_by_kernel(task.cache, task.views)
+        self._write = self._prepared_append(q_turned) if by_kernel else self._write_rows
+
+    def advance(self) -> None:
+        """Make room, and let the rows count. Raises `CacheFullError`, and `LaunchError` for
+        positions that rotary tables do not have, before anything is changed.
+        """
+        task, cache, stream = self._task, self._task.cache, self._stream()
+        n, sequences = task.new_rows, task.sequences
+        if task.turns:
+            of_layer = cache.lengths_of(task.layer, sequences)
+            after = Rows(sequences, [length + n for length in of_layer], task.padding)
+            raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), WHO)
+        if n:
+            stretches = cache.make_room(WHO, task.layer, sequences, [n] * len(sequences), stream)
+            cache.advance(task.layer, stretches)
+        cache.update(stream)
+        self._where.follow(stream)
+
+    def launch(self) -> None:
+        """Write the new rows to where the last so many rows of each sequence are, and attend.
+
+        Raises `LaunchError` if a sequence does not have so many.
+        """
+        task, stream = self._task, self._stream()
+        if task.new_rows:
+            lengths = task.cache.lengths_of(task.layer, task.sequences)
+            least = min(lengths, default=task.new_rows)
+            if least < task.new_rows:
+                raise LaunchError(
+                    f"{WHO}: {task.new_rows} new rows must count before they are written, but "
+                    f"sequence {task.sequences[lengths.index(least)]} has {least} tokens in layer "
+                    f"{task.layer}; call advance() or KVCache.grow before launch()"
+                )
+        self._write(stream)
+        self._attend(stream)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _stream(self) -> int:
+        return self._task.cache.stream_of(WHO, self._task.stream, self._like)
+
+    def _room_for_queries(self) -> ArrayView:
+        task, like = self._task, self._like
+        room = results.empty(
+            like, tuple(like.shape), task.config.element, memory=task.cache.cuda, stream=task.stream
+        )
+        return view(room, "q")._replace(device=like.device)
+
+    def _prepared_attention(self) -> Callable[[int], object]:
+        task = self._task
+        if task.backend == "cpu":
+            operands = {name: host_array(array) for name, array in task.operands.items()}
+            lse = None if task.lse is None else host_array(task.lse)
+            work = functools.partial(
+                attend_to_rows, task.config, task.scale, host_array(self._q), self._rows_of,
+                operands, host_array(task.out), lse,
+            )  # fmt: skip
+            return lambda _: work()
+        cache = task.cache
+        arrays = cache.memory.arrays(task.layer)
+        call = CacheCall(
+            task.config, self._q, arrays.k, arrays.v, task.out, task.lse,
+            {**task.operands, **self._where.operands}, cache.page_size or 0, task.longest,
+            task.scale,
+        )  # fmt: skip
+        return _kernel(task.config, cache.cuda).prepared(
+            call, backend=task.backend, splits=task.splits, room=cache.memory.workspace, who=WHO
+        )
+
+    def _rows_of(self, b: int) -> tuple[Array, Array]:
+        task = self._task
+        return task.cache.rows(task.layer, task.sequences[b], task.padding[b])
+
+    def _prepared_append(self, q_turned: ArrayView | None) -> Callable[[int], object]:
+        task, views = self._task, self._task.views
+        turned = None
+        if q_turned is not None:
+            tables = views["rotary_cos"], views["rotary_sin"]
+            turned = Turned(*tables, task.interleaved, views["q"], q_turned)
+        return prepared_append(
+            task.cache, task.layer, views["k"], views["v"], self._where.operands, turned
+        )
+
+    def _write_rows(self, stream: int) -> None:
+        """The host turns, and writes or copies."""
+        task, n = self._task, self._task.new_rows
+        views = dict(task.views) | (self._turned() if task.turns else {})
+        if "k" in views:
+            ends = task.cache.lengths_of(task.layer, task.sequences)
+            stretches = [
+                Stretch(sequence, end - n, end)
+                for sequence, end in zip(task.sequences, ends, strict=True)
+            ]
+            task.cache.fill(task.layer, views["k"], views["v"], stretches, stream)
+
+    def _turned(self) -> dict[str, ArrayView]:
+        """Turn queries to where they are attended from; k turned by its positions, if there is."""
+        task = self._task
+        host_array(self._q)[...] = _turned_rows(task, "q")
+        if "k" not in task.views:
+            return {}
+        # Rounded before a cache takes them, unless it rounds them itself.
+        kept = (F32 if task.cache.element is E4M3 else task.cache.element).numpy
+        return {"k": view(_turned_rows(task, "k").astype(kept), "k")}
+
+
+class _Where:
+    """What says to kernels where the rows of each item are in the cache."""
+
+    def __init__(self, task: Task, *, shared: bool) -> None:
+        cache = task.cache
+        self._task = task
+        self._lengths: Numbers | None = None
+        self._fixed: list[tuple[Numbers, list[int]]] = []
+        self.operands: dict[str, ArrayView] = {}
+        if task.backend == "cpu" or not task.sequences:
+            return
+        arrays = cache.memory.arrays(task.layer)
+
+        def numbers(name: str) -> Numbers:
+            found = cache.memory.numbers(len(task.sequences), name if shared else "")
+            self.operands[name] = found.view
+            return found
+
+        if task.sequences == list(range(cache.batch)):
+            self.operands["seqused_k"] = arrays.lengths
+        else:
+            self._lengths = numbers("seqused_k")
+            self._fixed.append((numbers("cache_batch_idx"), task.sequences))
+        if any(task.padding):
+            self._fixed.append((numbers("leftpad_k"), task.padding))
+        self.operands |= {
+            name: array
+            for name, array in arrays._asdict().items()
+            if name in ("block_table", "k_scale", "v_scale") and array is not None
+        }
+
+    def place(self, stream: int) -> None:
+        """What never changes."""
+        for numbers, values in self._fixed:
+            numbers.follow(np.array(values, np.int32), stream)
+
+    def follow(self, stream: int) -> None:
+        """The lengths, which do."""
+        if self._lengths is not None:
+            ends = self._task.cache.lengths_of(self._task.layer, self._task.sequences)
+            self._lengths.follow(np.array(ends, np.int32), stream)
+
+
+def _turned_rows(task: Task, name: str) -> Array:
+    array, cos, sin = (host_array(task.views[n]) for n in (name, "rotary_cos", "rotary_sin"))
+    positions = task.rows.positions(array.shape[2])
+    return rotated(array, cos, sin, positions, interleaved=task.interleaved)
+
+
+def _nothing(stream: int) -> None:
+    """There is no query."""
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel(config: AttentionConfig, cuda: CudaBackend) -> DecodeKernel:
+    return DecodeKernel(config, cuda=cuda)
