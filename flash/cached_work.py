@@ -108,7 +108,12 @@ class CachedWork:
         if n:
             stretches = cache.make_room(WHO, task.layer, sequences, [n] * len(sequences), stream)
             cache.advance(task.layer, stretches)
-        cache.update(stream)
+        self.update()
+
+    def update(self) -> None:
+        """Bring up to date what says on a GPU where rows are."""
+        stream = self._stream()
+        self._task.cache.update(stream)
         self._where.follow(stream)
 
     def launch(self) -> None:

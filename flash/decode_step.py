@@ -38,9 +38,9 @@ class DecodeStep:
 
     Calling it does `advance` and `launch`, and returns what the function would. `launch` only puts
     kernels on the stream, always the same ones, waits for nothing and allocates nothing: a graph
-    may capture it. Before each replay, `KVCache.grow` makes room for the rows that all the captured
-    steps write, and `advance` for those of one step. The steps of a cache share memory for parts,
-    so that they are to be on one stream, or in one graph, or ordered.
+    may capture it, if k and v are on the GPU. Before each replay `KVCache.grow` makes room for the
+    rows that steps of all layers write, or `advance` for those of one. The steps of a cache share
+    memory for parts, so that they are to be on one stream, or in one graph, or ordered.
 
     Raises as the function does, `CacheFullError` by `advance`.
     """
@@ -132,6 +132,12 @@ class DecodeStep:
         do not have; the cache is then as it was.
         """
         self._work.advance()
+
+    def update(self) -> None:
+        """Bring lengths and block table up to date on a GPU, in the order of the stream, as
+        `advance` does: for a step with `cache_batch_idx` after `KVCache.grow`.
+        """
+        self._work.update()
 
     def launch(self) -> None:
         """Write what k and v hold to the last rows of each sequence, and attend with q.
