@@ -8,7 +8,7 @@ from flash.append import NewRows, Turned, append_step
 from flash.arrays import ArrayView
 from flash.cached_checks import WHO
 from flash.dtypes import OF_ARRAYS
-from flash.gpu import Launcher
+from flash.gpu import launcher_of
 from flash.kv_cache import KVCache
 from flash.step import require_grid
 
@@ -27,7 +27,7 @@ def prepared_append(
 
     Raises `LaunchError` and `BackendError` for a kernel that cannot be.
     """
-    launcher, ordinal = Launcher(cache.cuda), cache.memory.device[1]
+    launcher, ordinal = launcher_of(cache.cuda), cache.memory.device[1]
     arrays = cache.memory.arrays(layer)
     new = NewRows(k, v, arrays.k, arrays.v, operands, cache.page_size or 0)
     step = append_step(launcher.own_target(ordinal), OF_ARRAYS[k.dtype], new, turned)

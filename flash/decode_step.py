@@ -21,7 +21,7 @@ from flash.cached_checks import (
 from flash.cached_work import CachedWork, Task
 from flash.decode_checks import splits_of
 from flash.dtypes import F32, OF_ARRAYS
-from flash.gpu import Launcher
+from flash.gpu import launcher_of
 from flash.kv_cache import KVCache
 from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
@@ -85,7 +85,7 @@ class DecodeStep:
         require_both(given, "rotary_cos", "rotary_sin")
         views = views_of(given, WHO)
         if name == "cuda":
-            locate = Launcher(cache.cuda).located
+            locate = launcher_of(cache.cuda).located
             views = {key: locate(array, WHO) for key, array in views.items()}
         which = cache.check_sequences(WHO, cache_batch_idx, "cache_batch_idx", repeated=k is None)
         raise_problems(list(problems_of_rows(cache, views, len(which))), WHO)

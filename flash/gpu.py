@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +49,7 @@ class Launcher:
     def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
         self.backend = backend
         self._cache = cache
+        self._loaded: dict[tuple[Made, int], LoadedKernel] = {}
 
     def own_target(self, ordinal: int) -> Target:
         """The target of a device."""
@@ -69,9 +71,15 @@ class Launcher:
         )
 
     def load(self, made: Made, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
-        """The kernel on a device."""
-        program = self.program(made)
-        return self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+        """The kernel on a device, of `plan` or another one for it."""
+        found = self._loaded.get((made, ordinal))
+        if found is None:
+            program = self.program(made)
+            found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+            if len(self._loaded) >= _MOST_PLANS:
+                self._loaded.clear()
+            self._loaded[made, ordinal] = found
+        return found
 
     def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
         """The array with the device it is on, where its interface does not say that. Raises
@@ -94,6 +102,12 @@ class Launcher:
         for array in arrays:
             if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
                 self.backend.synchronize(array.stream, ordinal=ordinal)
+
+
+@functools.lru_cache(maxsize=16)
+def launcher_of(backend: CudaBackend) -> Launcher:
+    """The launcher of a backend, for kernels of no config."""
+    return Launcher(backend)
 
 
 class GpuLauncher(Launcher):

@@ -16,7 +16,7 @@ from flash.config import DEFAULT_TARGET
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.features import MAX_SPLITS
-from flash.gpu import Launcher
+from flash.gpu import Launcher, launcher_of
 from flash.launch import conversion, out_problems, raise_problems, views_of
 from flash.merge_kernel import MAX_ROWS
 from flash.merge_launch import Given, merging
@@ -67,7 +67,7 @@ def merge_partials(
     named = {name: array for key, arrays in given.items() for name, array in _named(key, arrays)}
     views = views_of(named, _WHO)
     chosen = _chosen(asked, views, stream)
-    gpu = Launcher(cuda_backend())
+    gpu = launcher_of(cuda_backend())
     if chosen == "cuda":
         views = {name: gpu.located(array, _WHO) for name, array in views.items()}
     of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))

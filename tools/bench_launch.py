@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
 from flash.arrays import view
+from flash.cached_attention import attention_with_kvcache
 from flash.config import AttentionConfig
+from flash.decode_step import DecodeStep
 from flash.kernel import AttentionKernel
+from flash.kv_cache import KVCache
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from tools.bench_record import US, Found, Goal, Job, Setting, Work, measured
@@ -23,6 +27,9 @@ from tools.bench_report import ROOT
 
 GOAL_US: Final = 20.0
 SHAPE: Final = (2, 4, 200, 64)
+STEP_GOAL_US: Final = 30.0
+HEADS, KV_HEADS, DIM, SPLITS = 32, 8, 128, 4
+PAGE_SIZES: Final = (0, 64)
 CALLS_PER_SAMPLE: Final = 500
 _FAKE: Final = ROOT / "tests" / "fake_driver.py"
 # Older than every assembler: programs then stay PTX text, which the fake driver reads.
@@ -33,13 +40,17 @@ LAUNCH_REMARKS: Final = (
     "memory; what the driver itself takes comes on top (see driver calls)",
     "arrays are stand-ins with the attributes of CuPy arrays, of torch tensors, and of objects "
     "with __cuda_array_interface__ only, which does not say the device; out and stream are given",
+    "decoding is of one token of one sequence with cupy arrays: by a DecodeStep, and by the "
+    "function that checks everything again; appends, attends, merges",
     "`current` is whether the device's context is the thread's current one, as PyTorch and CuPy "
     "make it; if not, it is pushed and popped",
 )
 
 
 def launch_jobs(quick: bool) -> list[Job]:
-    """Repeated launches with arrays of three kinds, and what reading torch tensors takes of it."""
+    """Repeated launches with arrays of three kinds, what reading torch tensors takes of it, and
+    decoding.
+    """
     samples = 5 if quick else 20
     cases = [(kind, True) for kind in _KINDS] + [("torch", False)]
     return [
@@ -48,6 +59,10 @@ def launch_jobs(quick: bool) -> list[Job]:
             for kind, current in cases
         ),
         Job("read tensors", functools.partial(readings, samples)),
+        *(
+            Job(f"decode page {page_size}", functools.partial(decoding, page_size, samples))
+            for page_size in PAGE_SIZES
+        ),
     ]
 
 
@@ -58,38 +73,96 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     library the arrays are from.
     """
     try:
-        fake = load_fake_driver()
+        driver = _fake_driver()
     except ImportError as error:
         return [f"launch overhead was not measured: {error}"]
-    driver = fake.FakeDriver(version=_OLD_DRIVER)
-    backend = CudaBackend(driver)
-    config = AttentionConfig(SHAPE[-1])
     # Nothing of this belongs into a user's cache.
-    kernel = AttentionKernel(config, cuda=backend, cache=ModuleCache(None))
+    kernel = AttentionKernel(
+        AttentionConfig(SHAPE[-1]), cuda=CudaBackend(driver), cache=ModuleCache(None)
+    )
     content = np.zeros(SHAPE, np.float32)
     q, k, v, out = (_KINDS[kind](driver.place(content), SHAPE) for _ in range(4))
 
     def launch() -> None:
         kernel.launch(q, k, v, out=out, stream=0, backend="cuda")
 
-    launch()
-    if current:
-        driver.stack.append(driver.context_of(0))
-    driver.calls.clear()
-    launch()
-    names = driver.names()
-    answer_at_once(driver, names)
-    launch()
-    times = [_cpu_seconds(_repeated(launch, calls)) / calls for _ in range(samples)]
+    times, names = _measured(driver, launch, current, samples, calls)
     settings: dict[str, Setting] = {"arrays": kind, "current": current}
     return [
         measured(
-            "Python of one launch", "us", [t * US for t in times],
+            "Python of one launch", "us", times,
             config=settings, goal=Goal("<=", GOAL_US), headline=True,
         ),
         measured("driver calls of one launch", "calls", [len(names)], config=settings),
         f"driver calls with {kind} arrays, current={current}: {', '.join(names)}",
     ]  # fmt: skip
+
+
+def decoding(page_size: int, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+    """Microseconds of a token of one sequence: room in the cache, lengths to the device, and the
+    kernels that append, attend and merge; by a step and by the function. `page_size` 0 is
+    contiguous.
+    """
+    try:
+        driver = _fake_driver()
+    except ImportError as error:
+        return [f"decoding was not measured: {error}"]
+    cache = KVCache(
+        1, 1, KV_HEADS, DIM, (2 * samples + 4) * calls, page_size=page_size or None,
+        backend="cuda", cuda=CudaBackend(driver),
+    )  # fmt: skip
+    shapes = [(1, heads, 1, DIM) for heads in (HEADS, HEADS, KV_HEADS, KV_HEADS)]
+    q, out, k, v = (_CupyLike(driver.place(np.zeros(shape, np.float32)), shape) for shape in shapes)
+    how: dict[str, Any] = {"layer": 0, "out": out, "stream": 0, "splits": SPLITS}
+    step = DecodeStep(q, cache, k, v, **how)
+
+    def once() -> None:
+        attention_with_kvcache(q, cache, k, v, **how)
+
+    found: Found = []
+    for name, work, goal in (
+        ("Python of one decode step", step, Goal("<=", STEP_GOAL_US)),
+        ("Python of one attention_with_kvcache", once, None),
+    ):
+        times, names = _measured(driver, work, True, samples, calls)
+        settings: dict[str, Setting] = {"page": page_size, "splits": SPLITS}
+        found += [
+            measured(name, "us", times, config=settings, goal=goal, headline=goal is not None),
+            f"driver calls of it with pages of {page_size}: {', '.join(names)}",
+        ]
+    return found
+
+
+def _fake_driver() -> Any:
+    return load_fake_driver().FakeDriver(version=_OLD_DRIVER)
+
+
+def _measured(
+    driver: Any, work: Work, current: bool, samples: int, calls: int
+) -> tuple[list[float], list[str]]:
+    """Microseconds of one call of `work`, and the driver's functions that it calls."""
+    with _recording(driver):
+        work()
+        if current:
+            driver.stack.append(driver.context_of(0))
+        driver.calls.clear()
+        work()
+        names = driver.names()
+        answer_at_once(driver, names)
+        work()
+        times = [_cpu_seconds(_repeated(work, calls)) / calls for _ in range(samples)]
+    return [t * US for t in times], names
+
+
+@contextlib.contextmanager
+def _recording(driver: Any) -> Iterator[None]:
+    """A driver that simulates, and does so again afterwards."""
+    try:
+        yield
+    finally:
+        for name in [name for name in vars(driver) if name.startswith("cu")]:
+            delattr(driver, name)
+        driver.stack.clear()
 
 
 def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
