@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flash.append_kernel import WARPS, AppendConfig, append_build
+from flash.append_kernel import COUNTS, WARPS, AppendConfig, append_build
 from flash.arrays import ArrayView
 from flash.decode import LENGTHS
 from flash.dtypes import E4M3, DType
@@ -29,7 +29,8 @@ class Turned(NamedTuple):
 class NewRows(NamedTuple):
     """Checked arrays: new k and v [batch, kv_heads, n, ...], n at least 1, and the cache that they
     go to, as in `flash.decode.CacheCall`; `seqused_k` of `operands` counts them already. A cache of
-    e4m3 has `k_scale` and `v_scale` there, f32 [kv_heads].
+    e4m3 has `k_scale` and `v_scale` there, f32 [kv_heads]. `counts`, int32 [batch]: how many of the
+    n rows of each item are new, the first ones; None for all.
     """
 
     k: ArrayView
@@ -38,6 +39,7 @@ class NewRows(NamedTuple):
     v_cache: ArrayView
     operands: Mapping[str, ArrayView]
     page_size: int
+    counts: ArrayView | None = None
 
 
 def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | None) -> Step:
@@ -50,6 +52,7 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
             target, new.k.shape[3], new.v.shape[3], dtype, features,
             0 if turned is None else 2 * turned.cos.shape[1],
             turned is not None and turned.interleaved,
+            new.counts is not None,
         )
     )  # fmt: skip
     made.require_proved()
@@ -75,4 +78,5 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
         strides = zip(steps, outer_strides(arrays[name]), strict=True)
         values |= {f"{name}_{step}_stride": stride for step, stride in strides}
     operands = {operand: new.operands[operand.name] for operand in features.operands}
+    operands |= {} if new.counts is None else {COUNTS: new.counts}
     return launch_step(made, arrays, operands, values, -(-rows // WARPS))

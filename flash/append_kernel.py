@@ -2,7 +2,8 @@
 queries by their positions (`flash/rotary.py`).
 
 A warp has one row of one head. The lengths that it reads are those with the new rows: row i of n is
-written to row `seqused_k - n + i` of its sequence, and to none if that is negative.
+written to row `seqused_k - n + i` of its sequence, and to none if that is negative; n may be a number
+of each item's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from flash.arguments import Array, InCache, ScoreArray
-from flash.dtypes import F32, F32_BYTES, DType
+from flash.dtypes import F32, F32_BYTES, I32, DType
 from flash.features import Features, Operand
 from flash.made import Made
 from flash.tiles import Matrix
@@ -29,6 +30,9 @@ THREADS: Final = WARPS * WARP_SIZE
 _MOST: Final = 2**30  # rows of all heads of all batches, and of a sequence
 _BITS: Final = {2: b16, 4: b32}
 _SOURCES: Final = ("batch", "head", "row")
+COUNTS: Final = Operand(
+    "counts", I32, ("batch",), "how many of its n new rows each item has: the first ones"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class AppendConfig:
     features: Features
     rotary_dim: int = 0
     interleaved: bool = False
+    counted: bool = False  # whether each item has a number of new rows of its own
 
     @property
     def name(self) -> str:
@@ -53,7 +58,8 @@ class AppendConfig:
         )
         turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
         turned += ["interleaved"] if self.interleaved else []
-        return "_".join(["append", self.dtype.name, dims, *self.features.words, *turned])
+        counted = ["counted"] if self.counted else []
+        return "_".join(["append", self.dtype.name, dims, *self.features.words, *turned, *counted])
 
     @property
     def stored(self) -> DType:
@@ -63,7 +69,7 @@ class AppendConfig:
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The arrays that say where rows go."""
-        return self.features.operands
+        return (*self.features.operands, COUNTS) if self.counted else self.features.operands
 
     @property
     def arrays(self) -> dict[str, tuple[tuple[str, ...], int]]:
@@ -227,8 +233,8 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
     n = given.counts["n"]
     source = _Row.of(nth, given.counts["kv_heads"], n)
     where = given.in_cache(k, config, source.batch)
-    place = where.rows - n + source.row
-    with k.when(place >= 0):
+    place, written = _place_of_new(k, config, given, where, source)
+    with k.when(written):
         k_to, v_to = (
             _in_cache(k, given.arrays[name], where, source.head).row(k, place) for name in "KV"
         )
@@ -236,6 +242,20 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
         of_k, of_v = (given.writer(k, config, name, source.head) for name in "KV")
         of_v.copy(v_from, v_to, lane, 0, config.head_dim_v)
         _turn(k, config, given, of_k, (k_from, k_to), _position(k, given, where, place), lane)
+
+
+def _place_of_new(
+    k: KernelBuilder, config: AppendConfig, given: _Given, where: InCache, source: _Row
+) -> tuple[Value, Value]:
+    """The row of its sequence that a new row becomes, s32, and whether it does."""
+    n = given.counts["n"]
+    if not config.counted:
+        place = where.rows - n + source.row
+        return place, place >= 0
+    count = k.max(k.min(given.operands[COUNTS.name].of_sequence(k, source.batch), n), 0)
+    behind = count - 1 - source.row  # how many rows of the item come after this one
+    place = where.rows - 1 - behind
+    return place, (behind >= 0) & (place >= 0)
 
 
 def _in_cache(k: KernelBuilder, array: Array, where: InCache, head: Value) -> Matrix:

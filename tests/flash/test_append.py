@@ -32,10 +32,12 @@ def normal(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
 def launched(
     dtype: DType, arrays: dict[str, Array], operands: dict[str, Array], page_size: int,
     turned: Turned | None = None, *, sanitize: bool = True, name: str = "sm_80",
+    counts: Array | None = None,
 ) -> None:  # fmt: skip
     views = {name: view(array, name) for name, array in arrays.items()}
     of_lengths = {name: view(array, name) for name, array in operands.items()}
     new = NewRows(*views.values(), operands=of_lengths, page_size=page_size)
+    new = new._replace(counts=None if counts is None else view(counts, "counts"))
     step = append_step(target(name), dtype, new, turned)
     assert step.made.global_proof.complete
     memory = [host_array(array) for array in step.arrays]
@@ -136,6 +138,30 @@ def test_rows_of_one_byte_are_divided_by_their_scales_and_rounded_once(
         assert not got[0, :, n:].any()
 
 
+@pytest.mark.parametrize("page_size", [0, 4])
+def test_of_each_item_so_many_rows_are_written_as_it_has(page_size: int) -> None:
+    n, counts = 5, np.array([0, 5, 2], np.int32)
+    operands = {"seqused_k": np.array([7, 9, 2], np.int32)}
+    shape: tuple[int, ...] = (BATCH, KV_HEADS, CAPACITY)
+    if page_size:
+        columns = -(-CAPACITY // page_size)
+        table = np.arange(BATCH * columns, dtype=np.int32)[::-1].reshape(BATCH, columns)
+        operands["block_table"] = np.ascontiguousarray(table)
+        shape = (BATCH * columns, KV_HEADS, page_size)
+    k, v = (np.full((*shape, dim), np.nan, np.float32) for dim in (DIM, DIM_V))
+    k_new, v_new = (normal((BATCH, KV_HEADS, n, dim), F32, dim) for dim in (DIM, DIM_V))
+    arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
+    launched(F32, arrays, operands, page_size, counts=counts)
+    wanted_k, wanted_v = np.full_like(k, np.nan), np.full_like(v, np.nan)
+    for b in range(BATCH):
+        for i in range(counts[b]):
+            row = int(operands["seqused_k"][b]) - int(counts[b]) + i
+            place, within = places(operands, page_size, b, row)
+            wanted_k[place, :, within], wanted_v[place, :, within] = k_new[b, :, i], v_new[b, :, i]
+    assert bits(k) == bits(wanted_k)
+    assert bits(v) == bits(wanted_v)
+
+
 NONSENSE = np.array([-(2**31), 2**31 - 1, 10**6], np.int32)
 
 
@@ -157,6 +183,7 @@ def test_whatever_lengths_and_tables_hold_nothing_outside_is_written(page_size: 
     arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
     # An access outside would end the run. That two items write one row is theirs to avoid.
     launched(F32, arrays, operands, page_size, turned, sanitize=False)
+    launched(F32, arrays, operands, page_size, sanitize=False, counts=NONSENSE[::-1].copy())
 
 
 @pytest.mark.ptxas
