@@ -2,8 +2,8 @@
 queries by their positions (`flash/rotary.py`).
 
 A warp has one row of one head. The lengths that it reads are those with the new rows: row i of n is
-written to row `seqused_k - n + i` of its sequence, and to none if that is negative; n may be a number
-of each item's own.
+written to row `seqused_k - n + i` of its sequence, and to none if that is negative. Each item may
+have an n of its own.
 """
 
 from __future__ import annotations

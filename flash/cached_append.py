@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from flash.append import NewRows, Turned, append_step
-from flash.arrays import ArrayView
-from flash.cached_checks import WHO
 from flash.dtypes import OF_ARRAYS
 from flash.gpu import launcher_of
-from flash.kv_cache import KVCache
 from flash.step import require_grid
+from ptxgen.runtime.cuda import CudaBackend
 
 
 def prepared_append(
-    cache: KVCache,
-    layer: int,
-    k: ArrayView,
-    v: ArrayView,
-    operands: Mapping[str, ArrayView],
-    turned: Turned | None,
+    who: str, cuda: CudaBackend, ordinal: int, new: NewRows, turned: Turned | None = None
 ) -> Callable[[int], None]:
-    """What writes equally many rows, at least one, of each item to the cache, on a stream, and
-    turns them. `operands` say where: the lengths among them are, when it runs, those with the new
-    rows. Rows of padding have position 0 only as far as `leftpad_k` is among them.
+    """What writes new rows to the cache, on a stream, and turns them, as often as it is called. The
+    lengths among the operands are, when it runs, those with the new rows. Rows of padding have
+    position 0 only as far as `leftpad_k` is among them.
 
-    Raises `LaunchError` and `BackendError` for a kernel that cannot be.
+    Raises `LaunchError` for more CTAs than a grid has, of which it says `who` wanted them, and
+    `BackendError` for a kernel that cannot be.
     """
-    launcher, ordinal = launcher_of(cache.cuda), cache.memory.device[1]
-    arrays = cache.memory.arrays(layer)
-    new = NewRows(k, v, arrays.k, arrays.v, operands, cache.page_size or 0)
-    step = append_step(launcher.own_target(ordinal), OF_ARRAYS[k.dtype], new, turned)
-    require_grid(WHO, step.plan.grid[0])
+    launcher = launcher_of(cuda)
+    step = append_step(launcher.own_target(ordinal), OF_ARRAYS[new.k.dtype], new, turned)
+    require_grid(who, step.plan.grid[0])
     kernel = launcher.load(step.made, step.plan, ordinal)
-    producers = [k, v] + ([] if turned is None else [turned.q, turned.cos, turned.sin])
+    producers = [new.k, new.v] + ([] if turned is None else [turned.q, turned.cos, turned.sin])
 
     def append(stream: int) -> None:
         launcher.wait_for_producers(producers, stream, ordinal)

@@ -133,9 +133,8 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
             f"shape {list(q.shape)}"
         )
     if "k" in views:
-        by_kernel = appends_by_kernel(cache, views)
-        yield from cache.problems_of_rows(views["k"], views["v"], items, by_kernel=by_kernel)
-        if by_kernel:
+        yield from cache.problems_of_rows(views["k"], views["v"], items)
+        if "rotary_cos" in views and appends_by_kernel(cache, views):
             yield from _problems_of_types(views)
 
 
@@ -190,13 +189,12 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView]) -> bool:
 
 
 def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """A kernel that appends reads rows of one type."""
-    names = ("q", "k", "v") if "rotary_cos" in views else ("k", "v")
-    types = [views[name].dtype for name in names]
-    if len(set(types)) > 1:
+    """A kernel that turns rows reads those of one type."""
+    types = {name: views[name].dtype for name in ("q", "k")}
+    if len(set(types.values())) > 1:
         yield (
-            f"{', '.join(names[:-1])} and {names[-1]} on a GPU must be of one type, got "
-            f"{', '.join(types)}; convert them"
+            "q and k that are turned on a GPU must be of one type, got "
+            f"{', '.join(types.values())}; convert them"
         )
 
 

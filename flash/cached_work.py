@@ -8,11 +8,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from flash import results
-from flash.append import Turned
+from flash.append import NewRows, Turned
 from flash.arrays import ArrayView, host_array, view
 from flash.cached_append import prepared_append
 from flash.cached_checks import WHO, Rows, appends_by_kernel, problems_of_rotary
@@ -22,7 +21,7 @@ from flash.decode_cpu import attend_to_rows
 from flash.decode_kernel import DecodeKernel
 from flash.dtypes import E4M3, F32
 from flash.kv_cache import KVCache
-from flash.kv_memory import Numbers
+from flash.kv_places import Places
 from flash.launch import raise_problems
 from flash.placement import Stretch
 from flash.rotary import rotated
@@ -61,7 +60,7 @@ class Task(NamedTuple):
     @property
     def rows(self) -> Rows:
         """As they are in the cache."""
-        after = self.cache.lengths_of(self.layer, self.sequences)
+        after = self.cache.ledger.of(self.layer, self.sequences)
         return Rows(self.sequences, after, self.padding)
 
     @property
@@ -89,8 +88,11 @@ class CachedWork:
         stream = self._stream()
         q_turned = self._room_for_queries() if task.turns else None
         self._q = task.views["q"] if q_turned is None else q_turned
-        self._where = _Where(task, shared=shared)
-        self._where.place(stream)
+        self._places = None
+        if task.backend != "cpu" and task.sequences:
+            memory = task.cache.memory
+            self._places = Places(memory, task.layer, task.sequences, task.padding, shared=shared)
+            self._places.place(stream)
         self._attend = _nothing if 0 in task.out.shape[:3] else self._prepared_attention()
         by_kernel = appends_by_kernel(task.cache, task.views)
         self._write = self._prepared_append(q_turned) if by_kernel else self._write_rows
@@ -102,19 +104,19 @@ class CachedWork:
         task, cache, stream = self._task, self._task.cache, self._stream()
         n, sequences = task.new_rows, task.sequences
         if task.turns:
-            of_layer = cache.lengths_of(task.layer, sequences)
+            of_layer = cache.ledger.of(task.layer, sequences)
             after = Rows(sequences, [length + n for length in of_layer], task.padding)
             raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), WHO)
         if n:
-            stretches = cache.make_room(WHO, task.layer, sequences, [n] * len(sequences), stream)
-            cache.advance(task.layer, stretches)
+            cache.advance(WHO, task.layer, sequences, [n] * len(sequences), stream)
         self.update()
 
     def update(self) -> None:
         """Bring up to date what says on a GPU where rows are."""
         stream = self._stream()
         self._task.cache.update(stream)
-        self._where.follow(stream)
+        if self._places is not None:
+            self._places.follow(stream)
 
     def launch(self) -> None:
         """Write the new rows to where the last so many rows of each sequence are, and attend.
@@ -123,7 +125,7 @@ class CachedWork:
         """
         task, stream = self._task, self._stream()
         if task.new_rows:
-            lengths = task.cache.lengths_of(task.layer, task.sequences)
+            lengths = task.cache.ledger.of(task.layer, task.sequences)
             least = min(lengths, default=task.new_rows)
             if least < task.new_rows:
                 raise LaunchError(
@@ -160,12 +162,17 @@ class CachedWork:
         arrays = cache.memory.arrays(task.layer)
         call = CacheCall(
             task.config, self._q, arrays.k, arrays.v, task.out, task.lse,
-            {**task.operands, **self._where.operands}, cache.page_size or 0, task.longest,
+            {**task.operands, **self._operands}, cache.page_size or 0, task.longest,
             task.scale,
         )  # fmt: skip
         return _kernel(task.config, cache.cuda).prepared(
             call, backend=task.backend, splits=task.splits, room=cache.memory.workspace, who=WHO
         )
+
+    @property
+    def _operands(self) -> dict[str, ArrayView]:
+        """Those that say where rows are."""
+        return {} if self._places is None else self._places.operands
 
     def _rows_of(self, b: int) -> tuple[Array, Array]:
         task = self._task
@@ -177,16 +184,18 @@ class CachedWork:
         if q_turned is not None:
             tables = views["rotary_cos"], views["rotary_sin"]
             turned = Turned(*tables, task.interleaved, views["q"], q_turned)
-        return prepared_append(
-            task.cache, task.layer, views["k"], views["v"], self._where.operands, turned
+        cache, arrays = task.cache, task.cache.memory.arrays(task.layer)
+        new = NewRows(
+            views["k"], views["v"], arrays.k, arrays.v, self._operands, cache.page_size or 0
         )
+        return prepared_append(WHO, cache.cuda, cache.memory.device[1], new, turned)
 
     def _write_rows(self, stream: int) -> None:
         """The host turns, and writes or copies."""
         task, n = self._task, self._task.new_rows
         views = dict(task.views) | (self._turned() if task.turns else {})
         if "k" in views:
-            ends = task.cache.lengths_of(task.layer, task.sequences)
+            ends = task.cache.ledger.of(task.layer, task.sequences)
             stretches = [
                 Stretch(sequence, end - n, end)
                 for sequence, end in zip(task.sequences, ends, strict=True)
@@ -202,49 +211,6 @@ class CachedWork:
         # Rounded before a cache takes them, unless it rounds them itself.
         kept = (F32 if task.cache.element is E4M3 else task.cache.element).numpy
         return {"k": view(_turned_rows(task, "k").astype(kept), "k")}
-
-
-class _Where:
-    """What says to kernels where the rows of each item are in the cache."""
-
-    def __init__(self, task: Task, *, shared: bool) -> None:
-        cache = task.cache
-        self._task = task
-        self._lengths: Numbers | None = None
-        self._fixed: list[tuple[Numbers, list[int]]] = []
-        self.operands: dict[str, ArrayView] = {}
-        if task.backend == "cpu" or not task.sequences:
-            return
-        arrays = cache.memory.arrays(task.layer)
-
-        def numbers(name: str) -> Numbers:
-            found = cache.memory.numbers(len(task.sequences), name if shared else "")
-            self.operands[name] = found.view
-            return found
-
-        if task.sequences == list(range(cache.batch)):
-            self.operands["seqused_k"] = arrays.lengths
-        else:
-            self._lengths = numbers("seqused_k")
-            self._fixed.append((numbers("cache_batch_idx"), task.sequences))
-        if any(task.padding):
-            self._fixed.append((numbers("leftpad_k"), task.padding))
-        self.operands |= {
-            name: array
-            for name, array in arrays._asdict().items()
-            if name in ("block_table", "k_scale", "v_scale") and array is not None
-        }
-
-    def place(self, stream: int) -> None:
-        """What never changes."""
-        for numbers, values in self._fixed:
-            numbers.follow(np.array(values, np.int32), stream)
-
-    def follow(self, stream: int) -> None:
-        """The lengths, which do."""
-        if self._lengths is not None:
-            ends = self._task.cache.lengths_of(self._task.layer, self._task.sequences)
-            self._lengths.follow(np.array(ends, np.int32), stream)
 
 
 def _turned_rows(task: Task, name: str) -> Array:

@@ -21,9 +21,8 @@ from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
 from flash.step import Step, aligned, launch_step, outer_strides
 from flash.tile_choice import choose_tiling, natural_alignment
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.errors import ConfigError
 from ptxgen.target import Target
-from ptxgen.target import target as find_target
 
 # How many rows of the cache are keys, from which on, and of which sequence.
 LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
@@ -69,15 +68,6 @@ class CacheCall(NamedTuple):
     def group(self) -> int:
         """Query heads that share a head of K and V."""
         return self.q.shape[1] // self.k.shape[1]
-
-
-def require_e4m3(who: str, call: CacheCall, target: Target) -> None:
-    """Raise `LaunchError` if the target cannot widen K and V."""
-    if call.has_scales and target.sm < find_target(E4M3_TARGET).sm:
-        raise LaunchError(
-            f"{who}: a cache of 'e4m3' needs {E4M3_TARGET} or later, which widens its numbers, got "
-            f"{target.name}; make one of 'bf16', or one with backend='cpu'"
-        )
 
 
 class Workspace(NamedTuple):

@@ -20,7 +20,6 @@ from flash.decode import (
     blocks_of,
     choose_splits,
     kernel_of,
-    require_e4m3,
     steps_of,
 )
 from flash.decode_checks import WHO, longest_of, problems_of, splits_of
@@ -222,7 +221,6 @@ class DecodeKernel:
             return self._prepared_on_gpu(call, splits, room, who)
         default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
         target = find_target(self.config.target or default)
-        require_e4m3(who, call, target)
         parts = splits or 1  # a CPU has no multiprocessors to be given work
         kernel = kernel_of(call, target, parts)
         steps = steps_of(call, kernel, parts, _workspace(call, parts, room))
@@ -239,7 +237,6 @@ class DecodeKernel:
     ) -> Callable[[int], None]:
         ordinal, gpu = call.q.device[1], self._gpu
         target = gpu.target(ordinal)
-        require_e4m3(who, call, target)
         if splits is None:
             splits = self._splits(call, ordinal)
         key = (*_geometry(call), splits, ordinal)

@@ -14,13 +14,13 @@ from flash.dtypes import CACHE_DTYPES, DTYPES, E4M3
 from flash.features import MAX_WINDOWED_SEQ
 from flash.kv_arguments import INT32_MAX, integer, integers
 from flash.kv_cuda_memory import CudaMemory
+from flash.kv_ledger import Ledger
 from flash.kv_memory import (
     HostMemory,
     KVMemory,
     LayerArrays,
     Scales,
     SmallArrays,
-    Write,
 )
 from flash.launch import conversion, raise_problems, views_of
 from flash.placement import Stretch
@@ -87,7 +87,8 @@ class KVCache:
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
         shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
         dims = (self.head_dim, self.head_dim_v)
-        self._lengths = np.zeros((self.layers, self.batch), np.int32)
+        self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
+        self._lengths = self.ledger.lengths
         small = SmallArrays(self._lengths, self.placement.table)
         self.memory: KVMemory
         self.cuda = cuda or cuda_backend()
@@ -214,7 +215,7 @@ class KVCache:
         of `sequences`, integers without repetition, by default all of the cache in their order.
         With `counts`, an integer from 0 to n for each, only the first so many rows are written.
         Arrays are of the cache's type; for "e4m3" of float32, float16 or bfloat16. They are on the
-        host or, but for "e4m3", on the cache's device.
+        host or on the cache's device.
 
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
         no room for all rows, in the sequences or in free pages.
@@ -231,7 +232,11 @@ class KVCache:
                 f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
                 f"sequence, got {counts!r}"
             )
-        self.write(who, layer, of_k, of_v, which, rows, self.stream_of(who, stream, of_k))
+        on = self.stream_of(who, stream, of_k)
+        stretches = self.advance(who, layer, which, rows, on)
+        if any(rows):
+            self.update(on)
+            self.fill(layer, of_k, of_v, stretches, on)
 
     def grow(self, rows: int, sequences: object = None, *, stream: object = None) -> None:
         """Let sequences, by default all, have so many more rows in every layer, which are written
@@ -246,13 +251,7 @@ class KVCache:
             raise LaunchError(f"{who}: rows must be an integer of at least 0, got {rows!r}")
         which = self.check_sequences(who, sequences)
         on = self.stream_of(who, stream)
-        stretches = []
-        for sequence in which:
-            of_layers = self._lengths[:, sequence]
-            self._require_room(who, int(of_layers.argmax()), sequence, count)
-            stretches.append(Stretch(sequence, int(of_layers.min()), int(of_layers.max()) + count))
-        self._take_places(who, stretches, on)
-        self._lengths[:, which] += count
+        self.memory.copy(self.ledger.grow(who, which, count), on)
         self.update(on)
 
     def truncate(self, length: object, sequences: object = None) -> None:
@@ -278,7 +277,7 @@ class KVCache:
                     f"layer {layer}, which cannot become {cut}; give at most that number"
                 )
         for sequence, cut in zip(which, cuts, strict=True):
-            self._cut(sequence, cut)
+            self.ledger.cut(sequence, cut)
 
     def reset(self, sequence: int | None = None) -> None:
         """Forget all tokens of a sequence, or of all. Pages that no other sequence shares are free.
@@ -288,7 +287,7 @@ class KVCache:
         who = "KVCache.reset"
         if sequence is None:
             for each in range(self.batch):
-                self._cut(each, 0)
+                self.ledger.cut(each, 0)
             return
         which = self.check_sequence(who, sequence)
         if not self._lengths[:, which].any():
@@ -296,7 +295,7 @@ class KVCache:
                 f"{who}: sequence {which} has no tokens: it was reset before, or never appended "
                 f"to; truncate(0, [{which}]) empties a sequence that may be empty"
             )
-        self._cut(which, 0)
+        self.ledger.cut(which, 0)
 
     def fork(self, source: int, target: int | None = None, *, stream: object = None) -> int:
         """Let sequence `target`, by default the first without tokens, have the tokens of `source`,
@@ -321,9 +320,7 @@ class KVCache:
                 f"{self._lengths[:, end].max()}; reset it first"
             )
         on = self.stream_of(who, stream)
-        longest = int(self._lengths[:, begin].max())
-        self.memory.copy(self.placement.share(begin, end, longest), on)
-        self._lengths[:, end] = self._lengths[:, begin]
+        self.memory.copy(self.ledger.share(begin, end), on)
         return end
 
     # ------------------------------------------------------- for kernels, and those who launch them
@@ -399,16 +396,12 @@ class KVCache:
                 f"{conversion(name, array, taken[0])}"
             )
 
-    def problems_of_rows(
-        self, k: ArrayView, v: ArrayView, items: int, *, by_kernel: bool = False
-    ) -> Iterator[str]:
-        """What is wrong with new keys and values for so many sequences, that a kernel writes or
-        not.
-        """
+    def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
+        """What is wrong with new keys and values for so many sequences."""
         dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
         for name, array in (("k", k), ("v", v)):
             what, dim = dims[name]
-            why_not = self.memory.why_not(array, by_kernel=by_kernel)
+            why_not = self.memory.why_not(array)
             if why_not:
                 yield f"{name} {why_not}"
             yield from self.problems_of_type(name, array)
@@ -419,102 +412,37 @@ class KVCache:
                 )
         if len(k.shape) == len(v.shape) == 4 and k.shape[2] != v.shape[2]:
             yield f"k and v must have equally many rows, got {k.shape[2]} and {v.shape[2]}"
+        if k.dtype != v.dtype and not k.device == v.device == HOST:
+            yield (f"k and v on a GPU must be of one type, got {k.dtype}, {v.dtype}; convert them")
 
-    def write(
-        self,
-        who: str,
-        layer: int,
-        k: ArrayView,
-        v: ArrayView,
-        sequences: Sequence[int],
-        rows: Sequence[int],
-        stream: int = 0,
-    ) -> None:
-        """Append the first `rows` rows of each item of k and v, which have been checked, to
-        `sequences`. Raises `CacheFullError`.
+    def advance(
+        self, who: str, layer: int, sequences: Sequence[int], rows: Sequence[int], stream: int = 0
+    ) -> list[Stretch]:
+        """Let so many more rows of each sequence count in a layer, before they are written, and
+        which rows these are. Raises `CacheFullError` if there is no room for all.
         """
-        stretches = self.make_room(who, layer, sequences, rows, stream)
-        self.fill(layer, k, v, stretches, stream)
-        self.advance(layer, stretches)
+        stretches, copies = self.ledger.append(who, layer, sequences, rows)
+        self.memory.copy(copies, stream)
+        return stretches
 
     def fill(
         self, layer: int, k: ArrayView, v: ArrayView, stretches: Sequence[Stretch], stream: int = 0
     ) -> None:
         """Write the first rows of each item of k and v, which have been checked, to these rows,
-        which there is room for.
+        with which its sequence now ends.
         """
-        writes = []
-        for item, stretch in enumerate(stretches):
-            first = 0
-            for run in self.placement.runs(stretch):
-                writes.append(Write(item, first, run))
-                first += run.rows
-        self.memory.write(layer, k, v, writes, stream)
-
-    def make_room(
-        self,
-        who: str,
-        layer: int,
-        sequences: Sequence[int],
-        rows: Sequence[int],
-        stream: int = 0,
-    ) -> list[Stretch]:
-        """Room for so many more rows of each sequence in a layer, and which rows these will be:
-        pages are taken, and shared ones that will be written are copied. They count only after
-        `advance`. Raises `CacheFullError` if there is no room for all.
-        """
-        stretches = []
-        for sequence, count in zip(sequences, rows, strict=True):
-            length = int(self._lengths[layer, sequence])
-            self._require_room(who, layer, sequence, count)
-            stretches.append(Stretch(sequence, length, length + count))
-        self._take_places(who, stretches, stream)
-        return stretches
-
-    def lengths_of(self, layer: int, sequences: Sequence[int]) -> list[int]:
-        """How many tokens these sequences have in a layer."""
-        of_layer: list[int] = self._lengths[layer].tolist()
-        return [of_layer[sequence] for sequence in sequences]
-
-    def advance(self, layer: int, stretches: Sequence[Stretch]) -> None:
-        """The rows that there was room for are written, and count from now on."""
-        for sequence, _, end in stretches:
-            self._lengths[layer, sequence] = end
+        self.memory.write(layer, k, v, stretches, self.placement, stream)
 
     # ---------------------------------------------------------------------------------------------
 
-    def _require_room(self, who: str, layer: int, sequence: int, count: int) -> None:
-        length = int(self._lengths[layer, sequence])
-        if length + count > self.capacity:
-            raise CacheFullError(
-                f"{who}: sequence {sequence} has {length} of {self.capacity} tokens in layer "
-                f"{layer}, which leaves no room for {count} more; truncate or reset it, or "
-                "make a cache with a larger capacity"
-            )
-
-    def _take_places(self, who: str, stretches: Sequence[Stretch], stream: int) -> None:
-        needed = self.placement.needed(stretches)
-        if needed > (self.placement.free or 0):
-            raise CacheFullError(
-                f"{who}: {needed} more pages are needed, but {self.placement.free} of "
-                f"{self.placement.places} are free; truncate or reset sequences, or make a cache "
-                "with more pages"
-            )
-        for stretch in stretches:
-            self.memory.copy(self.placement.make_room(stretch), stream)
-
-    def _cut(self, sequence: int, length: int) -> None:
-        self._lengths[:, sequence] = length
-        self.placement.cut(sequence, length)
-
     def _first_empty(self, who: str, source: int) -> int:
-        for sequence in range(self.batch):
-            if sequence != source and not self._lengths[:, sequence].any():
-                return sequence
-        raise CacheFullError(
-            f"{who}: all other of {self.batch} sequences have tokens; reset one, or make a cache "
-            "with a larger batch"
-        )
+        found = self.ledger.first_empty(source)
+        if found is None:
+            raise CacheFullError(
+                f"{who}: all other of {self.batch} sequences have tokens; reset one, or make a "
+                "cache with a larger batch"
+            )
+        return found
 
     def _copy_of(self, what: str, layer: object, sequence: object) -> tuple[Array, Array]:
         who = f"KVCache.{what}"

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, host_array
+from flash.append import NewRows
+from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
+from flash.cached_append import prepared_append
+from flash.decode import E4M3_TARGET
 from flash.device_numbers import DeviceNumbers, part_of
-from flash.dlpack import LEGACY_DEFAULT_STREAM
-from flash.dtypes import E4M3, F32, I32, DType
-from flash.kv_memory import LayerArrays, Scales, SmallArrays, Write, loaded, scale_of, stored
-from flash.placement import Copy, Run
+from flash.dlpack import dense_strides
+from flash.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
+from flash.gpu import launcher_of
+from flash.kv_memory import LayerArrays, Scales, SmallArrays, loaded, scale_of
+from flash.kv_places import Places
+from flash.placement import Copy, Placement, Run, Stretch
 from flash.results import DeviceArray
+from ptxgen.errors import ConfigError
 from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
 
 Array = NDArray[Any]
+
+_WHO: Final = "KVCache.append"
+_ALIGNED: Final = 16  # bytes, where an array begins
 
 
 class CudaMemory:
     """On device `ordinal`, not initialised. Keys and values never come to the host but by `read`.
 
-    Rows from the host are written by copies, which are complete on return, and rows on the device
-    by copies in the order of the stream: one for each head of each run.
+    Rows are written by a kernel, in the order of the stream. Those from the host are copied to the
+    device before, whole arrays, which is complete on return.
     """
 
     def __init__(
@@ -36,6 +47,8 @@ class CudaMemory:
         cuda: CudaBackend,
         ordinal: int,
     ) -> None:
+        if dtype is E4M3:
+            _require_e4m3(launcher_of(cuda).own_target(ordinal))
         self._cuda = cuda
         self._ordinal = ordinal
         self._dtype = dtype
@@ -43,7 +56,7 @@ class CudaMemory:
         self._dims = dims
         self._sides = [self._new((*shape, dim), dtype) for dim in dims]
         self._scales: Scales | None = None
-        self._small = small
+        self.small = small
         self._lengths = self._follower(small.lengths.shape, I32)
         self._table = None if small.table is None else self._follower(small.table.shape, I32)
         self._both_scales: tuple[DeviceNumbers, DeviceNumbers] | None = None
@@ -63,15 +76,11 @@ class CudaMemory:
         rows = self._layers * self._places * self._kv_heads * self._rows
         return rows * sum(self._dims) * self._dtype.nbytes
 
-    def why_not(self, array: ArrayView, *, by_kernel: bool) -> str:
-        """Rows come from the host, or from this device if they are stored as they are or written by
-        a kernel.
-        """
+    def why_not(self, array: ArrayView) -> str:
+        """Rows come from the host or from this device."""
         if array.device == HOST:
             return ""
         got = f"got {array.device_name}"
-        if self._dtype is E4M3 and not by_kernel:
-            return f"must be on the host, which rounds rows for a cache of 'e4m3', {got}; copy it"
         ordinal: int | None = array.device[1]
         if ordinal == UNKNOWN_DEVICE and array.pointer:
             ordinal = self._cuda.device_of_pointer(array.pointer)
@@ -106,15 +115,31 @@ class CudaMemory:
                         self._cuda.copy_on_device(into, of, nbytes, stream, ordinal=self._ordinal)
 
     def write(
-        self, layer: int, k: ArrayView, v: ArrayView, writes: Sequence[Write], stream: int
+        self,
+        layer: int,
+        k: ArrayView,
+        v: ArrayView,
+        stretches: Sequence[Stretch],
+        placement: Placement,  # noqa: ARG002  # which the block table says
+        stream: int,
     ) -> None:
-        """Write rows where `writes` says."""
+        """Let a kernel write the first rows of each item to where its sequence now ends."""
         self._stream = stream
-        for side, array in enumerate((k, v)):
-            if array.device == HOST:
-                self._write_from_host(side, layer, host_array(array), writes, stream)
-            elif array.size:
-                self._write_from_device(side, layer, array, writes, stream)
+        counts = [stretch.end - stretch.begin for stretch in stretches]
+        if not any(counts):
+            return
+        places = Places(self, layer, [stretch.sequence for stretch in stretches], shared=True)
+        places.place(stream)
+        places.follow(stream)
+        of_counts = None
+        if set(counts) != {k.shape[2]}:
+            numbers = self.numbers(len(counts), "counts")
+            numbers.follow(np.array(counts, np.int32), stream)
+            of_counts = numbers.view
+        arrays, page_size = self.arrays(layer), 0 if self.small.table is None else self._rows
+        of_k, of_v = self._brought(k, v, stream)
+        new = NewRows(of_k, of_v, arrays.k, arrays.v, places.operands, page_size, of_counts)
+        prepared_append(_WHO, self._cuda, self._ordinal, new)(stream)
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """The rows of `runs`, copied to the host once all work on the last stream is done."""
@@ -152,12 +177,12 @@ class CudaMemory:
     def update(self, changed: Iterable[int], stream: int) -> None:
         """Copy what has changed of the small arrays there, in the order of `stream`."""
         self._stream = stream
-        self._lengths.follow(self._small.lengths, stream)
+        self._lengths.follow(self.small.lengths, stream)
         if self._scales is not None and self._both_scales is not None:
             for there, scales in zip(self._both_scales, self._scales, strict=True):
                 there.follow(scales, stream)
-        if self._table is not None and self._small.table is not None:
-            self._table.follow_rows(self._small.table, changed, stream)
+        if self._table is not None and self.small.table is not None:
+            self._table.follow_rows(self.small.table, changed, stream)
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
         """Room for so many: by a name the same as last time, if there were as many."""
@@ -188,38 +213,36 @@ class CudaMemory:
         index = (before * self._rows + row) * self._dims[side]
         return self._sides[side].pointer + index * self._dtype.nbytes
 
-    def _write_from_host(
-        self, side: int, layer: int, rows: Array, writes: Sequence[Write], stream: int
-    ) -> None:
-        kept = []
-        for item, first, (place, begin, count) in writes:
-            scale = scale_of(self._scales, side, layer)
-            new = stored(rows[item, :, first : first + count], self._dtype, scale)
-            kept.append(np.ascontiguousarray(new))
-            for head, of_head in enumerate(kept[-1]):
-                self._cuda.copy_to_device(
-                    self._at(side, layer, place, head, begin), of_head.ctypes.data, of_head.nbytes,
-                    stream, ordinal=self._ordinal,
-                )  # fmt: skip
-        self._cuda.synchronize(stream, ordinal=self._ordinal)
+    def _brought(self, k: ArrayView, v: ArrayView, stream: int) -> list[ArrayView]:
+        """The same arrays here: what is on the host is copied, which is complete on return."""
+        if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
+            k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
+        sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
+        room = self.workspace(sum(sizes) // F32.nbytes)
+        found = []
+        for array, at in ((k, room.pointer), (v, room.pointer + sizes[0])):
+            if array.device != HOST:
+                found.append(array)
+                continue
+            dense = np.ascontiguousarray(host_array(array))
+            self._cuda.copy_to_device(
+                at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal
+            )
+            # Memory that is pinned is read only then.
+            self._cuda.synchronize(stream, ordinal=self._ordinal)
+            found.append(
+                room._replace(
+                    pointer=at, shape=array.shape, strides=dense_strides(array.shape),
+                    dtype=array.dtype,
+                )
+            )  # fmt: skip
+        return found
 
-    def _write_from_device(
-        self, side: int, layer: int, rows: ArrayView, writes: Sequence[Write], stream: int
-    ) -> None:
-        if rows.stream is not None and rows.stream != (stream or LEGACY_DEFAULT_STREAM):
-            self._cuda.synchronize(rows.stream, ordinal=self._ordinal)
-        of_item, of_head, of_row, _ = rows.strides
-        nbytes = self._dtype.nbytes
-        dense = of_row == self._dims[side]
-        for item, first, (place, begin, count) in writes:
-            at_once = count if dense else 1
-            for head in range(self._kv_heads):
-                for n in range(0, count, at_once):
-                    index = item * of_item + head * of_head + (first + n) * of_row
-                    self._cuda.copy_on_device(
-                        self._at(side, layer, place, head, begin + n),
-                        rows.pointer + index * nbytes,
-                        at_once * self._dims[side] * nbytes,
-                        stream,
-                        ordinal=self._ordinal,
-                    )
+
+def _require_e4m3(target: Target) -> None:
+    """Raise `ConfigError` if the target's kernels cannot write and read numbers of one byte."""
+    if target.sm < find_target(E4M3_TARGET).sm:
+        raise ConfigError(
+            f"KVCache: dtype='e4m3' needs a GPU of {E4M3_TARGET} or later, which rounds and widens "
+            f"its numbers, got {target.name}; use dtype='bf16', or backend='cpu'"
+        )

@@ -10,18 +10,10 @@ from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView, host_array, view
 from flash.dtypes import E4M3_MAX, DType
-from flash.placement import Copy, Run
+from flash.placement import Copy, Placement, Run, Stretch
 
 Array = NDArray[Any]
 Scales = tuple[NDArray[np.float32], NDArray[np.float32]]  # of K and of V, [layers, kv_heads]
-
-
-class Write(NamedTuple):
-    """Rows of the arrays given to an append, from `first` of its item `item` on, go to `run`."""
-
-    item: int
-    first: int
-    run: Run
 
 
 class LayerArrays(NamedTuple):
@@ -64,6 +56,8 @@ class KVMemory(Protocol):
     moves in it. Work on a GPU is put on the stream that a call names; on the host there is none.
     """
 
+    small: SmallArrays
+
     @property
     def device(self) -> tuple[str, int]:
         """As in `ArrayView`."""
@@ -72,10 +66,8 @@ class KVMemory(Protocol):
     def nbytes(self) -> int:
         """Bytes of K and V."""
 
-    def why_not(self, array: ArrayView, *, by_kernel: bool) -> str:
-        """What an array must be that rows are written from, by a kernel or not, if it is not; else
-        empty.
-        """
+    def why_not(self, array: ArrayView) -> str:
+        """What an array must be that rows are written from, if it is not; else empty."""
 
     def set_scales(self, scales: Scales) -> None:
         """Those that rows of e4m3 are stored with from now on."""
@@ -84,9 +76,17 @@ class KVMemory(Protocol):
         """Copy rows between places, in every layer."""
 
     def write(
-        self, layer: int, k: ArrayView, v: ArrayView, writes: Sequence[Write], stream: int
+        self,
+        layer: int,
+        k: ArrayView,
+        v: ArrayView,
+        stretches: Sequence[Stretch],
+        placement: Placement,
+        stream: int,
     ) -> None:
-        """Write rows of k and v [items, kv_heads, n, dim] where `writes` says."""
+        """Write the first rows of each item of k and v [items, kv_heads, n, dim], as many as its
+        stretch has, there, where its sequence now ends.
+        """
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """The rows of `runs`, one after another, on the host, as attention takes them: [kv_heads,
@@ -124,7 +124,7 @@ class HostMemory:
         self.v: Array
         self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
         self._dtype = dtype
-        self._small = small
+        self.small = small
         self._scales: Scales | None = None
 
     @property
@@ -132,7 +132,7 @@ class HostMemory:
         """Bytes of K and V."""
         return int(self.k.nbytes + self.v.nbytes)
 
-    def why_not(self, array: ArrayView, *, by_kernel: bool) -> str:  # noqa: ARG002
+    def why_not(self, array: ArrayView) -> str:
         """Rows come from the host."""
         if array.device == HOST:
             return ""
@@ -153,15 +153,19 @@ class HostMemory:
         layer: int,
         k: ArrayView,
         v: ArrayView,
-        writes: Sequence[Write],
+        stretches: Sequence[Stretch],
+        placement: Placement,
         stream: int,  # noqa: ARG002  # there is none
     ) -> None:
-        """Write rows where `writes` says."""
+        """Write the first rows of each item where its stretch is."""
         for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
             rows, scale = host_array(array), scale_of(self._scales, side, layer)
-            for item, first, (place, begin, count) in writes:
-                new = rows[item, :, first : first + count]
-                memory[layer, place, :, begin : begin + count] = stored(new, self._dtype, scale)
+            for item, stretch in enumerate(stretches):
+                first = 0
+                for place, begin, count in placement.runs(stretch):
+                    new = rows[item, :, first : first + count]
+                    memory[layer, place, :, begin : begin + count] = stored(new, self._dtype, scale)
+                    first += count
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
         """The rows of `runs`; without a copy if there is one run and no scale."""
@@ -176,7 +180,7 @@ class HostMemory:
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, not copied."""
         k_scale, v_scale = self._scales or (None, None)
-        lengths, table = self._small
+        lengths, table = self.small
         return LayerArrays(
             view(self.k[layer], "k"),
             view(self.v[layer], "v"),

@@ -734,7 +734,7 @@ def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> No
             on_device(driver, q), cache, k, v, layer=0, cache_batch_idx=which
         )
         launches.append(len(driver.launches))
-    assert launches == [1, 2, 2, 1]  # of one tile there are no parts
+    assert launches == [2, 3, 3, 2]  # append, attend, merge; of one tile there are no parts
 
 
 def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(driver: FakeDriver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -21,7 +22,7 @@ from cache_model import (
     run_on_both,
     tokens,
 )
-from device_arrays import CudaArray, on_device
+from device_arrays import CudaArray, interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from hypothesis import strategies as st
 import flash
 from flash import KVCache
 from flash.arrays import ArrayView
-from ptxgen.errors import BackendError, LaunchError
+from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = np.ndarray[Any, Any]
@@ -37,9 +38,20 @@ EITHER_LAYOUT = pytest.mark.parametrize("page_size", [None, 4], ids=["contiguous
 TO_HOST, TO_DEVICE, WITHIN = "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoDAsync"
 
 
+@pytest.fixture(autouse=True)
+def without_an_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake driver is then given text, which it can run."""
+
+    def missing(**_: object) -> object:
+        raise BackendError("no assembler here")
+
+    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+
+
 def cache_of(driver: FakeDriver | None = None, **how: Any) -> tuple[KVCache, FakeDriver]:
     """A small cache on a fake GPU, whose memory is full of NaN."""
     driver = driver or FakeDriver()
+    driver.on_launch = functools.partial(interpret, driver)
     made = KVCache(
         LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, backend="cuda", cuda=CudaBackend(driver),
         **{"head_dim_v": DIM_V, **how},
@@ -70,7 +82,7 @@ def test_any_steps_give_what_lists_would(
 
 @EITHER_LAYOUT
 @pytest.mark.parametrize("order", ["dense", "rows_first", "every_other"])
-def test_arrays_on_the_device_are_copied_there(order: str, page_size: int | None) -> None:
+def test_arrays_on_the_device_are_written_by_one_kernel(order: str, page_size: int | None) -> None:
     cache, driver = cache_of(page_size=page_size)
     lists, (k, v) = Lists(), tokens(7)
     lists.append(1, k, v, [0, 1, 2], [7] * 3)
@@ -87,8 +99,29 @@ def test_arrays_on_the_device_are_copied_there(order: str, page_size: int | None
             for wide in (np.repeat(x, 2, axis=2) for x in (k, v))
         ]
     cache.append(1, *given_arrays)
-    assert not {TO_HOST, TO_DEVICE, "cuStreamSynchronize"} & set(driver.names())
+    names = driver.names()
+    assert names.count(TO_DEVICE) == (1 if page_size is None else 2)  # lengths, and block table
+    assert names.count("cuLaunchKernel") == 1
+    assert not {TO_HOST, WITHIN, "cuStreamSynchronize"} & set(names)
     assert_same(cache, lists)
+
+
+@EITHER_LAYOUT
+@pytest.mark.parametrize("dtype", ["f32", "e4m3"])
+def test_items_have_as_many_rows_as_is_said(dtype: str, page_size: int | None) -> None:
+    there, driver = cache_of(page_size=page_size, dtype=dtype)
+    here = KVCache(
+        LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, page_size=page_size, dtype=dtype
+    )
+    for seed, counts, sequences in ((1, [0, 5, 3], None), (2, [2, 0, 5], [1, 0, 2])):
+        k, v = tokens(5, seed=seed)
+        here.append(0, k, v, sequences, counts=counts)
+        on_gpu = [on_device(driver, x) for x in (k, v)] if seed == 1 else [k, on_device(driver, v)]
+        there.append(0, *on_gpu, sequences, counts=counts)
+    assert there.lengths.tolist() == here.lengths.tolist()
+    for sequence in range(BATCH):
+        np.testing.assert_array_equal(there.keys(0, sequence), here.keys(0, sequence))
+        np.testing.assert_array_equal(there.values(0, sequence), here.values(0, sequence))
 
 
 def test_a_written_page_is_copied_within_the_device_in_every_layer() -> None:
@@ -101,9 +134,8 @@ def test_a_written_page_is_copied_within_the_device_in_every_layer() -> None:
     cache.append(0, *(on_device(driver, x) for x in (k, v)), [1])
     copies = [call.arguments[2] for call in driver.calls if call.name == WITHIN]
     pages = [4 * KV_HEADS * 4 * dim for dim in (DIM, DIM_V) for _ in range(LAYERS)]
-    rows = [4 * dim for dim in (DIM, DIM_V) for _ in range(KV_HEADS)]
-    assert copies == pages + rows
-    assert not {TO_HOST, TO_DEVICE} & set(driver.names())
+    assert copies == pages
+    assert TO_HOST not in driver.names()
     np.testing.assert_array_equal(cache.keys(0, 1)[:, 6:], k[0])
     np.testing.assert_array_equal(cache.keys(1, 1), cache.keys(1, 0))
 
@@ -157,10 +189,12 @@ def test_lengths_of_all_layers_are_brought_there_at_once_and_stay_where_they_are
     before = [cache.arrays(layer).lengths.pointer for layer in range(LAYERS)]
     for layer in range(LAYERS):
         cache.append(layer, *tokens(3 + layer))
+    cache.grow(2)
     driver.calls.clear()
+    cache.truncate(4)
     found = [cache.arrays(layer).lengths for layer in range(LAYERS)]
     assert [array.pointer for array in found] == before
-    assert [fetch(driver, x, np.int32).tolist() for x in found] == [[3] * BATCH, [4] * BATCH]
+    assert [fetch(driver, x, np.int32).tolist() for x in found] == [[4] * BATCH] * 2
     assert driver.names().count(TO_DEVICE) == 2  # lengths, and the block table
 
 
@@ -189,6 +223,7 @@ def test_work_is_put_on_the_callers_stream_behind_that_of_the_producer() -> None
     cache.fork(0, 2, stream=stream)
     cache.arrays(0, stream)
     used = {call.arguments[3] for call in driver.calls if call.name in (WITHIN, TO_DEVICE)}
+    used |= {call.arguments[8] for call in driver.calls if call.name == "cuLaunchKernel"}
     assert used == {stream}
     cache.keys(0, 2)
     waits = [call.arguments[0] for call in driver.calls if call.name == "cuStreamSynchronize"]
@@ -247,12 +282,22 @@ def test_rows_from_elsewhere_are_refused() -> None:
     )
     cache, _ = cache_of(driver, dtype="e4m3")
     with pytest.raises(LaunchError) as caught:
-        cache.append(0, k, on_device(driver, v))
+        cache.append(0, k.astype(np.float16), on_device(driver, v))
     assert str(caught.value) == (
-        "KVCache.append: v must be on the host, which rounds rows for a cache of 'e4m3', got "
-        "cuda:?; copy it"
+        "KVCache.append: k and v on a GPU must be of one type, got float16, float32; convert them"
     )
     assert not cache.lengths.any()
+
+
+def test_a_gpu_that_does_not_round_to_one_byte_has_no_such_cache() -> None:
+    driver = FakeDriver(FakeDevice(sm=86))
+    with pytest.raises(ConfigError) as caught:
+        cache_of(driver, dtype="e4m3")
+    assert str(caught.value) == (
+        "KVCache: dtype='e4m3' needs a GPU of sm_89 or later, which rounds and widens its numbers, "
+        "got sm_86; use dtype='bf16', or backend='cpu'"
+    )
+    assert not driver.memory
 
 
 def test_attention_on_the_cpu_does_not_fetch_a_cache() -> None:
