@@ -203,9 +203,10 @@ def test_what_is_stored_is_what_a_cache_on_the_host_stores() -> None:
     here = KVCache(LAYERS, BATCH, KV_HEADS, DIM, CAPACITY, head_dim_v=DIM_V, dtype="e4m3")
     k, v = tokens(6, dtype=ml_dtypes.bfloat16)
     k[0, 0, 0] = [1e30, -1e30, np.inf, np.nan]
+    k[0, 0, 1] = [1e-6, -3e-7, 0, 1e-9]
     for cache in (there, here):
-        cache.set_scales([[0.01, 2], [3, 4]], 0.5)
-        cache.append(0, k, v)
+        cache.set_scales([[1e-7, 2], [3, 4]], 0.5)
+        cache.append(0, k, v.astype(np.float32))  # of another type than k
     for sequence in range(BATCH):
         np.testing.assert_array_equal(there.keys(0, sequence), here.keys(0, sequence))
         np.testing.assert_array_equal(there.values(0, sequence), here.values(0, sequence))
