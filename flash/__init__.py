@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flash.kernel import AttentionKernel
     from flash.kv_cache import KVCache
     from flash.merge import merge_partials
+    from flash.transfer import to_device
 
 __all__ = [
     "AttentionConfig",
@@ -27,6 +28,7 @@ __all__ = [
     "attention_varlen",
     "attention_with_kvcache",
     "merge_partials",
+    "to_device",
 ]
 
 _HOME: Final = {
@@ -39,6 +41,7 @@ _HOME: Final = {
     "attention_varlen": "functions",
     "attention_with_kvcache": "cached_attention",
     "merge_partials": "merge",
+    "to_device": "transfer",
 }
 
 

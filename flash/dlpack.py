@@ -14,7 +14,9 @@ LEGACY_DEFAULT_STREAM: Final = 1  # as `__dlpack__(stream=…)` numbers it; 0 is
 
 _NAME: Final = b"dltensor"  # of a capsule that nobody has consumed
 _Sizes = ctypes.POINTER(ctypes.c_int64)
-_CODES: Final = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16)}  # code, bits
+_CODES: Final = {  # code, bits
+    "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32), "bool": (6, 8),
+}  # fmt: skip
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flash.arrays import BFLOAT16_TYPESTR, HOST, ArrayView
 from flash.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
@@ -25,12 +26,18 @@ class Allocator(Protocol):
     def free(self, address: int, *, ordinal: int) -> None:
         """Give it back."""
 
+    def copy_to_host(
+        self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
+    ) -> None:
+        """Copy bytes to the host address `host`, in the order of a stream."""
+
     def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
         """Wait until all work on a stream of device `ordinal` is done."""
 
 
 class DeviceArray:
-    """A dense array on a GPU, for callers whose library cannot make one.
+    """A dense array on a GPU, for callers whose library cannot make one; `flash.to_device` makes
+    one of an array on the host.
 
     Any library that reads DLPack or `__cuda_array_interface__` takes it without a copy; the memory
     is freed with the object. The interface has no name for bfloat16, which it calls "<V2" as torch
@@ -55,6 +62,18 @@ class DeviceArray:
     def dtype(self) -> np.dtype[np.generic]:
         """The numpy type; bfloat16 is that of ml_dtypes."""
         return self._dtype.numpy
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy on the host, once the work is done that writes the array: what has been put on the
+        stream of its device on which it was made.
+        """
+        host = np.empty(self.shape, self.dtype)
+        if self.pointer:
+            self._memory.copy_to_host(
+                host.ctypes.data, self.pointer, host.nbytes, self._stream, ordinal=self.ordinal
+            )
+            self._memory.synchronize(self._stream, ordinal=self.ordinal)
+        return host
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -189,7 +208,9 @@ def _cupy_stream(ordinal: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
 
 
-_TYPESTRS: Final = {"f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR}
+_TYPESTRS: Final = {
+    "f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR, "i32": "<i4", "bool": "|b1",
+}  # fmt: skip
 _NO_WAIT: Final = -1  # as a stream of `__dlpack__`
 _CURRENT_POOL: Final = nullcontext()
 _CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {

@@ -51,6 +51,7 @@ examples:
   python tools/llama.py                                three prompts, 32 tokens each
   python tools/llama.py --page-size 16 --dtype bf16    in pages, rounded to bf16
   python tools/llama.py --prompts 5 --tokens 4 --backend interpreter
+  python tools/llama.py --backend cuda --dtype bf16    keys and values stay on the GPU
   python tools/llama.py --transformers                 also as an attention of transformers
   python tools/llama.py --layers 4 --hidden 256 --heads 8 --kv-heads 2 --json
 
@@ -205,7 +206,9 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
 def _ways(
     arguments: argparse.Namespace, weights: Weights, prompts: Sequence[Array]
 ) -> dict[str, Callable[[Progress], Array]]:
-    """What to run, by name. Raises ImportError if transformers is asked for and not there."""
+    """What to run, by name. Raises ImportError if transformers is asked for and not there,
+    `BackendError` if it is to use a GPU and cannot.
+    """
     tokens = arguments.tokens
     ways: dict[str, Callable[[Progress], Array]] = {
         "own lengths": lambda begin: own_lengths(
@@ -216,6 +219,8 @@ def _ways(
         ),
     }
     if arguments.transformers:
+        if arguments.backend == "cuda":
+            _require_torch_on_gpu()
         generated = importlib.import_module("tools.llama_transformers").generated
         rows, leftpad = padded(prompts)
         ways["transformers"] = lambda begin: generated(
@@ -223,6 +228,15 @@ def _ways(
         )
         ways[EAGER] = lambda begin: generated(weights, rows, leftpad, tokens, None, begin)
     return ways
+
+
+def _require_torch_on_gpu() -> None:
+    torch: Any = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise BackendError(
+            "--transformers with --backend cuda needs a torch that uses a GPU, but torch "
+            f"{torch.__version__} sees none"
+        )
 
 
 def _of(name: str, begin: Progress) -> Progress:

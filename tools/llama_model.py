@@ -141,7 +141,8 @@ def _normed(x: Array, weight: Array) -> Array:
 
 
 class CachedAttention:
-    """Appends to a cache and attends to all of it, in its type; the cache keeps what came before.
+    """Appends to a cache and attends to all of it, in its type and where its memory is; the cache
+    keeps what came before.
 
     `sequences` of the cache are the items of a call, by default all; of each the first `leftpad`
     tokens are padding.
@@ -156,13 +157,18 @@ class CachedAttention:
         self.cache = cache
         self.sequences = sequences
         self.leftpad = leftpad
-        self._tables = rotary_tables(cache.capacity, cache.head_dim, ROTARY_BASE)
+        self._place: Callable[[Array], Any] = (
+            flash.to_device if cache.backend == "cuda" else np.asarray
+        )
+        tables = rotary_tables(cache.capacity, cache.head_dim, ROTARY_BASE)
+        self._tables = tuple(self._place(table) for table in tables)
 
     def __call__(self, layer: int, q: Array, k: Array, v: Array) -> Array:
         """See `Attend`."""
-        q, k, v = (x.astype(self.cache.element.numpy) for x in (q, k, v))
+        here = (x.astype(self.cache.element.numpy) for x in (q, k, v))
+        queries, keys, values = map(self._place, here)
         out = flash.attention_with_kvcache(
-            q, self.cache, k, v,
+            queries, self.cache, keys, values,
             layer=layer,
             cache_batch_idx=self.sequences,
             leftpad=self.leftpad,
@@ -170,7 +176,7 @@ class CachedAttention:
             rotary_sin=self._tables[1],
             backend=self.cache.backend,
         )  # fmt: skip
-        return np.asarray(out)
+        return out.numpy() if self.cache.backend == "cuda" else np.asarray(out)
 
 
 def dense_attention(dtype: DTypeLike, kept: DTypeLike) -> Attend:

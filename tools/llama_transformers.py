@@ -42,15 +42,16 @@ def generated(
 ) -> Array:
     """Logits [items, tokens, vocab] of greedy decoding by transformers, for prompts `rows` [items,
     n] of which the first `leftpad` tokens are padding: with attention to `cache`, which is empty,
-    or without one with transformers' own, "eager".
+    or without one with transformers' own, "eager". The model is where the cache is.
     """
-    model = llama(weights)
+    where = "cuda" if cache is not None and cache.backend == "cuda" else "cpu"
+    model = llama(weights).to(where)
     how = {} if cache is None else {"past_key_values": attach(model, cache)}
     mask = np.arange(rows.shape[1]) >= np.array(leftpad)[:, None]
     with torch.inference_mode():
         made = model.generate(
-            torch.from_numpy(rows),
-            attention_mask=torch.from_numpy(mask.astype(np.int64)),
+            torch.from_numpy(rows).to(where),
+            attention_mask=torch.from_numpy(mask.astype(np.int64)).to(where),
             max_new_tokens=tokens,
             do_sample=False,
             output_logits=True,
@@ -58,7 +59,7 @@ def generated(
             streamer=_Streamer(tokens, begin),
             **how,
         )
-    found: Array = torch.stack(made.logits, dim=1).numpy()
+    found: Array = torch.stack(made.logits, dim=1).cpu().numpy()
     return found
 
 

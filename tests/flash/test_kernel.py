@@ -943,7 +943,7 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
         "AttentionConfig", "AttentionKernel", "DecodeKernel", "KVCache", "attention",
-        "attention_varlen", "attention_with_kvcache", "merge_partials",
+        "attention_varlen", "attention_with_kvcache", "merge_partials", "to_device",
     ]  # fmt: skip
     assert flash.AttentionConfig is AttentionConfig
     with pytest.raises(AttributeError) as caught:
@@ -951,7 +951,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
         "it has AttentionConfig, AttentionKernel, DecodeKernel, KVCache, attention, "
-        "attention_varlen, attention_with_kvcache, merge_partials"
+        "attention_varlen, attention_with_kvcache, merge_partials, to_device"
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_arrays import interpret
+from fake_driver import FakeDriver
 
 import flash
 from flash.kv_cache import KVCache
-from ptxgen.errors import LaunchError
+from ptxgen.errors import BackendError, LaunchError
+from ptxgen.runtime.cuda import CudaBackend
 from tools import llama as tool
 from tools import llama_model as model
 
@@ -119,6 +123,48 @@ def test_tokens_are_those_of_float64_in_either_layout(
     for each in runs.values():
         assert (each["equal"], each["failures"]) == (TOKENS, [])
         assert 0 < each["error"] <= each["allowed_error"] < 1e-4 < each["closest_choice"]
+
+
+TINY = ["--layers", "1", "--prompts", "3,1", "--tokens", "3"]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """That of a GPU on which the interpreter runs the kernels' text."""
+
+    def missing(**_: object) -> object:
+        raise BackendError("no assembler here")
+
+    fake = FakeDriver()
+    fake.on_launch = functools.partial(interpret, fake)
+    backend = CudaBackend(fake)
+    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    monkeypatch.setattr("flash.kv_cache.cuda_backend", lambda: backend)
+    monkeypatch.setattr("flash.transfer.cuda_backend", lambda: backend)
+    return fake
+
+
+@pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
+def test_the_kernels_write_what_float64_does(
+    layout: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, runs = run([*TINY, *layout, "--backend", "interpreter"], capsys)
+    assert code == 0
+    assert [each["equal"] for each in runs.values()] == [6, 6]
+
+
+@pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
+def test_on_a_gpu_keys_and_values_stay_there(
+    layout: list[str], driver: FakeDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, runs = run([*TINY, *layout, "--backend", "cuda"], capsys)
+    assert code == 0
+    assert [each["equal"] for each in runs.values()] == [6, 6]
+    assert {launch.entry.split("_")[0] for launch in driver.launches} == {"append", "attention"}
+    fetched = sum(call.arguments[2] for call in driver.calls if call.name == "cuMemcpyDtoHAsync")
+    # Of each run the results alone: a row of 4 heads of 8 columns for each token that was read.
+    read = [3 + 1 + 2 * 2, 3 + 3 + 2 * 2]  # of its own length, or padded; and then two more of both
+    assert fetched == sum(read) * 4 * 8 * np.dtype(np.float32).itemsize
 
 
 @pytest.mark.parametrize(("dtype", "least", "most"), [("f16", 1e-4, 1e-2), ("bf16", 1e-3, 1e-1)])
@@ -294,6 +340,31 @@ def test_transformers_that_is_missing_is_exit_code_3(
     assert capsys.readouterr().err == (
         "llama.py: error: --transformers needs torch and transformers, but: import of torch "
         "halted; None in sys.modules; pip install torch transformers\n"
+    )
+
+
+def test_no_gpu_is_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeDriver()
+    fake.devices = ()
+    monkeypatch.setattr("flash.kv_cache.cuda_backend", lambda: CudaBackend(fake))
+    assert tool.main([*SMALL, "--backend", "cuda"]) == 3
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "llama.py: error: backend 'cuda' cannot be used: cannot open the GPU: the driver lists no "
+        "device. Without a GPU, use backend='cpu'"
+    )
+
+
+def test_transformers_on_a_gpu_needs_a_torch_that_uses_one(
+    torch: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert tool.main([*SMALL, "--transformers", "--backend", "cuda"]) == 3
+    assert capsys.readouterr().err == (
+        "llama.py: error: --transformers with --backend cuda needs a torch that uses a GPU, but "
+        f"torch {torch.__version__} sees none\n"
     )
 
 
