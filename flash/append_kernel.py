@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from flash.arguments import Array, InCache, ScoreArray
 from flash.dtypes import F32, F32_BYTES, I32, DType
@@ -27,7 +27,7 @@ from ptxgen.types import ScalarType, b16, b32, f32, s64, u8, u16, u32, u64
 
 WARPS: Final = 4  # and rows of a CTA
 THREADS: Final = WARPS * WARP_SIZE
-_MOST: Final = 2**30  # rows of all heads of all batches, and of a sequence
+MAX_ROWS: Final = 2**30  # rows of all heads of all batches, and of a sequence
 _BITS: Final = {2: b16, 4: b32}
 _SOURCES: Final = ("batch", "head", "row")
 COUNTS: Final = Operand(
@@ -84,6 +84,12 @@ class AppendConfig:
             found |= {"Q": (_SOURCES, d), "Q_OUT": (_SOURCES, d), "COS": tables, "SIN": tables}
         return found
 
+    def element_of(self, array: str) -> DType:
+        """The type of one of `arrays`."""
+        if array in ("K", "V"):
+            return self.stored
+        return F32 if array in ("COS", "SIN") else self.dtype
+
     @property
     def counts(self) -> tuple[str, ...]:
         """The sizes that a launch passes, u32."""
@@ -97,6 +103,14 @@ class AppendBuild(Made):
     def __init__(self, config: AppendConfig, module: ir.Module) -> None:
         super().__init__(module, THREADS, config.target)
         self.config = config
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """See `flash.cache_contract.append_contract`."""
+        # Here, because text alone is emitted without it.
+        from flash.cache_contract import append_contract
+
+        return append_contract(self)
 
     @property
     def promised(self) -> GlobalContract:
@@ -117,7 +131,7 @@ class AppendBuild(Made):
         }  # fmt: skip
         arrays, strides = [], []
         for name, (steps, columns) in config.arrays.items():
-            nbytes = _element(config, name).nbytes
+            nbytes = config.element_of(name).nbytes
             axes = (Axis(extents[name][s], f"{nbytes} * {name}_{s}_stride") for s in steps)
             arrays.append(GlobalArray(name, tuple(axes), columns * nbytes, nbytes))
             strides += [f"{name}_{step}_stride" for step in steps]
@@ -128,7 +142,7 @@ class AppendBuild(Made):
             )
             arrays.append(GlobalArray(operand.name, tuple(axes), nbytes, nbytes))
             strides += [operand.stride(axis) for axis in operand.axes]
-        bounds = dict.fromkeys(("batch", *config.counts), (1, _MOST))
+        bounds = dict.fromkeys(("batch", *config.counts), (1, MAX_ROWS))
         bounds |= {n.name: n.bounds for n in features.numbers if n.bounds is not None}
         equal: dict[str, int | str] = {"new_rows": "batch * kv_heads * n"}
         rows = "new_rows"
@@ -136,16 +150,10 @@ class AppendBuild(Made):
             equal["q_rows"] = "batch * heads * seq_q"
             rows = "new_rows + q_rows"
         if page_size:
-            bounds["table_columns"] = (1, _MOST // page_size)
+            bounds["table_columns"] = (1, MAX_ROWS // page_size)
             equal["seq_k"] = f"{page_size} * table_columns"
         grid = (f"({rows} + {WARPS - 1}) // {WARPS}", 1, 1)
         return GlobalContract(tuple(arrays), tuple(strides), bounds, grid, equal)
-
-
-def _element(config: AppendConfig, name: str) -> DType:
-    if name in ("K", "V"):
-        return config.stored
-    return F32 if name in ("COS", "SIN") else config.dtype
 
 
 @lru_cache(maxsize=64)
@@ -192,7 +200,7 @@ class _Given:
         arrays = {}
         for name, (steps, columns) in config.arrays.items():
             strides = {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
-            nbytes = _element(config, name).nbytes
+            nbytes = config.element_of(name).nbytes
             arrays[name] = Array(pointers[name].value, strides, columns, 1, nbytes)
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
         return cls(arrays, operands, counts, numbers)

@@ -41,7 +41,7 @@ class Build(Made):
         """See `flash.contract.contract`."""
         from flash.contract import contract
 
-        return contract(self.config, self.module, self.text)
+        return contract(self)
 
     @property
     def resources(self) -> KernelResources:

@@ -1,5 +1,5 @@
-"""The launch contract of a forward kernel: all that a host program in any language needs to launch
-it.
+"""The launch contract of an attention kernel: all that a host program in any language needs to
+launch it.
 
 `parameters` is the one place that says what each kernel parameter means.
 """
@@ -7,19 +7,24 @@ it.
 from __future__ import annotations
 
 import functools
-import hashlib
-from typing import Any, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
 from flash.config import KernelConfig
-from flash.dtypes import F32_BYTES
+from flash.dtypes import F32, F32_BYTES
 from flash.features import Features
 from flash.launch import MAX_CTAS, max_seq
-from ptxgen import ir
-from ptxgen.check.budget import static_shared_bytes
+from flash.launch_contract import (
+    Words,
+    launch_contract,
+    operand_meanings,
+    operand_stride_meanings,
+    stride_meanings,
+)
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.runtime.plan import param_slots
 
-SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
+if TYPE_CHECKING:
+    from flash.build import Build
 
 
 @functools.cache
@@ -57,26 +62,9 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}{parts}], dense; -inf for "
         "a row that sees no key"
     )
-    for operand in features.operands:
-        extents = ", ".join(map(operand.extent, operand.axes))
-        meanings[operand.name] = (
-            f"device address of {operand.name}: {operand.dtype.name} [{extents}], read, strides as "
-            f"below; {operand.meaning}"
-        )
-    steps = {
-        "batch": "one batch to the next",
-        "head": "one head to the next",
-        "row": "one sequence position to the next",
-        "page": "one page to the next",
-        "split": "what one split writes to what the next one does",
-    }
+    meanings |= operand_meanings(features.operands)
     for name in rows:
-        for what in features.steps_of(name):
-            step = steps[what]
-            meanings[f"{name}_{what}_stride"] = (
-                f"elements (of {types[name].nbytes} bytes) from {step} in {name}; any sign, 0 "
-                "repeats"
-            )
+        meanings |= stride_meanings(name, features.steps_of(name), types[name])
     longest = max_seq(features)
     lse = "LSE is the sink" if features.sink else "LSE is -inf"
     if features.varlen:
@@ -86,7 +74,11 @@ def parameters(config: KernelConfig) -> dict[str, str]:
         )
     else:
         meanings["seq_q"] = f"queries of each head, 1 to {longest}"
-        meanings["seq_k"] = f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
+        meanings["seq_k"] = (
+            cache_room(features, longest)
+            if features.cached
+            else f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
+        )
     meanings["heads"] = "heads of Q and O, at least 1"
     meanings["group"] = (
         "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded "
@@ -94,13 +86,14 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     )
     meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
     meanings |= {number.name: number.meaning for number in config.numbers}
-    for operand in features.operands:
-        for axis in operand.axes:
-            meanings[operand.stride(axis)] = (
-                f"elements (of {operand.dtype.nbytes} bytes) from one to the next of {axis} in "
-                f"{operand.name}; any sign, 0 repeats"
-            )
+    meanings |= operand_stride_meanings(features.operands)
     return meanings
+
+
+def cache_room(features: Features, longest: int) -> str:
+    """What `seq_k` is of a cache, which a kernel attends to or appends to."""
+    paged = f", {features.page_size} for each column of block_table" if features.page_size else ""
+    return f"rows that a sequence of the cache has room for{paged}, 1 to {longest}"
 
 
 CAUSAL: Final[dict[str, str]] = {
@@ -113,53 +106,37 @@ CAUSAL: Final[dict[str, str]] = {
 }
 
 
-def contract(config: KernelConfig, module: ir.Module, text: str) -> dict[str, Any]:
-    """The contract of the kernel of `config` as plain data for JSON; `text` is the module as
-    rendered.
-
-    Sizes and offsets are in bytes unless the key says elements.
-    """
-    kernel = module.kernels[0]
-    t = config.tiling
+def contract(made: Build) -> dict[str, Any]:
+    """The contract of an attention kernel."""
+    config, t = made.config, made.config.tiling
     meanings = parameters(config)
-    return {
-        "schema": SCHEMA,
-        "entry": kernel.name,
-        "target": module.target,
-        "ptx_version": ".".join(str(part) for part in module.version),
-        "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "dtype": config.dtype.name,
-        "precision": config.precision,
-        "head_dim": t.head_dim,
-        "head_dim_v": t.head_dim_v,
-        "tile": t.tile,
-        "block_q": t.block_q,
-        "parameters": [
-            {
-                "name": s.name,
-                "type": s.type,
-                "offset": s.offset,
-                "size": s.nbytes,
-                "meaning": meanings[s.name],
-            }
-            for s in param_slots(kernel.params)
-        ],
-        "block": [t.threads, 1, 1],
-        "grid": {
-            **_grid(config),
-            "y": 1,
-            "z": 1,
+    types = {name: config.element_of(name) for name in "QKVO"} | {"LSE": F32}
+    types |= {operand.name: operand.dtype for operand in config.features.operands}
+    words = Words(
+        kind="decode" if config.features.cached else "forward",
+        computes={
+            "dtype": config.dtype.name,
+            "precision": config.precision,
+            "head_dim": t.head_dim,
+            "head_dim_v": t.head_dim_v,
+            "tile": t.tile,
+            "block_q": t.block_q,
         },
-        "dynamic_shared_bytes": kernel.dynamic_shared_bytes,
-        "static_shared_bytes": static_shared_bytes(kernel),
-        "alignment": config.alignment,
-        "constraints": _constraints(config, kernel),
-        "layout": _PACKED if config.features.varlen else _BATCHED,
-        "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
-        "lse": meanings["LSE"]
-        if config.return_lse
-        else "not written: the kernel was made with return_lse=False",
-    }
+        meanings=meanings,
+        types=types,
+        written=("O", "LSE"),
+        grid=_grid(config),
+        constraints=_constraints(config),
+        more={
+            "alignment": config.alignment,
+            "layout": _layout(config.features),
+            "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
+            "lse": meanings["LSE"]
+            if config.return_lse
+            else "not written: the kernel was made with return_lse=False",
+        },
+    )
+    return launch_contract(made, words)
 
 
 def _times(factors: list[Any]) -> str:
@@ -194,38 +171,71 @@ _PACKED: Final = (
 )
 
 
-def _constraints(config: KernelConfig, kernel: ir.Kernel) -> list[str]:
-    shared = kernel.dynamic_shared_bytes
-    rows = config.features.row_counts
+def _layout(features: Features) -> str:
+    """Where rows lie, and which are keys."""
+    if features.varlen:
+        return _PACKED
+    if not features.cached:
+        return _BATCHED
+    padding = ", but for the first leftpad_k[b] of these" if features.leftpad_k else ""
+    parts = (
+        ". O and LSE are those of each split: parts that the merge kernel takes as PARTS and LSES"
+        if features.splits
+        else ""
+    )
+    return (
+        f"{cache_layout(features)}; its keys are the first seqused_k[b] rows of that{padding}. "
+        "Rows that are no keys may hold anything. Elsewhere seq_k is an item's own number of keys"
+        f"{parts}"
+    )
+
+
+def cache_layout(features: Features) -> str:
+    """Where the rows of a cache lie, which a kernel attends to or appends to."""
+    place, n = "row r of K[s]", features.page_size
+    if n:
+        place = f"row r % {n} of page block_table[s, r / {n} rounded down]"
+    sequence = "cache_batch_idx[b]" if features.cache_batch_idx else "b"
+    return (
+        "the last dimension of all arrays is dense, the strides of the others are parameters. K "
+        f"and V are a cache: row r of sequence s is {place}, V likewise; item b of the batch has "
+        f"sequence {sequence}"
+    )
+
+
+def _constraints(config: KernelConfig) -> list[str]:
+    features = config.features
+    rows = features.row_counts
     constraints = [
-        f"Q, K, V and O, and their strides in bytes, are multiples of {config.alignment} bytes; "
-        f"LSE is a multiple of {F32_BYTES}",
+        _alignments(config),
         "the last dimension of Q, K, V and O is dense (stride 1)",
-        f"{rows[0]} and {rows[1]} are at most {max_seq(config.features)}",
-        *([f"seq_q * group is at most {max_seq(config.features)}"] if config.packed else []),
+        f"{rows[0]} and {rows[1]} are at most {max_seq(features)}",
+        *([f"seq_q * group is at most {max_seq(features)}"] if config.packed else []),
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
-        f"the grid has 1 to {MAX_CTAS} CTAs: with no query there is nothing to launch",
         "O and LSE share no memory with what is read or each other, and no two indices of O name "
         "one element",
-        f"the device runs {config.target}"
-        + (
-            " and nothing else (architecture-specific target)"
-            if config.target.suffix
-            else " or later"
-        ),
     ]
-    if config.features.varlen:
+    if features.varlen or features.cached:
         constraints.append(
             "what the kernel is told of the sequences is not written while it runs; whatever it "
             "says, nothing outside the arrays is accessed"
         )
-    if shared > config.target.shared_per_block:
-        constraints.append(
-            "before the first launch set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the "
-            f"function to {shared}"
-        )
     return constraints
+
+
+def _alignments(config: KernelConfig) -> str:
+    """What pointers and strides are multiples of."""
+    (most, first), *others = [
+        (nbytes, " and ".join(", ".join(names).rsplit(", ", 1)))
+        for nbytes, names in groupby("QKVO", config.alignment_of)
+    ]
+    whose = "their" if len(first) > 1 else "its"
+    more = "".join(f"those of {names} of {nbytes}; " for nbytes, names in others)
+    return (
+        f"{first}, and {whose} strides in bytes, are multiples of {most} bytes; {more}LSE is a "
+        f"multiple of {F32_BYTES}"
+    )
 
 
 def global_contract(config: KernelConfig) -> GlobalContract:
@@ -261,7 +271,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
     bounds = {  # first what others are multiplied with: the proof does away with the last one first
         "group": (1, MAX_CTAS),
         rows_q: (1, longest),
-        rows_k: (0, longest),
+        rows_k: (int(features.cached), longest),
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
         "heads": (1, MAX_CTAS),

@@ -35,7 +35,8 @@ MAX_CTAS: Final = MAX_GRID[0]
 
 def max_seq(features: Features) -> int:
     """The most queries, and keys, of a head; of packed sequences together."""
-    return MAX_WINDOWED_SEQ if features.windowed or features.varlen else MAX_SEQ
+    narrow = features.windowed or features.varlen or features.cached
+    return MAX_WINDOWED_SEQ if narrow else MAX_SEQ
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ptxgen import ir
 from ptxgen.target import Target
@@ -30,6 +30,13 @@ class Made(ABC):
     @abstractmethod
     def promised(self) -> GlobalContract:
         """What holds for each of its launches."""
+
+    @property
+    @abstractmethod
+    def contract(self) -> dict[str, Any]:
+        """The same for a host program in any language, with what each parameter means, as plain
+        data for JSON (`docs/embedding.md`).
+        """
 
     @property
     def kernel(self) -> ir.Kernel:

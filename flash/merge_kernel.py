@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from flash.dtypes import F32, F32_BYTES, DType
 from flash.features import MAX_SPLITS
@@ -71,6 +71,14 @@ class MergeBuild(Made):
         self.config = config
 
     @property
+    def contract(self) -> dict[str, Any]:
+        """See `flash.cache_contract.merge_contract`."""
+        # Here, because text alone is emitted without it.
+        from flash.cache_contract import merge_contract
+
+        return merge_contract(self)
+
+    @property
     def promised(self) -> GlobalContract:
         """Rows are those of all heads of all batches; `LSES` has `splits` numbers for each."""
         config = self.config
@@ -96,7 +104,7 @@ class MergeBuild(Made):
             of_rows = (Axis("batch * heads * seq_q", F32_BYTES),)
             arrays.append(GlobalArray("LSE", of_rows, F32_BYTES, F32_BYTES))
         strides = tuple(
-            f"{array}_{step}_stride" for array, steps in _STRIDES.items() for step in steps
+            f"{array}_{step}_stride" for array, steps in MERGE_STRIDES.items() for step in steps
         )
         bounds = dict.fromkeys(("heads", "seq_q", "batch", "rows"), (1, MAX_ROWS))
         bounds["splits"] = (1, MAX_SPLITS)
@@ -105,7 +113,7 @@ class MergeBuild(Made):
         return GlobalContract(tuple(arrays), strides, bounds, grid, equal)
 
 
-_STRIDES: Final = {
+MERGE_STRIDES: Final = {
     "PARTS": ("batch", "head", "row", "split"),
     "LSES": ("row", "split"),
     "O": ("batch", "head", "row"),
@@ -139,7 +147,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
     pointers = {name: k.pointer(name) for name in names}
     strides = {
         name: {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
-        for name, steps in _STRIDES.items()
+        for name, steps in MERGE_STRIDES.items()
     }
     rows, seq_q, heads, splits = (
         k.signed(k.param(name, u32)) for name in ("rows", "seq_q", "heads", "splits")

@@ -1,0 +1,239 @@
+"""The kernels of a KV cache without a call of them: their text and contracts, for other hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flash.append_kernel import AppendBuild, AppendConfig, append_build
+from flash.arrays import HOST, ArrayView
+from flash.build import Build, build
+from flash.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
+from flash.decode import E4M3_TARGET, CacheCall, kernel_of
+from flash.dlpack import dense_strides
+from flash.dtypes import DTYPES, E4M3, F32, DType
+from flash.features import Features
+from flash.kv_arguments import integer
+from flash.launch import MAX_CTAS
+from flash.merge_kernel import MergeBuild, MergeConfig, merge_build
+from flash.placement import MAX_PAGE_SIZE
+from flash.tile_choice import natural_alignment
+from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from ptxgen.errors import ConfigError, did_you_mean
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+_NOT_CACHED: Final = ("varlen", "bias", "mask", "dropout")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """How the rows of a cache lie, and which arrays a launch is given that say so; `seqused_k`
+    always is one of them.
+
+    page_size: 1..256, the rows of a page; None for contiguous memory.
+    kv_dtype: "e4m3", with a scale for each head; None for the type of the queries and new rows.
+    leftpad_k, cache_batch_idx: whether there are these arrays, as in `DecodeKernel.launch`.
+
+    Raises `ConfigError` for a cache that cannot be.
+    """
+
+    page_size: int | None = None
+    kv_dtype: str | None = None
+    leftpad_k: bool = False
+    cache_batch_idx: bool = False
+
+    def __post_init__(self) -> None:
+        if self.page_size is not None and integer(self.page_size, 1, MAX_PAGE_SIZE) is None:
+            raise ConfigError(
+                f"CacheConfig: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, or None for "
+                f"contiguous memory, got {self.page_size!r}"
+            )
+        if self.kv_dtype not in (None, E4M3.name):
+            raise ConfigError(
+                f"CacheConfig: kv_dtype must be {E4M3.name!r}, or None for the type of the "
+                f"queries, got {self.kv_dtype!r}"
+            )
+
+    @property
+    def features(self) -> Features:
+        """What a kernel's text depends on."""
+        return Features(
+            seqused_k=True,
+            leftpad_k=self.leftpad_k,
+            cache_batch_idx=self.cache_batch_idx,
+            page_size=self.page_size or 0,
+            kv_dtype=None if self.kv_dtype is None else E4M3,
+        )
+
+    def target(self, name: str | None, who: str) -> Target:
+        """The target of a kernel, by default the oldest that has its instructions from sm_80 on.
+        Raises `ConfigError` for an older one.
+        """
+        least = find_target(DEFAULT_TARGET if self.kv_dtype is None else E4M3_TARGET)
+        found = least if name is None else find_target(name)
+        if self.kv_dtype is not None and found.sm < least.sm:
+            raise ConfigError(
+                f"{who}: a cache of {self.kv_dtype!r} needs {least.name} or later, got "
+                f"{found.name}; use kv_dtype=None"
+            )
+        return found
+
+
+def decode(
+    config: AttentionConfig,
+    cache: CacheConfig,
+    *,
+    splits: bool = False,
+    seq_q: int = 1,
+    group: int = 1,
+) -> Build:
+    """The kernel that attends to a cache, for arrays as aligned as the config says.
+
+    `splits`: whether it divides the keys among CTAs, into as many parts as a launch says, so that O
+    and LSE are parts which `merge` makes a kernel for. Tiles, and whether heads are packed,
+    are chosen for `seq_q` queries of `group` heads for each head of K and V; the kernel takes any.
+
+    Raises `ConfigError` for what does not go with a cache, `VerifyError` for a fault of the
+    generator's.
+    """
+    wrong = [name for name in _NOT_CACHED if getattr(config, name)]
+    wrong += ["causal='top_left'"] if config.causal == "top_left" else []
+    if wrong:
+        raise ConfigError(
+            f"decode: config must be one that goes with a cache, got {', '.join(wrong)}; "
+            "leave that out"
+        )
+    for name, value in (("seq_q", seq_q), ("group", group)):
+        _integer("decode", name, value, MAX_CTAS)
+    if cache.kv_dtype is not None:
+        _require_widened(config)
+    target = cache.target(config.target, "decode")
+    parts = 2 if splits else 1
+    return build(kernel_of(_example(config, cache, seq_q, group), target, parts))
+
+
+def append(
+    head_dim: int,
+    head_dim_v: int | None = None,
+    *,
+    cache: CacheConfig,
+    dtype: str = "f32",
+    rotary_dim: int = 0,
+    rotary_interleaved: bool = False,
+    target: str | None = None,
+) -> AppendBuild:
+    """The kernel that writes new rows of `dtype` to a cache, and with a `rotary_dim`, an even
+    number of columns, turns these of new keys and of queries.
+
+    Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
+    """
+    who = "append"
+    _integer(who, "head_dim", head_dim, MAX_HEAD_DIM)
+    value_dim = head_dim if head_dim_v is None else head_dim_v
+    _integer(who, "head_dim_v", value_dim, MAX_HEAD_DIM_V)
+    turned = integer(rotary_dim, 0, head_dim)
+    if turned is None or turned % 2:
+        raise ConfigError(
+            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got "
+            f"{rotary_dim!r}"
+        )
+    if rotary_interleaved and not turned:
+        raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
+    return append_build(
+        AppendConfig(
+            cache.target(target, who), head_dim, value_dim, _dtype(who, "dtype", dtype),
+            cache.features, turned, rotary_interleaved,
+        )
+    )  # fmt: skip
+
+
+def merge(
+    head_dim_v: int,
+    *,
+    dtype: str = "f32",
+    parts: str = "f32",
+    return_lse: bool = False,
+    alignment: int | None = None,
+    target: str | None = None,
+) -> MergeBuild:
+    """The kernel that merges parts of attention to results of `dtype`. `alignment`: what the
+    pointer and strides of the result are multiples of, in bytes, by default what those of dense
+    arrays are, as those of the parts.
+
+    Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
+    """
+    who = "merge"
+    _integer(who, "head_dim_v", head_dim_v, MAX_HEAD_DIM_V)
+    result, of_parts = _dtype(who, "dtype", dtype), _dtype(who, "parts", parts)
+    natural = natural_alignment(head_dim_v, head_dim_v, result)
+    possible = [n for n in ALIGNMENTS if result.nbytes <= n <= natural]
+    if alignment is not None and alignment not in possible:
+        raise ConfigError(
+            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got {alignment!r}"
+        )
+    return merge_build(
+        MergeConfig(
+            find_target(target or DEFAULT_TARGET), head_dim_v, result, of_parts,
+            natural if alignment is None else alignment,
+            natural_alignment(head_dim_v, head_dim_v, of_parts),
+            return_lse,
+        )
+    )  # fmt: skip
+
+
+def _integer(who: str, name: str, value: object, most: int) -> None:
+    if integer(value, 1, most) is None:
+        raise ConfigError(f"{who}: {name} must be an integer from 1 to {most}, got {value!r}")
+
+
+def _dtype(who: str, name: str, value: object) -> DType:
+    if value not in DTYPES:
+        known = ", ".join(map(repr, DTYPES))
+        raise ConfigError(
+            f"{who}: {name} must be one of {known}, got {value!r}{did_you_mean(str(value), DTYPES)}"
+        )
+    return DTYPES[str(value)]
+
+
+def _require_widened(config: AttentionConfig) -> None:
+    """Kernels widen numbers of one byte to 16 bits, eight at a time."""
+    if config.element is F32:
+        raise ConfigError(
+            f"decode: queries for a cache of {E4M3.name!r} must be of 'f16' or 'bf16', got 'f32'"
+        )
+    if config.head_dim % WIDENED or config.value_dim % WIDENED:
+        raise ConfigError(
+            f"decode: head_dim and head_dim_v of a cache of {E4M3.name!r} must be multiples "
+            f"of {WIDENED}, got {config.head_dim} and {config.value_dim}"
+        )
+
+
+def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int) -> CacheCall:
+    """A call of arrays that are nowhere, as aligned as the config says."""
+    first = ALIGNMENTS[0] if config.alignment == "auto" else int(config.alignment)
+    rows = cache.page_size or 1
+    stored = config.element if cache.kv_dtype is None else E4M3
+    features = cache.features
+
+    def array(shape: tuple[int, ...], dtype: DType) -> ArrayView:
+        return ArrayView(
+            first, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None
+        )
+
+    given: dict[str, Any] = {o.name: array((1,) * len(o.axes), o.dtype) for o in features.operands}
+    scores = {"alibi_slopes": config.alibi, "sink": config.sink}
+    given |= {name: array((group,), F32) for name, there in scores.items() if there}
+    out = (1, group, seq_q, config.value_dim)
+    return CacheCall(
+        config,
+        array((1, group, seq_q, config.head_dim), config.element),
+        array((1, 1, rows, config.head_dim), stored),
+        array((1, 1, rows, config.value_dim), stored),
+        array(out, config.element),
+        array(out[:3], F32) if config.return_lse else None,
+        given,
+        cache.page_size or 0,
+        rows,
+        config.scale,
+    )

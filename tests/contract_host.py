@@ -1,0 +1,135 @@
+"""A host in another language, in Python: it launches a kernel from its text and the JSON of its
+contract, and knows nothing else of this project.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxgen import interpreter
+
+Array = np.ndarray[Any, Any]
+TYPES = {
+    "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32),
+    "bf16": np.dtype(ml_dtypes.bfloat16), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+}  # fmt: skip
+
+
+class Host:
+    """One kernel. `text` and `contract` are the two files."""
+
+    def __init__(self, text: str, contract: str) -> None:
+        self.text = text
+        self.contract = json.loads(contract)
+        assert self.contract["schema"] == 1
+        assert self.contract["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+        end = 0  # each parameter lies at the next multiple of its size, as the driver has it
+        for parameter in self.contract["parameters"]:
+            assert parameter["offset"] == -(-end // parameter["size"]) * parameter["size"]
+            end = parameter["offset"] + parameter["size"]
+
+    def empty(self, name: str, **sizes: int) -> Array:
+        """A dense array of the type and shape that the contract says, of what is no number."""
+        array = self.array_of(name)
+        shape = [evaluated(dim["extent"], sizes) for dim in array["dims"]]
+        dtype = TYPES[array["type"]]
+        if array["row"] > 1:
+            shape.append(array["row"])
+        return np.full(shape, 0 if dtype.kind == "i" else np.nan, dtype)
+
+    def launch(self, arrays: Mapping[str, Array], **numbers: float) -> None:
+        """Launch it on arrays, by name, each with the dimensions of the contract, and numbers that
+        no array has.
+        """
+        assert set(arrays) == {array["name"] for array in self.contract["arrays"]}
+        sizes = self._sizes(arrays, numbers)
+        values: dict[str, Any] = {**numbers, **sizes, **arrays}
+        for array in self.contract["arrays"]:
+            values |= strides(array, arrays[array["name"]], sizes)
+        missing = [p["name"] for p in self.contract["parameters"] if p["name"] not in values]
+        assert not missing, missing
+        interpreter.run(
+            self.text,
+            self.contract["entry"],
+            grid=(self._ctas(sizes), self.contract["grid"]["y"], self.contract["grid"]["z"]),
+            block=self.contract["block"],
+            args=[values[p["name"]] for p in self.contract["parameters"]],
+            dynamic_smem=self.contract["dynamic_shared_bytes"],
+            sanitize=True,
+        )
+
+    def array_of(self, name: str) -> dict[str, Any]:
+        """What the contract says of an array."""
+        (found,) = [array for array in self.contract["arrays"] if array["name"] == name]
+        return dict(found)
+
+    def _sizes(self, arrays: Mapping[str, Array], numbers: Mapping[str, float]) -> dict[str, int]:
+        """All sizes: those of the arrays, those given, and those that follow; within bounds."""
+        named = self.contract["sizes"]
+        sizes = {name: int(n) for name, n in numbers.items() if name in named}
+        for array in self.contract["arrays"]:
+            for dim, length in zip(array["dims"], arrays[array["name"]].shape, strict=False):
+                if dim["extent"] in named:
+                    assert sizes.setdefault(dim["extent"], length) == length, dim
+        for name, size in named.items():
+            if "equal" in size:
+                value = evaluated(size["equal"], sizes)
+                assert sizes.setdefault(name, value) == value, name
+        for name, size in named.items():
+            assert size["least"] <= sizes[name] <= size["most"], name
+        for array in self.contract["arrays"]:
+            given = arrays[array["name"]]
+            extents = [evaluated(dim["extent"], sizes) for dim in array["dims"]]
+            row = list(given.shape[len(extents) :])
+            assert (list(given.shape[: len(extents)]), math.prod(row)) == (extents, array["row"])
+            assert given.dtype == TYPES[array["type"]]
+            assert given.ctypes.data % array["alignment"] == 0
+        return sizes
+
+    def _ctas(self, sizes: Mapping[str, int]) -> int:
+        x = self.contract["grid"]["x"]
+        rows, block = x["ceil_div"]
+        blocks = -(-grid_size(rows, sizes) // block)
+        return blocks * math.prod(grid_size(of, sizes) for of in x["times"])
+
+
+def strides(array: dict[str, Any], given: Array, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The strides that are parameters; that of a dense array must be as the contract says."""
+    found = {}
+    for dim, stride in zip(array["dims"], given.strides, strict=False):
+        names = re.findall(r"\w+_stride", str(dim["stride"]))
+        if names:
+            (found[names[0]], rest) = divmod(stride, evaluated(dim["stride"], {names[0]: 1}))
+            assert rest == 0
+        else:
+            assert stride == evaluated(dim["stride"], sizes)
+        assert stride % array["alignment"] == 0 or given.shape[array["dims"].index(dim)] == 1
+    return found
+
+
+def evaluated(formula: int | str, names: Mapping[str, int]) -> int:
+    """A size, or the product of some."""
+    return int(eval(str(formula), {"__builtins__": {}}, dict(names)))
+
+
+def grid_size(size: Any, sizes: Mapping[str, int]) -> int:
+    """One of the words that grids are made of."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, str):
+        return sizes[size]
+    ((how, of),) = size.items()
+    values = [grid_size(each, sizes) for each in of]
+    if how == "div":
+        above, below = values
+        assert above % below == 0
+        return above // below
+    return {"times": math.prod, "plus": sum}[how](values)

@@ -1,0 +1,187 @@
+"""What other hosts are told of the kernels of a KV cache; `tests/tools/test_emit_cache.py` runs
+them by that.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flash import cache_kernels
+from flash.build import build
+from flash.cache_kernels import CacheConfig
+from flash.config import AttentionConfig
+from flash.made import Made
+from ptxgen.errors import ConfigError
+
+BF16 = AttentionConfig(64, 32, "bf16", causal=True)
+PLAIN = CacheConfig()
+EVERYTHING = CacheConfig(16, "e4m3", leftpad_k=True, cache_batch_idx=True)
+DENSE = "the last dimension of all arrays is dense, the strides of the others are parameters. "
+
+
+def decoding(cache: CacheConfig = PLAIN, **how: Any) -> dict[str, Any]:
+    return cache_kernels.decode(BF16, cache, **how).contract
+
+
+def meanings(contract: dict[str, Any]) -> dict[str, str]:
+    return {p["name"]: p["meaning"] for p in contract["parameters"]}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
+        build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
+        cache_kernels.decode(BF16, EVERYTHING, splits=True),
+        cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32),
+        cache_kernels.merge(64, return_lse=True),
+    ],
+    ids=lambda made: made.kernel.name.split("_")[0],
+)
+def test_a_contract_says_what_the_proof_assumes(made: Made) -> None:
+    contract = json.loads(json.dumps(made.contract))
+    promised = made.promised
+    assert [array["name"] for array in contract["arrays"]] == [a.pointer for a in promised.arrays]
+    for said, array in zip(contract["arrays"], promised.arrays, strict=True):
+        assert [(d["extent"], d["stride"]) for d in said["dims"]] == [
+            (axis.extent, axis.stride) for axis in array.axes
+        ]
+        size = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1}[said["type"]]
+        assert (said["row"] * size, said["alignment"]) == (array.nbytes, array.align)
+    assert contract["sizes"] == {
+        name: {"least": least, "most": most}
+        | ({"equal": promised.equal[name]} if name in promised.equal else {})
+        for name, (least, most) in promised.bounds.items()
+    }
+    written = [array["name"] for array in contract["arrays"] if array["written"]]
+    assert written == [
+        name for name in ("K", "V", "O", "Q_OUT", "LSE")
+        if any(name == a.pointer for a in promised.arrays)
+        and (name not in "KV" or contract["kind"] == "append")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cache", "splits", "layout"),
+    [
+        (
+            PLAIN, False,
+            "K and V are a cache: row r of sequence s is row r of K[s], V likewise; item b of the "
+            "batch has sequence b; its keys are the first seqused_k[b] rows of that. Rows that are "
+            "no keys may hold anything. Elsewhere seq_k is an item's own number of keys",
+        ),
+        (
+            EVERYTHING, True,
+            "K and V are a cache: row r of sequence s is row r % 16 of page block_table[s, r / 16 "
+            "rounded down], V likewise; item b of the batch has sequence cache_batch_idx[b]; its "
+            "keys are the first seqused_k[b] rows of that, but for the first leftpad_k[b] of "
+            "these. Rows that are no keys may hold anything. Elsewhere seq_k is an item's own "
+            "number of keys. O and LSE are those of each split: parts that the merge kernel takes "
+            "as PARTS and LSES",
+        ),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_attends_is_told_where_rows_are(
+    cache: CacheConfig, splits: bool, layout: str
+) -> None:
+    assert decoding(cache, splits=splits)["layout"] == DENSE + layout
+
+
+def test_what_is_aligned_differently_is_said_apart() -> None:
+    assert decoding()["constraints"][0] == (
+        "Q, K, V and O, and their strides in bytes, are multiples of 16 bytes; LSE is a multiple "
+        "of 4"
+    )
+    assert decoding(EVERYTHING, splits=True)["constraints"][0] == (
+        "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
+        "of 16; LSE is a multiple of 4"
+    )
+
+
+def test_a_cache_has_room_for_rows() -> None:
+    longest = 2**30 - 256
+    assert meanings(decoding())["seq_k"] == (
+        f"rows that a sequence of the cache has room for, 1 to {longest}"
+    )
+    paged = cache_kernels.append(64, cache=CacheConfig(16)).contract
+    assert meanings(paged)["seq_k"] == (
+        "rows that a sequence of the cache has room for, 16 for each column of block_table, 1 to "
+        "1073741824"
+    )
+    assert decoding()["sizes"]["seq_k"] == {"least": 1, "most": longest}
+    assert paged["sizes"]["seq_k"] == {
+        "least": 1, "most": 2**30, "equal": "16 * table_columns",
+    }  # fmt: skip
+
+
+def test_the_kernel_that_appends_says_what_lengths_count() -> None:
+    found = cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32).contract
+    assert meanings(found)["seqused_k"] == (
+        "device address of seqused_k: i32 [batch], read, strides as below; how many rows each "
+        "sequence has with the new ones: new row i of n becomes row seqused_k - n + i, or none if "
+        "that is negative"
+    )
+    assert meanings(found)["k_scale"] == (
+        "device address of k_scale: f32 [kv_heads], read, strides as below; what new rows of K are "
+        "divided by, above 0"
+    )
+    assert found["grid"]["formula"] == "(ceil((new_rows + q_rows) / 4), 1, 1)"
+    assert found["layout"] == DENSE + (
+        "K and V are a cache: row r of sequence s is row r % 16 of page block_table[s, r / 16 "
+        "rounded down], V likewise; item b of the batch has sequence cache_batch_idx[b]"
+    )
+    assert found["constraints"] == [
+        "columns i and i + rotary_dim / 2 of a row are turned together",
+        "all arrays, and their strides in bytes, are multiples of their elements' size",
+        "the last dimension of all arrays is dense (stride 1)",
+        "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
+        "written to is of one sequence",
+        "block and grid are exactly as given",
+        "what is written shares no memory with what is read, or with anything else written",
+        "what the kernel is told of the sequences is not written while it runs; whatever it says, "
+        "nothing outside the arrays is accessed",
+        "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
+        "the device runs sm_89 or later",
+    ]
+
+
+def test_without_rotary_embedding_there_is_nothing_of_it() -> None:
+    found = cache_kernels.append(64, cache=PLAIN).contract
+    assert found["grid"]["formula"] == "(ceil(new_rows / 4), 1, 1)"
+    assert list(meanings(found))[:5] == ["K_NEW", "V_NEW", "K", "V", "seqused_k"]
+    assert "columns" not in found["constraints"][0]
+    turned = cache_kernels.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
+    assert turned.contract["constraints"][0] == (
+        "columns 2 i and 2 i + 1 of a row are turned together"
+    )
+
+
+@pytest.mark.parametrize(("lse", "words"), [(False, "not written: "), (True, "device address of")])
+def test_the_kernel_that_merges_says_what_it_takes(lse: bool, words: str) -> None:
+    found = cache_kernels.merge(64, dtype="bf16", return_lse=lse).contract
+    assert found["grid"]["formula"] == "(ceil(rows / 4), 1, 1)"
+    assert found["constraints"][0] == (
+        "PARTS, and its strides in bytes, are multiples of 16 bytes; those of O of 8; LSES, its "
+        "strides and LSE are multiples of 4"
+    )
+    assert found["lse"].startswith(words)
+    assert ("LSE" in meanings(found)) == lse
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        (AttentionConfig(8, varlen=True), "varlen"),
+        (AttentionConfig(8, bias="f32", dropout=0.5), "bias, dropout"),
+        (AttentionConfig(8, causal="top_left"), "causal='top_left'"),
+    ],
+)
+def test_what_does_not_go_with_a_cache_is_refused(config: AttentionConfig, names: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cache_kernels.decode(config, PLAIN)
+    assert str(caught.value) == (
+        f"decode: config must be one that goes with a cache, got {names}; leave that out"
+    )
