@@ -20,6 +20,7 @@ from tools.bench_cpu import CPU_REMARKS, cpu_jobs
 from tools.bench_decode import DECODE_REMARKS, decode_jobs
 from tools.bench_device import Gpu, open_gpu
 from tools.bench_gpu import GPU_REMARKS, gpu_jobs
+from tools.bench_gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
 from tools.bench_interpreter import interpreter_jobs
 from tools.bench_launch import LAUNCH_REMARKS, launch_jobs
 from tools.bench_record import Job, Measurement
@@ -50,7 +51,7 @@ ABOUT: Final = {
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
     "launch": "what a repeated launch costs on the host, without driver and GPU",
-    "gpu": "the kernel on a GPU, against its own ceilings and PyTorch (needs a GPU)",
+    "gpu": "the kernels on a GPU, against its own ceilings and PyTorch (needs a GPU)",
 }
 _WITHOUT_GPU: Final[dict[str, Callable[[bool], list[Job]]]] = {
     "emit": emit_jobs,
@@ -67,7 +68,7 @@ _REMARKS: Final = {
     "decode": DECODE_REMARKS,
     "cpu": CPU_REMARKS,
     "launch": LAUNCH_REMARKS,
-    "gpu": GPU_REMARKS,
+    "gpu": (*GPU_REMARKS, *GPU_DECODE_REMARKS),
 }
 
 _EPILOG = """\
@@ -186,7 +187,9 @@ def _gpu() -> tuple[Gpu | None, str]:
 
 
 def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
-    return gpu_jobs(gpu, quick) if name == "gpu" and gpu else _WITHOUT_GPU[name](quick)
+    if name == "gpu" and gpu:
+        return [*gpu_jobs(gpu, quick), *gpu_decode_jobs(gpu, quick)]  # the ceilings come first
+    return _WITHOUT_GPU[name](quick)
 
 
 def _not_writable(path: Path) -> str:

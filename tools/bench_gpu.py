@@ -162,11 +162,11 @@ def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
     with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
         work = gpu.kernel(copy_kernel(gpu.target), ctas, {"source": source, "copy": copy})
         rates = [2 * ctas * bytes_per_cta() / t / 1e12 for t in _samples(gpu, work, repeats)]
-    return [
-        measured(
-            "copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True
-        )
-    ]
+    found = measured(
+        "copy ceiling, read + written", "TB/s", rates, config={"bytes": nbytes}, headline=True
+    )
+    gpu.copy_rate = found.median * 1e12
+    return [found]
 
 
 def _samples(gpu: Gpu, work: Work, repeats: int) -> list[float]:

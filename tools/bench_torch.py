@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+_WARM_UP: Final = 3  # calls before a graph is captured, as PyTorch's notes on CUDA graphs ask for
+
 BACKENDS: Final = ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")
 
 
@@ -59,6 +61,35 @@ def _attend(
             return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
 
     return run
+
+
+def sdpa_of_a_token(torch: Any, q: Any, k: Any, v: Any) -> Callable[[], Any]:
+    """PyTorch's attention of a new token to all keys, whose heads several of q may share, by the
+    backend that it chooses.
+    """
+
+    def run() -> Any:
+        with torch.no_grad():
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(q, k, v, enable_gqa=True)
+
+    return run
+
+
+def graphed(torch: Any, work: Callable[[], Any]) -> Callable[[], Any]:
+    """What replays the work's launches, which were captured once in a CUDA graph. It is done before
+    on the same stream, because memory cannot be allocated while a graph is captured.
+    """
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    replay: Callable[[], Any] = graph.replay
+    return replay
 
 
 @contextlib.contextmanager

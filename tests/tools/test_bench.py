@@ -944,6 +944,7 @@ def test_a_gpu_is_part_of_the_result(
     monkeypatch.setattr(bench, "_gpu", lambda: (gpu, ""))
     job = Job("ceiling", lambda: bench_gpu.fma_ceiling(gpu, repeats=1, turns=1))
     monkeypatch.setattr(bench, "gpu_jobs", lambda *_: [job])
+    monkeypatch.setattr(bench, "gpu_decode_jobs", lambda *_: [])
     assert bench.main(["--only", "gpu"]) == 0
     found = json.loads((tmp_path / "results" / "gpu-fake-h100.json").read_text())
     assert found["device"]["name"] == "Fake H100"

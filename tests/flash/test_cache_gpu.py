@@ -1,0 +1,391 @@
+"""KV caches and their kernels on a GPU: small problems on a fake driver whose GPU is the
+interpreter, and all of them on a real one, where there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import CudaArray, interpret
+from fake_driver import FakeDriver
+from judge import assert_attention_is_accurate, rounding_the_weights
+
+import flash
+from flash.dtypes import CACHE_DTYPES, DTYPES
+from flash.features import MAX_SPLITS
+from flash.rotary import rotary_tables, rotated
+from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+
+Array = np.ndarray[Any, Any]
+
+ON_HARDWARE = pytest.mark.gpu
+HEADS, KV_HEADS, DIM = 4, 2, 16
+E4M3_FROM = (8, 9)  # compute capability
+CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A backend, and which of its streams to use; stream 0 waits for all."""
+
+    cuda: CudaBackend
+
+    def there(self, array: Array) -> Any:
+        return flash.to_device(array, cuda=self.cuda)
+
+    def capability(self) -> tuple[int, int]:
+        device = self.cuda.device_properties(self.cuda.current_device())
+        return device.major, device.minor
+
+    def cache(self, dtype: str, page_size: int | None, dim: int, capacity: int) -> flash.KVCache:
+        """An empty one of two layers and three sequences, whose rows are no numbers."""
+        if dtype == "e4m3" and self.capability() < E4M3_FROM:
+            pytest.skip(f"this GPU has no e4m3: compute capability {self.capability()}")
+        made = flash.KVCache(
+            2, 3, KV_HEADS, dim, capacity, dtype=dtype, page_size=page_size, backend="cuda",
+            cuda=self.cuda,
+        )  # fmt: skip
+        for layer in range(2):
+            arrays = made.arrays(layer)
+            for array in (arrays.k, arrays.v):
+                nans = np.full(array.size * made.element.nbytes, 0xFF, np.uint8)
+                self.cuda.copy_to_device(array.pointer, nans.ctypes.data, nans.nbytes, ordinal=0)
+                self.cuda.synchronize(ordinal=0)
+        if dtype == "e4m3":
+            made.set_scales([[0.5, 2.0], [1.0, 0.7]], 0.03)
+        return made
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """A GPU of the fake driver, on which the interpreter runs launches."""
+    driver = FakeDriver(version=1000)  # too old for cubins: programs stay text
+    driver.on_launch = functools.partial(interpret, driver)
+    gpu = Gpu(CudaBackend(driver))
+    monkeypatch.setattr("flash.merge.cuda_backend", lambda: gpu.cuda)
+    return gpu
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest) -> Gpu:
+    """The fake one, or the real one in tests that are marked for it."""
+    if request.node.get_closest_marker("gpu") is None:
+        found: Gpu = request.getfixturevalue("fake")
+        return found
+    return Gpu(cuda_backend())
+
+
+def few_and_all(few: list[tuple[Any, ...]], every: Iterator[tuple[Any, ...]]) -> list[Any]:
+    """Parameters for the fake GPU, and those for a real one."""
+    return [*few, *(pytest.param(*each, marks=ON_HARDWARE) for each in every)]
+
+
+def rows(dtype: str, count: int, dim: int, seed: int, items: int = 3) -> tuple[Array, ...]:
+    """q, k and v of `count` new tokens; those for a cache of e4m3 are f16."""
+    element = DTYPES.get(dtype, DTYPES["f16"]).numpy
+    rng = np.random.default_rng(seed)
+    shapes = [(items, heads, count, dim) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    return tuple(rng.standard_normal(shape, np.float32).astype(element) for shape in shapes)
+
+
+def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: Any) -> None:
+    peer = None if q.dtype == np.float32 else rounding_the_weights
+    assert_attention_is_accurate(out, lse, q, k, v, causal=True, peer=peer, **how)
+
+
+# ------------------------------------------------------------------------- attention_with_kvcache
+
+
+@pytest.mark.parametrize(
+    ("dtype", "page_size", "rotary", "dim", "steps"),
+    few_and_all(
+        [
+            ("f32", None, "halves", DIM, (5, 1)),
+            ("bf16", 4, "neighbours", DIM, (5, 1)),
+            ("f16", 16, "", DIM, (5, 3)),
+            ("e4m3", 4, "halves", DIM, (5, 1)),
+        ],
+        itertools.product(
+            CACHE_DTYPES, (None, 16, 64, 256), ("", "halves", "neighbours"), (64, 128),
+            [(300, 1, 1, 3)],
+        ),
+    ),
+)  # fmt: skip
+def test_tokens_are_appended_and_attended_to_on_the_gpu(
+    dtype: str, page_size: int | None, rotary: str, dim: int, steps: tuple[int, ...], gpu: Gpu
+) -> None:
+    cache, layer, capacity = gpu.cache(dtype, page_size, dim, sum(steps)), 1, sum(steps)
+    tables = rotary_tables(capacity, dim // 2)
+    how: dict[str, Any] = {}
+    if rotary:
+        how = {
+            f"rotary_{name}": gpu.there(x) for name, x in zip(("cos", "sin"), tables, strict=True)
+        }
+        how["rotary_interleaved"] = rotary == "neighbours"
+    padding = [2, 0, 1]
+    seen = 0
+    for count in steps:
+        q, k, v = rows(dtype, count, dim, seed=seen)
+        out, lse = flash.attention_with_kvcache(
+            *map(gpu.there, (q,)), cache, *map(gpu.there, (k, v)), layer=layer, leftpad=padding,
+            splits=2 if count == 1 else "auto", return_lse=True, **how,
+        )  # fmt: skip
+        got, got_lse = out.numpy(), lse.numpy()
+        for b, left in enumerate(padding):
+            mine = slice(b, b + 1)
+            turned, new = q[mine], k[mine]
+            if rotary:
+                at = np.maximum(np.arange(seen, seen + count) - left, 0)[None]
+                turned, new = (
+                    rotated(x, *tables, at, interleaved=rotary == "neighbours").astype(q.dtype)
+                    for x in (turned, new)
+                )
+            keys, values = cache.keys(layer, b), cache.values(layer, b)
+            if dtype != "e4m3":
+                np.testing.assert_array_equal(keys[:, seen:], new[0])
+                np.testing.assert_array_equal(values[:, seen:], v[b])
+            first = max(left - seen, 0)  # a query of padding sees nothing
+            assert_attends(
+                got[mine, :, first:], got_lse[mine, :, first:], turned[:, :, first:],
+                keys[None, :, left:], values[None, :, left:],
+            )  # fmt: skip
+        seen += count
+    assert cache.lengths.tolist() == [[0] * 3, [capacity] * 3]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "page_size"),
+    few_and_all(
+        [("f32", None), ("bf16", 4), ("e4m3", 4)],
+        itertools.product(CACHE_DTYPES, (None, 1, 16, 64, 256)),
+    ),
+)
+def test_rows_from_the_host_and_from_the_gpu_become_the_same_bits(
+    dtype: str, page_size: int | None, gpu: Gpu
+) -> None:
+    kept = []
+    for place in (gpu.there, np.asarray):
+        cache = gpu.cache(dtype, page_size, DIM, 40)
+        for count in (7, 1, 2):
+            q, k, v = rows(dtype, count, DIM, seed=count, items=2)
+            flash.attention_with_kvcache(
+                gpu.there(q), cache, place(k), place(v), layer=0, cache_batch_idx=[2, 0]
+            )
+        assert cache.lengths.tolist() == [[10, 0, 10], [0, 0, 0]]
+        kept.append([cache.keys(0, b).tobytes() + cache.values(0, b).tobytes() for b in (0, 2)])
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "page_size"),
+    few_and_all([("f16", 4)], itertools.product(CACHE_DTYPES, (None, 16, 64))),
+)
+def test_forks_and_cuts_are_seen_by_the_kernels(
+    dtype: str, page_size: int | None, gpu: Gpu
+) -> None:
+    cache = gpu.cache(dtype, page_size, DIM, 40)
+    q, k, v = rows(dtype, 9, DIM, seed=1, items=1)
+    flash.attention_with_kvcache(*map(gpu.there, (q,)), cache, k, v, layer=0, cache_batch_idx=[1])
+    cache.append(1, k, v, [1])
+    cache.truncate(6, [1])
+    other = cache.fork(1)
+    q, k, v = rows(dtype, 1, DIM, seed=2, items=2)
+    out, lse = flash.attention_with_kvcache(
+        gpu.there(q), cache, gpu.there(k), gpu.there(v), layer=0, cache_batch_idx=[1, other],
+        return_lse=True,
+    )  # fmt: skip
+    got, got_lse = out.numpy(), lse.numpy()
+    for item, sequence in enumerate((1, other)):
+        keys, values = (x(0, sequence)[None] for x in (cache.keys, cache.values))
+        assert keys.shape[2] == 7
+        mine = slice(item, item + 1)
+        assert_attends(got[mine], got_lse[mine], q[mine], keys, values)
+
+
+# ------------------------------------------------------------------------------------ DecodeKernel
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": (20, None)},
+    "scores": {"softcap": 3.0, "sink": True, "alibi": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "page_size", "features", "seq_q", "splits"),
+    few_and_all(
+        [("f32", 0, "scores", 1, "auto"), ("bf16", 4, "window", 2, 3)],
+        itertools.product(DTYPES, (0, 1, 16, 128), FEATURES, (1, 4, 16), ("auto", 1, 5)),
+    ),
+)
+def test_caches_of_any_origin_are_attended_to(
+    dtype: str, page_size: int, features: str, seq_q: int, splits: int | str, gpu: Gpu
+) -> None:
+    capacity, used, padding, index = 256, [200, 33, 17], [3, 0, 1], [2, 0, 1]
+    rng = np.random.default_rng(seq_q)
+    q, k, v = rows(dtype, capacity, DIM, seed=3)
+    q = q[:, :, :seq_q].copy()
+    how: dict[str, Any] = dict(FEATURES[features])
+    operands: dict[str, Array] = {}
+    if how.get("sink"):
+        operands["sink"] = rng.standard_normal(HEADS).astype(np.float32)
+    if how.get("alibi"):
+        operands["alibi_slopes"] = np.float32([0.5, 0.25, 0.1, 0])
+    kernel = flash.DecodeKernel(
+        flash.AttentionConfig(DIM, dtype=dtype, causal=True, **how), cuda=gpu.cuda
+    )
+    numbers: dict[str, Any] = {
+        "seqused_k": used, "leftpad_k": padding, "cache_batch_idx": index,
+    }  # fmt: skip
+    places = [k.copy(), v.copy()]
+    for array in places:
+        for b, sequence in enumerate(index):
+            array[sequence, :, used[b] :] = np.nan
+    if page_size:
+        columns = capacity // page_size
+        order = rng.permutation(3 * columns)
+        numbers["block_table"] = np.argsort(order).reshape(3, columns)
+        places = [
+            x.reshape(3, KV_HEADS, columns, page_size, DIM).swapaxes(1, 2).reshape(
+                -1, KV_HEADS, page_size, DIM
+            )[order]
+            for x in places
+        ]  # fmt: skip
+    out, lse = kernel.launch(
+        *map(gpu.there, (q, *places)),
+        **{name: gpu.there(np.array(x, np.int32)) for name, x in numbers.items()},
+        **{name: gpu.there(x) for name, x in operands.items()},
+        return_lse=True, splits=splits,
+    )  # fmt: skip
+    got, got_lse = out.numpy(), lse.numpy()
+    reference = {name: value for name, value in how.items() if name in ("window", "softcap")}
+    for b, sequence in enumerate(index):
+        keys, values = (x[sequence : sequence + 1, :, padding[b] : used[b]].copy() for x in (k, v))
+        assert_attends(
+            got[b : b + 1], got_lse[b : b + 1], q[b : b + 1], keys, values, **reference,
+            **{name: np.broadcast_to(x, (1, HEADS)) for name, x in operands.items()},
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("page_size", few_and_all([(0,)], iter([(0,), (16,)])))
+def test_with_fixed_splits_bits_do_not_depend_on_the_batch(page_size: int, gpu: Gpu) -> None:
+    q, k, v = rows("f16", 64, DIM, seed=4)
+    q, used = q[:, :, :1].copy(), np.array([64, 10, 33], np.int32)
+    kernel = flash.DecodeKernel(flash.AttentionConfig(DIM, dtype="f16", causal=True), cuda=gpu.cuda)
+    table = np.arange(12, dtype=np.int32).reshape(3, 4)
+
+    def attend(items: slice) -> Array:
+        where, places = {}, [k[items], v[items]]
+        if page_size:
+            where = {"block_table": gpu.there(table[items])}
+            places = [
+                x.reshape(3, KV_HEADS, 4, 16, DIM).swapaxes(1, 2).reshape(12, KV_HEADS, 16, DIM)
+                for x in (k, v)
+            ]
+        out = kernel.launch(
+            *map(gpu.there, (q[items], *places)), seqused_k=gpu.there(used[items]), splits=3,
+            **where,
+        )  # fmt: skip
+        found: Array = out.numpy()
+        return found
+
+    whole = attend(slice(None))
+    for b in range(3):
+        assert attend(slice(b, b + 1)).tobytes() == whole[b : b + 1].tobytes()
+
+
+@ON_HARDWARE
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("page_size", [0, 16])
+def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, splits: int) -> None:
+    """Whoever captures has no array that is waited for: those here name no stream."""
+    gpu = Gpu(cuda_backend())
+    q, k, v = rows("bf16", 256, 64, seed=5)
+    q = q[:, :, :1].copy()
+    used = np.array([20, 1, 77], np.int32)
+    places = [k, v]
+    table = np.arange(48, dtype=np.int32).reshape(3, 16)
+    if page_size:
+        places = [
+            x.reshape(3, KV_HEADS, 16, 16, 64).swapaxes(1, 2).reshape(48, KV_HEADS, 16, 64)
+            for x in (k, v)
+        ]
+    kept = [gpu.there(x) for x in (q, *places, np.zeros_like(q), used, table)]
+    hosts = (q, *places, q, used, table)
+    bare = [CudaArray(x.pointer, host) for x, host in zip(kept, hosts, strict=True)]
+    where = {"block_table": bare[5]} if page_size else {}
+    kernel = flash.DecodeKernel(flash.AttentionConfig(64, dtype="bf16", causal=True), cuda=gpu.cuda)
+    driver = gpu.cuda._driver.require()
+
+    def call(name: str, *given: Any) -> Any:
+        status, *found = getattr(driver, name)(*given)
+        assert not status, (name, status)
+        return found[0] if found else None
+
+    with gpu.cuda._driver.on(0, "capture a launch"):
+        stream = call("cuStreamCreate", NON_BLOCKING)
+
+        def launch() -> None:
+            kernel.launch(
+                *bare[:3], seqused_k=bare[4], out=bare[3], splits=splits, stream=int(stream),
+                **where,
+            )  # fmt: skip
+
+        launch()  # makes what a capture must not: kernels, and memory for parts
+        call("cuStreamSynchronize", stream)
+        mode = driver.CUstreamCaptureMode(CAPTURE_RELAXED)
+        call("cuStreamBeginCapture", stream, mode)
+        launch()
+        graph = call("cuStreamEndCapture", stream)
+        replay = call("cuGraphInstantiate", graph, 0)
+        for lengths in ([21, 2, 78], [256, 100, 3]):
+            changed = np.array(lengths, np.int32)
+            gpu.cuda.copy_to_device(kept[4].pointer, changed.ctypes.data, changed.nbytes, ordinal=0)
+            gpu.cuda.synchronize(ordinal=0)
+            call("cuGraphLaunch", replay, stream)
+            call("cuStreamSynchronize", stream)
+            out = kept[3].numpy()
+            for b, n in enumerate(lengths):
+                mine = slice(b, b + 1)
+                assert_attention_is_accurate(
+                    out[mine], None, q[mine], k[mine, :, :n], v[mine, :, :n], causal=True,
+                    peer=rounding_the_weights,
+                )  # fmt: skip
+        call("cuGraphExecDestroy", replay)
+        call("cuGraphDestroy", graph)
+        call("cuStreamDestroy", stream)
+
+
+# ---------------------------------------------------------------------------------- merge_partials
+
+
+@pytest.mark.parametrize(
+    ("dtype", "splits", "dim"),
+    few_and_all(
+        [("f32", 3, 20), ("bf16", 5, 16)],
+        itertools.product(DTYPES, (1, 2, 33, 300), (1, 64, 100, 512)),
+    ),
+)
+def test_parts_are_merged_as_by_numpy(dtype: str, splits: int, dim: int, gpu: Gpu) -> None:
+    rng = np.random.default_rng(splits)
+    outs = rng.standard_normal((splits, 2, 3, 5, dim), np.float32).astype(DTYPES[dtype].numpy)
+    lses = (3 * rng.standard_normal((splits, 2, 3, 5))).astype(np.float32)
+    lses[splits // 2, 0], outs[splits // 2, 0] = -np.inf, np.nan  # of no key: it may hold anything
+    lses[:, 1, 0, 0] = -np.inf
+    out, lse = flash.merge_partials(gpu.there(outs), gpu.there(lses))
+    wanted, wanted_lse = flash.merge_partials(outs, lses, backend="cpu")
+    step = (
+        float(np.finfo(np.float32).eps) if dtype == "f32" else 2.0 ** -{"f16": 10, "bf16": 7}[dtype]
+    )
+    np.testing.assert_allclose(
+        out.numpy().astype(np.float32), wanted.astype(np.float32), rtol=8 * step, atol=8 * step
+    )
+    np.testing.assert_allclose(lse.numpy(), wanted_lse, rtol=1e-5, atol=1e-5)
+    assert splits <= MAX_SPLITS
