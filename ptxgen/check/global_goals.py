@@ -63,10 +63,22 @@ class Goals:
     def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
         outer = self._left, self._deepest, self._failed  # of the search that needs this one
         usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
-        self._left = _STEPS
-        found = any(self._to_depth(n, goal, usable, lanes) for n in _DEPTHS)
+        found = self._searched_with(goal, usable, lanes)
+        if not found:  # few goals need these, and they make a search long
+            bounds = self._bounds_of(usable)
+            found = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
         self._left, self._deepest, self._failed = outer
         return found
+
+    def _bounds_of(self, facts: Facts) -> Facts:
+        """That no `min` of which the facts speak is more than what it is of."""
+        atoms = [self._atoms[n] for n in sorted(set().union(*[fact.atoms() for fact in facts]))]
+        found = [of - a.poly for a in atoms if a.kind == "min" for of in a.args]
+        return tuple(fact.tightened() for fact in found if fact.is_uniform)
+
+    def _searched_with(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+        self._left = _STEPS
+        return any(self._to_depth(n, goal, facts, lanes) for n in _DEPTHS)
 
     def _to_depth(self, deepest: int, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
         self._deepest, self._failed = deepest, {}

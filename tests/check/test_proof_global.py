@@ -343,6 +343,18 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "unknown",
         Y_NOT_LESS,
     ),
+    "a guard with a number from memory, clamped": (
+        "mov.u32 %r5, %r0;" + SPAN + "setp.lt.s32 %p1, %r5, %r6;" + Y_AT
+        + "@%p1 st.global.u32 [%rd3], %r0;",
+        "proved",
+        "",
+    ),
+    "a guard with a number from memory, clamped to one too many": (
+        "mov.u32 %r5, %r0; ld.shared.u32 %r6, [buf]; add.u32 %r8, %r2, 1; min.u32 %r6, %r6, %r8;"
+        "setp.lt.s32 %p1, %r5, %r6;" + Y_AT + "@%p1 st.global.u32 [%rd3], %r0;",
+        "unknown",
+        Y_NOT_LESS,
+    ),
     "copied where it is there": (
         "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; selp.u32 %r6, 16, 0, %p1; mov.u32 %r7, buf;"
         + ROW + "cp.async.cg.shared.global [%r7], [%rd3], 16, %r6;",

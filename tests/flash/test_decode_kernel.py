@@ -442,6 +442,15 @@ def test_every_access_and_barrier_is_proved(sizes: tuple[int, int], kind: str) -
         assert step.made.global_proof.complete, step.made.global_proof.report()
 
 
+@pytest.mark.parametrize("kind", ["f32", nightly("bf16"), nightly("f32_grade")])
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_access_is_proved_where_only_lengths_are_read(causal: bool, kind: str) -> None:
+    problem = Problem(config_of(kind, causal=causal), (40, 3))
+    (step,) = steps(problem.call(), 1)
+    assert step.made.proof.complete, step.made.proof.report()
+    assert step.made.global_proof.complete, step.made.global_proof.report()
+
+
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", ["sm_80", nightly("sm_90")])
 @pytest.mark.parametrize("kind", KINDS)
