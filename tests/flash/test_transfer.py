@@ -42,6 +42,14 @@ def test_what_goes_to_a_device_comes_back(dtype: DType, driver: FakeDriver) -> N
     np.testing.assert_array_equal(back, array)
 
 
+def test_copies_are_waited_for(driver: FakeDriver) -> None:
+    flash.to_device(numbers(I32), cuda=CudaBackend(driver)).numpy()
+    found = [name for name in driver.names() if "Memcpy" in name or "Synchronize" in name]
+    assert found == [
+        "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize",
+    ]  # fmt: skip
+
+
 @EVERY_TYPE
 def test_libraries_and_launches_read_it_without_a_copy(dtype: DType, driver: FakeDriver) -> None:
     there = flash.to_device(numbers(dtype), device=1, cuda=CudaBackend(driver))

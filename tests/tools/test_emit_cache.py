@@ -279,10 +279,25 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
         assembler.assemble((tmp_path / "x").read_text(), name)
 
 
-@pytest.mark.parametrize("kernel", KINDS)
-def test_accesses_are_proved(kernel: str, capfd: pytest.CaptureFixture[str]) -> None:
-    splits = ["--splits"] if kernel == "decode" else []
-    assert tool.main([*SMALL[kernel], *splits, "--prove", "--json"]) == 0
+@pytest.mark.parametrize(
+    ("kernel", "argv"),
+    [
+        *((kernel, []) for kernel in KINDS),
+        *(
+            ("decode", argv)
+            for argv in (
+                ["--causal"], ["--dtype", "f16", "--block-q", "32"], ["--splits"],
+                ["--page-size", "4"], ["--leftpad-k"], ["--cache-batch-idx"],
+                ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
+            )
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)  # fmt: skip
+def test_accesses_are_proved(
+    kernel: str, argv: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main([*SMALL[kernel], *argv, "--prove", "--json"]) == 0
     printed = capfd.readouterr()
     contract = json.loads(printed.out)
     assert (contract["proof"]["complete"], contract["global_proof"]["complete"]) == (True, True)
