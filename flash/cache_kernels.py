@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
 
 from flash.append_kernel import AppendBuild, AppendConfig, append_build
 from flash.arrays import HOST, ArrayView
 from flash.build import Build, build
 from flash.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
 from flash.decode import E4M3_TARGET, CacheCall, kernel_of
+from flash.decode_kernel import DecodeKernel
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, E4M3, F32, DType
 from flash.features import Features
@@ -22,8 +22,6 @@ from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.errors import ConfigError, did_you_mean
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
-
-_NOT_CACHED: Final = ("varlen", "bias", "mask", "dropout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +95,7 @@ def decode(
     Raises `ConfigError` for what does not go with a cache, `VerifyError` for a fault of the
     generator's.
     """
-    wrong = [name for name in _NOT_CACHED if getattr(config, name)]
-    wrong += ["causal='top_left'"] if config.causal == "top_left" else []
-    if wrong:
-        raise ConfigError(
-            f"decode: config must be one that goes with a cache, got {', '.join(wrong)}; "
-            "leave that out"
-        )
+    DecodeKernel(config)  # refuses what does not go with a cache
     for name, value in (("seq_q", seq_q), ("group", group)):
         _integer("decode", name, value, MAX_CTAS)
     if cache.kv_dtype is not None:
@@ -214,16 +206,13 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
     first = ALIGNMENTS[0] if config.alignment == "auto" else int(config.alignment)
     rows = cache.page_size or 1
     stored = config.element if cache.kv_dtype is None else E4M3
-    features = cache.features
+    operands = (*config.features.operands, *cache.features.operands)
 
     def array(shape: tuple[int, ...], dtype: DType) -> ArrayView:
         return ArrayView(
             first, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None
         )
 
-    given: dict[str, Any] = {o.name: array((1,) * len(o.axes), o.dtype) for o in features.operands}
-    scores = {"alibi_slopes": config.alibi, "sink": config.sink}
-    given |= {name: array((group,), F32) for name, there in scores.items() if there}
     out = (1, group, seq_q, config.value_dim)
     return CacheCall(
         config,
@@ -232,7 +221,7 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
         array((1, 1, rows, config.value_dim), stored),
         array(out, config.element),
         array(out[:3], F32) if config.return_lse else None,
-        given,
+        {operand.name: array((1,) * len(operand.axes), operand.dtype) for operand in operands},
         cache.page_size or 0,
         rows,
         config.scale,

@@ -183,5 +183,6 @@ def test_what_does_not_go_with_a_cache_is_refused(config: AttentionConfig, names
     with pytest.raises(ConfigError) as caught:
         cache_kernels.decode(config, PLAIN)
     assert str(caught.value) == (
-        f"decode: config must be one that goes with a cache, got {names}; leave that out"
+        f"DecodeKernel: config must be one that goes with a cache, got {names}; use "
+        "AttentionKernel, or leave that out"
     )
