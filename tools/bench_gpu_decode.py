@@ -63,7 +63,8 @@ class Batch:
         return self.items * unavoidable_bytes(replace(self.one, splits=splits))
 
 
-LARGE: Final = Batch(Decoding("bf16", 128, 64, 8, 8192, 1), 8)  # 256 MiB of K and V, groups of 8
+# 512 MiB of K and V, several times what any second-level cache holds; groups of 8 heads.
+LARGE: Final = Batch(Decoding("bf16", 128, 64, 8, 8192, 1), 16)
 TOKEN: Final = Batch(Decoding("bf16", 128, 32, 4, 1024, 1))
 PAGES: Final = (0, 64, 128)
 

@@ -149,9 +149,9 @@ def test_what_comes_to_the_host_is_counted(gpu: bench_device.Gpu) -> None:
     assert counter.nbytes == 2 * 3 * 8 * 4
 
 
-def test_the_large_step_has_a_quarter_of_a_gibibyte_in_groups_of_eight() -> None:
+def test_the_large_step_has_half_a_gibibyte_in_groups_of_eight() -> None:
     one = LARGE.one
-    assert 2 * LARGE.items * one.kv_heads * one.seq_k * one.head_dim * 2 == 256 << 20
+    assert 2 * LARGE.items * one.kv_heads * one.seq_k * one.head_dim * 2 == 512 << 20
     assert one.heads == 8 * one.kv_heads
     assert (TOKEN.items, TOKEN.one.seq_k) == (1, 1024)
 
@@ -160,9 +160,9 @@ def test_the_jobs_of_decoding_come_behind_the_ceilings(gpu: bench_device.Gpu) ->
     labels = [job.label for job in bench._jobs("gpu", gpu, False)]
     assert labels[:2] == ["FMA ceiling", "copy ceiling"]
     assert labels[-5:] == [
-        "decode 8 sequences, page 0",
-        "decode 8 sequences, page 64",
-        "decode 8 sequences, page 128",
+        "decode 16 sequences, page 0",
+        "decode 16 sequences, page 64",
+        "decode 16 sequences, page 128",
         "decode a token",
         "decode with a cache",
     ]
