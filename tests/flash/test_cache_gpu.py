@@ -82,7 +82,7 @@ def gpu(request: pytest.FixtureRequest) -> Gpu:
     return Gpu(cuda_backend())
 
 
-def few_and_all(few: list[tuple[Any, ...]], every: Iterator[tuple[Any, ...]]) -> list[Any]:
+def few_and_all(few: list[Any], every: Iterator[tuple[Any, ...]]) -> list[Any]:
     """Parameters for the fake GPU, and those for a real one."""
     return [*few, *(pytest.param(*each, marks=ON_HARDWARE) for each in every)]
 
@@ -274,7 +274,7 @@ def test_caches_of_any_origin_are_attended_to(
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("page_size", few_and_all([(0,)], iter([(0,), (16,)])))
+@pytest.mark.parametrize("page_size", few_and_all([0, 16], iter([(0,), (16,)])))
 def test_with_fixed_splits_bits_do_not_depend_on_the_batch(page_size: int, gpu: Gpu) -> None:
     q, k, v = rows("f16", 64, DIM, seed=4)
     q, used = q[:, :, :1].copy(), np.array([64, 10, 33], np.int32)
