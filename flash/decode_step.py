@@ -32,9 +32,10 @@ class DecodeStep:
     """`attention_with_kvcache` with these arguments, again and again: everything is checked, and
     all memory made, once. What is done each time takes little of the host.
 
-    All arguments are those of the function. The arrays are kept, and hold other numbers each time;
-    results are always in the same arrays, `out` and `lse`. `splits` of "auto" goes by the capacity
-    of the cache, and `cache_batch_idx` and `leftpad` by what they are now.
+    All arguments are those of the function. The arrays are kept, and hold other numbers each time,
+    written in the order of the stream; results are always in the same arrays, `out` and `lse`.
+    `splits` of "auto" goes by the capacity of the cache, and `cache_batch_idx` and `leftpad` by
+    what they are now.
 
     Calling it does `advance` and `launch`, and returns what the function would. `launch` only puts
     kernels on the stream, always the same ones, waits for nothing and allocates nothing: a graph
@@ -87,6 +88,8 @@ class DecodeStep:
         if name == "cuda":
             locate = launcher_of(cache.cuda).located
             views = {key: locate(array, WHO) for key, array in views.items()}
+            if self._again:  # whoever writes them later than now does so in the order of the stream
+                views = {key: array._replace(stream=None) for key, array in views.items()}
         which = cache.check_sequences(WHO, cache_batch_idx, "cache_batch_idx", repeated=k is None)
         raise_problems(list(problems_of_rows(cache, views, len(which))), WHO)
         config = config_of(

@@ -102,7 +102,8 @@ def test_steps_on_a_gpu_put_equally_many_kernels_there_and_nothing_else(
     there = cache_of("cuda", page_size, cuda=CudaBackend(driver))
     here = cache_of("interpreter", page_size)
     batch = len(how.get("cache_batch_idx", range(BATCH)))
-    arrays = [on_device(driver, x) for x in tokens(1, 0, batch)]
+    producer = driver.make_stream()
+    arrays = [on_device(driver, x, stream=producer) for x in tokens(1, 0, batch)]
     tables = {n: on_device(driver, how[n]) for n in how if n.startswith("rotary")}
     step = flash.DecodeStep(arrays[0], there, *arrays[1:], **{**how, **tables})
     for seed in range(1, 6):
