@@ -37,8 +37,9 @@ ERROR_GOAL: Final = 2.0  # times the error of numpy in f32 with the same roundin
 GPU_DECODE_REMARKS: Final = (
     "decoding: bytes are K and V once, Q, O and, with several splits, parts written and read; the "
     "number of splits is that of the rule",
-    "a token of one sequence: plain launches are calls in a row of DecodeKernel.launch, their host "
-    "work included where the GPU waits for it; a graph is captured once and replayed",
+    "a token of one sequence: ours are calls in a row of DecodeKernel.launch, their host work "
+    "included where the GPU waits for it; a step is DecodeStep.launch, which appends its key and "
+    "value, too; a graph is captured once and replayed",
 )
 
 
@@ -225,16 +226,18 @@ def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Found:
     torch, why_not = torch_with_gpu()
     if torch is None:
         arrays = [flash.to_device(x, device=gpu.ordinal, cuda=gpu.backend) for x in (*host, used)]
-        samples = race(gpu, {"ours": _token(gpu, config, arrays)}, rounds, batch)
-        return [why_not, *_latencies(step, samples)]
+        alone = {"ours": _token(gpu, config, arrays), "ours, step": _step(gpu, step, arrays, host)}
+        return [why_not, *_latencies(step, race(gpu, alone, rounds, batch))]
     where = f"cuda:{gpu.ordinal}"
     dtype = getattr(torch, config.element.array_name)
     tensors = [torch.from_numpy(x.astype(np.float32)).to(where, dtype) for x in host]
     ours = _token(gpu, config, [*tensors, torch.from_numpy(used).to(where)])
+    whole = _step(gpu, step, tensors, host)
     theirs = sdpa_of_a_token(torch, *tensors[:3])
     contestants = {
-        "ours": ours, "torch": theirs,
-        "ours, graph": graphed(torch, ours), "torch, graph": graphed(torch, theirs),
+        "ours": ours, "ours, step": whole, "torch": theirs,
+        "ours, graph": graphed(torch, ours), "ours, step, graph": graphed(torch, whole),
+        "torch, graph": graphed(torch, theirs),
     }  # fmt: skip
     samples = race(gpu, contestants, rounds, batch)
     found = _latencies(step, samples)
@@ -258,6 +261,18 @@ def _token(gpu: Gpu, config: AttentionConfig, arrays: Sequence[Any]) -> Work:
     q, k, v, out, used = arrays
     kernel = flash.DecodeKernel(config, cuda=gpu.backend)
     return lambda: kernel.launch(q, k, v, seqused_k=used, out=out)
+
+
+def _step(gpu: Gpu, step: Batch, arrays: Sequence[Any], host: Sequence[Array]) -> Work:
+    """The launches of a `DecodeStep`: the last key and value of each sequence are appended, too."""
+    one = step.one
+    cache = flash.KVCache(
+        1, step.items, one.kv_heads, one.head_dim, one.seq_k, dtype=one.dtype, backend="cuda",
+        device=gpu.ordinal, cuda=gpu.backend,
+    )  # fmt: skip
+    cache.append(0, *host[1:3])
+    last = [flash.to_device(x[:, :, -1:], device=gpu.ordinal, cuda=gpu.backend) for x in host[1:3]]
+    return flash.DecodeStep(arrays[0], cache, *last, layer=0, out=arrays[3]).launch
 
 
 def _settings(step: Batch) -> dict[str, Setting]:

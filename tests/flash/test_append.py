@@ -15,7 +15,7 @@ from flash.dtypes import BF16, DTYPES, E4M3, F16, F32, DType
 from flash.features import Features
 from flash.kv_memory import stored
 from flash.rotary import rotary_tables, rotated
-from ptxgen.interpreter import run
+from ptxgen.interpreter import PCT, run
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
 
@@ -32,7 +32,7 @@ def normal(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
 def launched(
     dtype: DType, arrays: dict[str, Array], operands: dict[str, Array], page_size: int,
     turned: Turned | None = None, *, sanitize: bool = True, name: str = "sm_80",
-    counts: Array | None = None,
+    counts: Array | None = None, schedule: str | PCT = "lockstep",
 ) -> None:  # fmt: skip
     views = {name: view(array, name) for name, array in arrays.items()}
     of_lengths = {name: view(array, name) for name, array in operands.items()}
@@ -43,7 +43,7 @@ def launched(
     memory = [host_array(array) for array in step.arrays]
     run(
         step.made.module, grid=step.plan.grid, block=step.plan.block,
-        args=[*memory, *step.plan.values[len(memory) :]], sanitize=sanitize,
+        args=[*memory, *step.plan.values[len(memory) :]], sanitize=sanitize, schedule=schedule,
     )  # fmt: skip
 
 
@@ -160,6 +160,28 @@ def test_of_each_item_so_many_rows_are_written_as_it_has(page_size: int) -> None
             wanted_k[place, :, within], wanted_v[place, :, within] = k_new[b, :, i], v_new[b, :, i]
     assert bits(k) == bits(wanted_k)
     assert bits(v) == bits(wanted_v)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_order_of_the_warps_writes_the_same(seed: int) -> None:
+    """Page 2 is of two sequences, which share what is before their new rows."""
+    n = 3
+    operands = {
+        "seqused_k": np.array([9, 10], np.int32), "cache_batch_idx": np.array([1, 0], np.int32),
+        "block_table": np.array([[2, 0, 4], [2, 1, 3]], np.int32),
+    }  # fmt: skip
+    k_new, v_new = (normal((2, KV_HEADS, n, dim), BF16, dim) for dim in (DIM, DIM_V))
+    q = normal((2, HEADS, n, DIM), BF16, 3)
+    cos, sin = rotary_tables(CAPACITY, 24)
+    found = []
+    for schedule in ("lockstep", PCT(seed)):
+        k, v = (np.zeros((5, KV_HEADS, 4, dim), BF16.numpy) for dim in (DIM, DIM_V))
+        q_out = np.zeros_like(q)
+        turned = Turned(view(cos, "c"), view(sin, "s"), True, view(q, "q"), view(q_out, "o"))
+        arrays = {"k": k_new, "v": v_new, "k_cache": k, "v_cache": v}
+        launched(BF16, arrays, operands, 4, turned, schedule=schedule)
+        found.append([bits(array) for array in (k, v, q_out)])
+    assert found[0] == found[1]
 
 
 NONSENSE = np.array([-(2**31), 2**31 - 1, 10**6], np.int32)

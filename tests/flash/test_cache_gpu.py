@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,12 @@ class Gpu:
 
     def there(self, array: Array) -> Any:
         return flash.to_device(array, cuda=self.cuda)
+
+    def write(self, there: Any, values: Array) -> None:
+        """Other numbers in an array of the same type and size."""
+        dense = np.ascontiguousarray(values)
+        self.cuda.copy_to_device(there.pointer, dense.ctypes.data, dense.nbytes, ordinal=0)
+        self.cuda.synchronize(ordinal=0)
 
     def capability(self) -> tuple[int, int]:
         device = self.cuda.device_properties(self.cuda.current_device())
@@ -322,45 +329,95 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
     bare = [CudaArray(x.pointer, host) for x, host in zip(kept, hosts, strict=True)]
     where = {"block_table": bare[5]} if page_size else {}
     kernel = flash.DecodeKernel(flash.AttentionConfig(64, dtype="bf16", causal=True), cuda=gpu.cuda)
-    driver = gpu.cuda._driver.require()
-
-    def call(name: str, *given: Any) -> Any:
-        status, *found = getattr(driver, name)(*given)
-        assert not status, (name, status)
-        return found[0] if found else None
-
-    with gpu.cuda._driver.on(0, "capture a launch"):
-        stream = call("cuStreamCreate", NON_BLOCKING)
+    with own_stream(gpu) as stream:
 
         def launch() -> None:
             kernel.launch(
-                *bare[:3], seqused_k=bare[4], out=bare[3], splits=splits, stream=int(stream),
-                **where,
-            )  # fmt: skip
+                *bare[:3], seqused_k=bare[4], out=bare[3], splits=splits, stream=stream, **where
+            )
 
         launch()  # makes what a capture must not: kernels, and memory for parts
-        call("cuStreamSynchronize", stream)
-        mode = driver.CUstreamCaptureMode(CAPTURE_RELAXED)
-        call("cuStreamBeginCapture", stream, mode)
-        launch()
-        graph = call("cuStreamEndCapture", stream)
-        replay = call("cuGraphInstantiate", graph, 0)
-        for lengths in ([21, 2, 78], [256, 100, 3]):
-            changed = np.array(lengths, np.int32)
-            gpu.cuda.copy_to_device(kept[4].pointer, changed.ctypes.data, changed.nbytes, ordinal=0)
-            gpu.cuda.synchronize(ordinal=0)
-            call("cuGraphLaunch", replay, stream)
-            call("cuStreamSynchronize", stream)
-            out = kept[3].numpy()
-            for b, n in enumerate(lengths):
-                mine = slice(b, b + 1)
-                assert_attention_is_accurate(
-                    out[mine], None, q[mine], k[mine, :, :n], v[mine, :, :n], causal=True,
-                    peer=rounding_the_weights,
-                )  # fmt: skip
-        call("cuGraphExecDestroy", replay)
-        call("cuGraphDestroy", graph)
-        call("cuStreamDestroy", stream)
+        with captured(gpu, stream, launch) as replay:
+            for lengths in ([21, 2, 78], [256, 100, 3]):
+                gpu.write(kept[4], np.array(lengths, np.int32))
+                replay()
+                out = kept[3].numpy()
+                for b, n in enumerate(lengths):
+                    mine = slice(b, b + 1)
+                    assert_attention_is_accurate(
+                        out[mine], None, q[mine], k[mine, :, :n], v[mine, :, :n], causal=True,
+                        peer=rounding_the_weights,
+                    )  # fmt: skip
+
+
+@ON_HARDWARE
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("page_size", [None, 4])
+def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None, splits: int) -> None:
+    gpu, before, tokens = Gpu(cuda_backend()), 7, 6
+    new = [rows("bf16", before + tokens, DIM, seed) for seed in range(2)]  # of each layer
+    cache = gpu.cache("bf16", page_size, DIM, before + tokens)
+    for layer, (_, k, v) in enumerate(new):
+        cache.append(layer, k[:, :, :before], v[:, :, :before])
+    kept = [[gpu.there(x[:, :, :1]) for x in of_layer] for of_layer in new]
+    with own_stream(gpu) as stream:
+        steps = [
+            flash.DecodeStep(q, cache, k, v, layer=n, splits=splits, stream=stream)
+            for n, (q, k, v) in enumerate(kept)
+        ]
+
+        def launch() -> None:
+            for step in steps:
+                step.launch()
+
+        with captured(gpu, stream, launch) as replay:
+            for token in range(before, before + tokens):
+                cache.grow(1, stream=stream)
+                for of_layer, arrays in zip(new, kept, strict=True):
+                    for there, rows_of in zip(arrays, of_layer, strict=True):
+                        gpu.write(there, rows_of[:, :, token : token + 1])
+                replay()
+                for step, (q, k, v) in zip(steps, new, strict=True):
+                    seen = slice(None), slice(None), slice(token + 1)
+                    assert_attention_is_accurate(
+                        step.out.numpy(), None, q[:, :, token : token + 1], k[seen], v[seen],
+                        causal=True, peer=rounding_the_weights,
+                    )  # fmt: skip
+
+
+def _call(gpu: Gpu, name: str, *given: Any) -> Any:
+    """A function of the driver, which succeeds."""
+    status, *found = getattr(gpu.cuda._driver.require(), name)(*given)
+    assert not status, (name, status)
+    return found[0] if found else None
+
+
+@contextmanager
+def own_stream(gpu: Gpu) -> Iterator[int]:
+    """A stream that waits for no other."""
+    with gpu.cuda._driver.on(0, "make a stream"):
+        stream = _call(gpu, "cuStreamCreate", NON_BLOCKING)
+        yield int(stream)
+        _call(gpu, "cuStreamDestroy", stream)
+
+
+@contextmanager
+def captured(gpu: Gpu, stream: int, work: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """What replays the launches of `work` on the stream, and waits for them."""
+    mode = gpu.cuda._driver.require().CUstreamCaptureMode(CAPTURE_RELAXED)
+    _call(gpu, "cuStreamSynchronize", stream)
+    _call(gpu, "cuStreamBeginCapture", stream, mode)
+    work()
+    graph = _call(gpu, "cuStreamEndCapture", stream)
+    replayed = _call(gpu, "cuGraphInstantiate", graph, 0)
+
+    def replay() -> None:
+        _call(gpu, "cuGraphLaunch", replayed, stream)
+        _call(gpu, "cuStreamSynchronize", stream)
+
+    yield replay
+    _call(gpu, "cuGraphExecDestroy", replayed)
+    _call(gpu, "cuGraphDestroy", graph)
 
 
 # ---------------------------------------------------------------------------------- merge_partials

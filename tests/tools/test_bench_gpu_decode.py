@@ -101,6 +101,8 @@ def test_a_token_is_timed_without_torch(gpu: bench_device.Gpu) -> None:
     assert found[0] == "no comparison"
     launches = 2  # in two splits: attention and the merge
     assert by_name(found)["a token, ours"].median == pytest.approx(launches * LAUNCH_S * 1e6)
+    step = by_name(found)["a token, ours, step"]
+    assert step.median == pytest.approx((launches + 1) * LAUNCH_S * 1e6)  # it also appends
 
 
 def test_a_token_is_compared_with_torch_in_launches_and_in_graphs(
@@ -118,13 +120,14 @@ def test_a_token_is_compared_with_torch_in_launches_and_in_graphs(
     torch = SimpleNamespace(from_numpy=lambda array: tensor(array), float32="float32")
     monkeypatch.setattr(bench_gpu_decode, "torch_with_gpu", lambda: (torch, ""))
     monkeypatch.setattr(bench_gpu_decode, "sdpa_of_a_token", lambda *_: takes(6.0))
-    graphs = iter([takes(1.0), takes(4.0)])
+    graphs = iter([takes(1.0), takes(2.0), takes(4.0)])
     monkeypatch.setattr(bench_gpu_decode, "graphed", lambda *_: next(graphs))
     step = Batch(Decoding("f32", 16, 4, 2, 96, 1))
     found = by_name(bench_gpu_decode.latency(gpu, step, 2, 1))
     ours = found["a token, ours"].median
     assert found["a token, torch"].median == pytest.approx(6000)
     assert found["latency of ours / torch"].median == pytest.approx(ours / 6000)
+    assert found["a token, ours, step, graph"].median == pytest.approx(2000)
     assert found["latency of ours / torch, graph"].median == pytest.approx(0.25)
 
 
