@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from flash.append_kernel import COUNTS, AppendBuild, AppendConfig
 from flash.append_kernel import MAX_ROWS as MAX_APPENDED
 from flash.append_kernel import WARPS as APPEND_WARPS
-from flash.append_kernel import AppendBuild, AppendConfig
 from flash.contract import cache_layout, cache_room
 from flash.dtypes import F32, F32_BYTES, DType
 from flash.features import MAX_SPLITS, Operand
@@ -84,7 +84,7 @@ def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str,
         "as below"
         for name in config.arrays
     }
-    meanings |= operand_meanings(map(_of_append, config.operands))
+    meanings |= operand_meanings(_of_append(config, operand) for operand in config.operands)
     meanings |= {
         "new_rows": "new rows of all heads of K: batch * kv_heads * n",
         "n": "new rows of each head of K",
@@ -104,12 +104,13 @@ def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str,
     return meanings | operand_stride_meanings(config.operands)
 
 
-def _of_append(operand: Operand) -> Operand:
+def _of_append(config: AppendConfig, operand: Operand) -> Operand:
     """An operand with what it means to the kernel that appends."""
+    n = COUNTS.name if config.counted else "n"
     words = {
         "seqused_k": (
-            "how many rows each sequence has with the new ones: new row i of n becomes row "
-            "seqused_k - n + i, or none if that is negative"
+            f"how many rows each sequence has with the new ones: new row i of {n} becomes row "
+            f"seqused_k - {n} + i, or none if that is negative"
         ),
         "k_scale": "what new rows of K are divided by, above 0",
         "v_scale": "what new rows of V are divided by, above 0",

@@ -113,10 +113,12 @@ def append(
     dtype: str = "f32",
     rotary_dim: int = 0,
     rotary_interleaved: bool = False,
+    counts: bool = False,
     target: str | None = None,
 ) -> AppendBuild:
     """The kernel that writes new rows of `dtype` to a cache, and with a `rotary_dim`, an even
-    number of columns, turns these of new keys and of queries.
+    number of columns, turns these of new keys and of queries. `counts`: whether a launch says how
+    many of its rows each item has.
 
     Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
     """
@@ -135,7 +137,7 @@ def append(
     return append_build(
         AppendConfig(
             cache.target(target, who), head_dim, value_dim, _dtype(who, "dtype", dtype),
-            cache.features, turned, rotary_interleaved,
+            cache.features, turned, rotary_interleaved, counts,
         )
     )  # fmt: skip
 

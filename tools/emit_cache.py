@@ -178,6 +178,7 @@ def _add_append(group: argparse._ArgumentGroup) -> None:
         help="columns of rotary embedding, even (default: 0)",
     )  # fmt: skip
     add("--rotary-interleaved", action="store_true", help="of neighbours, not of halves")
+    add("--counts", action="store_true", help="each sequence has a number of new rows of its own")
 
 
 def _append(arguments: argparse.Namespace) -> Made:
@@ -188,6 +189,7 @@ def _append(arguments: argparse.Namespace) -> Made:
         dtype=arguments.dtype,
         rotary_dim=arguments.rotary_dim,
         rotary_interleaved=arguments.rotary_interleaved,
+        counts=arguments.counts,
         target=_target(arguments),
     )
 

@@ -36,7 +36,7 @@ def meanings(contract: dict[str, Any]) -> dict[str, str]:
         build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
         build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
         cache_kernels.decode(BF16, EVERYTHING, splits=True),
-        cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32),
+        cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True),
         cache_kernels.merge(64, return_lse=True),
     ],
     ids=lambda made: made.kernel.name.split("_")[0],
@@ -146,6 +146,19 @@ def test_the_kernel_that_appends_says_what_lengths_count() -> None:
         "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
         "the device runs sm_89 or later",
     ]
+
+
+def test_lengths_are_said_to_count_what_each_item_has() -> None:
+    found = cache_kernels.append(64, cache=PLAIN, counts=True).contract
+    assert meanings(found)["seqused_k"] == (
+        "device address of seqused_k: i32 [batch], read, strides as below; how many rows each "
+        "sequence has with the new ones: new row i of counts becomes row seqused_k - counts + i, "
+        "or none if that is negative"
+    )
+    assert meanings(found)["counts"] == (
+        "device address of counts: i32 [batch], read, strides as below; how many of its n new rows "
+        "each item has: the first ones"
+    )
 
 
 def test_without_rotary_embedding_there_is_nothing_of_it() -> None:

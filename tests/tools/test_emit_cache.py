@@ -117,6 +117,7 @@ def numbers_of(kernel: Host, **given: float) -> dict[str, float]:
         ("f16", {"padded", "rotary"}, 1),
         ("f16", {"paged", "e4m3", "rotary", "padded", "indexed"}, 2),
         ("bf16", {"e4m3"}, 0),
+        ("f16", {"paged", "counted", "rotary"}, 0),
     ],
     ids=str,
 )  # fmt: skip
@@ -131,7 +132,8 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
     how += [word for name, words in options.items() if name in layout for word in words]
     rotary = ["--rotary-dim", "12"] if "rotary" in layout else []
     lse = ["--return-lse"] if "lse" in layout else []
-    append = host(capfd, "append", *how, *rotary)
+    counted = ["--counts"] if "counted" in layout else []
+    append = host(capfd, "append", *how, *rotary, *counted)
     decode = host(
         capfd, "decode", *how, "--tile", "16", "--causal", "--group", "2", *lse,
         *(["--splits"] if splits else []),
@@ -145,6 +147,10 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
         for heads, dim in ((4, DIM), (2, DIM), (2, DIM_V))
     )
     arrays = {"K_NEW": k, "V_NEW": v, **cache.arrays}
+    if counted:  # the second row of each item is none
+        new = {"K_NEW": k, "V_NEW": v}
+        arrays |= {name: np.concatenate([x, x * np.nan], axis=2) for name, x in new.items()}
+        arrays["counts"] = np.array([1, 1], np.int32)
     turned = q
     if rotary:
         cos, sin = rotary_tables(24, 12)
@@ -208,7 +214,7 @@ OPTIONS = {
     "append": [
         ["--head-dim-v", "8"], ["--dtype", "f16"], ["--dtype", "bf16"], ["--target", "sm_90"],
         ["--page-size", "4"], ["--kv-dtype", "e4m3"], ["--leftpad-k"], ["--cache-batch-idx"],
-        ["--rotary-dim", "8"], ["--rotary-dim", "8", "--rotary-interleaved"],
+        ["--rotary-dim", "8"], ["--rotary-dim", "8", "--rotary-interleaved"], ["--counts"],
     ],
     "merge": [
         ["--head-dim-v", "8"], ["--dtype", "f16"], ["--parts", "bf16"], ["--return-lse"],
