@@ -52,8 +52,8 @@ class KVCache:
     Memory is not initialised; rows that were not written never reach a result. A call that raises
     has changed nothing, unless it is a `BackendError`, which any that uses a GPU may raise. Work on
     a GPU is put on the stream that a call names, an integer or a stream object, by default the
-    current one of k's library, or the default one; who uses several orders them. Not for use by
-    several threads at once.
+    current one of the library that new rows are from, or the default one; who uses several orders
+    them. Not for use by several threads at once.
 
     Raises `ConfigError` for a cache that cannot be.
     """
@@ -232,7 +232,7 @@ class KVCache:
                 f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
                 f"sequence, got {counts!r}"
             )
-        on = self.stream_of(who, stream, of_k)
+        on = self.stream_of(who, stream, of_v if of_k.device == HOST else of_k)
         stretches = self.advance(who, layer, which, rows, on)
         if any(rows):
             self.update(on)
