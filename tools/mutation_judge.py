@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from ptxgen.check.proof import prove_shared
 from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
 from ptxgen.interpreter.policies import LOCKSTEP
 from ptxgen.ir import Module
-from tools.mutation_kernels import Ran, Subject, subjects
-from tools.mutation_problems import Problem
+from tools.mutation_kernels import subjects
 from tools.mutation_reasons import reason
+from tools.mutation_subject import Ran, Subject
 from tools.mutations import Mutant, mutants
 
 # Who catches mutants, in the order in which they are asked.
@@ -107,11 +107,11 @@ def _found(subject: Subject, mutant: Mutant) -> _Finding:
 
 
 def _run(
-    subject: Subject, module: Module, problem: Problem, number: int, schedule: str = LOCKSTEP
+    subject: Subject, module: Module, problem: Any, number: int, schedule: str = LOCKSTEP
 ) -> tuple[_Finding | None, Ran | None]:
     """What somebody notices in a run, and the run if it came to an end."""
     limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem, schedule).dispatched)
-    how = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
+    how: dict[str, Any] = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
     try:
         ran = subject.run(module, problem, **how)
     except TrapError as error:
@@ -150,7 +150,7 @@ def _noticed(ran: Ran) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def right(kernel: str, problem: Problem, schedule: str = LOCKSTEP) -> Ran:
+def right(kernel: str, problem: Any, schedule: str = LOCKSTEP) -> Ran:
     """What the unchanged kernel does. Raises `PtxGenError` if anything is wrong with it already:
     then no mutant tells anything.
     """

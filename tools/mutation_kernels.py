@@ -5,8 +5,7 @@ A new kernel is one more entry of `subjects`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,37 +17,9 @@ from flash.config import AttentionConfig
 from flash.dtypes import F32
 from flash.execute import make_plan
 from flash.launch import Geometry, check
-from ptxgen import interpreter, ir
-from ptxgen.interpreter import Report, Result
 from tools.mutation_arrays import Array, Arrays, arrays_of, with_margins
 from tools.mutation_problems import Problem, problems_of
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """One run: what the sanitizers say, what is wrong with the results (empty: nothing), the
-    results' bytes, and how many instructions were executed one after another.
-    """
-
-    reports: tuple[Report, ...]
-    wrong: str
-    results: bytes
-    dispatched: int
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A kernel of the campaign. `run(module, problem, **how)` runs it or a mutant of it; `how` goes
-    to the interpreter, or to the function that is given as `launch` and called in its place. Every
-    buffer is used again in the first problem.
-    """
-
-    name: str
-    entry: str
-    block: int
-    module: ir.Module
-    problems: tuple[Problem, ...]
-    run: Callable[..., Ran]
+from tools.mutation_subject import Launch, Subject
 
 
 def _forward(name: str, **settings: Any) -> Subject:
@@ -56,39 +27,22 @@ def _forward(name: str, **settings: Any) -> Subject:
     config = AttentionConfig(return_lse=True, **settings)
     built = build(config.kernel())
 
-    def run(
-        module: ir.Module,
-        problem: Problem,
-        *,
-        launch: Callable[..., Result] = interpreter.run,
-        **how: Any,
-    ) -> Ran:
+    def prepare(problem: Problem) -> Launch:
         given, own = arrays_of(config, problem), problem.config(config)
         out = with_margins(given.out.shape, config.element, None, reverse=problem.reverse)
         lse = np.full(given.lse.shape, np.nan, F32.numpy)
-        arrays = [given.q, given.k, given.v, out, lse, *given.operands.values()]
+        arrays = (given.q, given.k, given.v, out, lse, *given.operands.values())
         plan = make_plan(
             built,
             _geometry(own, problem, given, out),
             own.scale,
-            (0,) * len(arrays),  # the arrays themselves stand in place of their addresses
+            (0,) * len(arrays),
             {**own.numbers, "dropout_seed": problem.dropout_seed, "section": problem.section},
         )
-        done = launch(
-            module,
-            plan.entry,
-            grid=plan.grid[0],
-            block=plan.block[0],
-            args=[*arrays, *plan.values[len(arrays) :]],
-            dynamic_smem=plan.dynamic_shared,
-            raise_on_report=False,
-            **how,
-        )
-        wrong = given.difference(out, lse)
-        return Ran(done.reports, wrong, out.tobytes() + lse.tobytes(), done.counters.dispatched)
+        return Launch(plan, arrays, (out, lse), lambda: given.difference(out, lse))
 
     block = config.kernel().tiling.threads
-    return Subject(name, built.kernel.name, block, built.module, problems_of(config), run)
+    return Subject(name, built.kernel.name, block, built.module, problems_of(config), prepare)
 
 
 def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Array) -> Geometry:

@@ -5,45 +5,24 @@ words, for a place of an algorithm.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from ptxgen import interpreter, ir
-from ptxgen.check.shapes import shape_of
-from ptxgen.ir import Instr, IntImm, Reg, Special, Symbol
-from ptxgen.isa.spec import Effect
-from ptxgen.isa.table import op_of
-from ptxgen.types import TYPES
+from ptxgen import ir
+from ptxgen.ir import Symbol
+from tools.mutation_proofs import instrs, proved
 from tools.mutations import Mutant
 
-_WARP: Final = 32
-_WORD_BITS: Final = 64
 _BARRIERS: Final = ("bar.sync", "barrier.")
-_OF_A_THREAD: Final = ("%tid.x", "%tid.y", "%tid.z", "%laneid")
 
 
 def reason(mutant: Mutant, block: int, *, same: bool = True) -> str | None:
     """Why a mutant that nobody noticed is right as well, for blocks of so many threads; None if no
     reason is known. `same`: it gave the same bits everywhere.
     """
-    proved = _proved(mutant, block) if same else None
+    why = proved(mutant, block) if same else None
     known = (r.why for r in REASONS if r.fits(mutant) and (same or r.rounds))
-    return proved or next(known, None)
-
-
-def _proved(mutant: Mutant, block: int) -> str | None:
-    if mutant.kind == "barrier" and "warp alone" in mutant.name and block <= _WARP:
-        return "proved: the block is one warp"
-    if _same_for_every_thread(mutant, block):
-        return (
-            "proved: computed for every thread of the block, all that is read elsewhere has the "
-            "same value"
-        )
-    return None
+    return why or next(known, None)
 
 
 # -------------------------------------------------------------------------------------- by argument
@@ -87,10 +66,10 @@ def _loop(mutant: Mutant) -> int:
     """
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
     heads = {s.name: n for n, s in enumerate(kernel.body) if isinstance(s, ir.Label)}
-    instrs = _instrs(kernel)
-    barriers = [n for n, s in instrs.items() if s.opcode.startswith(_BARRIERS)]
+    found = instrs(kernel)
+    barriers = [n for n, s in found.items() if s.opcode.startswith(_BARRIERS)]
     ends: dict[int, int] = {}  # of the loops, by their beginnings
-    for n, instr in instrs.items():
+    for n, instr in found.items():
         target = instr.operands[0] if instr.opcode.startswith("bra") else None
         head = heads[target.name] if isinstance(target, Symbol) else n
         if any(head < barrier < n for barrier in barriers):
@@ -370,115 +349,3 @@ REASONS: Final = (
         "is zero",
     ),
 )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------- by computation
-
-
-def _same_for_every_thread(mutant: Mutant, block: int) -> bool:
-    """Whether the change is to a value that the thread's number alone decides, and leaves all that
-    the rest of the kernel reads as it was, in every thread of the block.
-    """
-    kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
-    mutated = next(k for k in mutant.module.kernels if k.name == mutant.entry)
-    if len(mutant.instead) != 1:
-        return False
-    before, after = _decided(kernel), _decided(mutated)
-    if mutant.place not in before or mutant.place not in after:
-        return False
-    read = _read_elsewhere(kernel, before)
-    first = _values(mutant.original, kernel, before, read, block)
-    second = _values(mutant.original, mutated, after, read, block)
-    return bool(np.array_equal(first, second))
-
-
-def _decided(kernel: ir.Kernel) -> dict[int, Instr]:
-    """The instructions, by place, whose results the thread's number alone decides: pure, without a
-    guard, the only ones to write their registers, and fed by nothing else.
-    """
-    written = Counter(name for s in _instrs(kernel).values() for name in _names(s)[0])
-    known: set[str] = set()
-    found: dict[int, Instr] = {}
-    for place, instr in _instrs(kernel).items():
-        writes, reads = _names(instr)
-        if (
-            writes
-            and instr.guard is None
-            and op_of(instr).effect is Effect.NONE
-            and all(written[name] == 1 for name in writes)
-            and known.issuperset(reads)
-            and all(_constant(o) for o in instr.operands if not isinstance(o, Reg))
-        ):
-            known.update(writes)
-            found[place] = instr
-    return found
-
-
-def _constant(operand: ir.Operand) -> bool:
-    if isinstance(operand, Special):
-        return operand.name in _OF_A_THREAD
-    return isinstance(operand, (IntImm, Symbol, ir.FloatImm))
-
-
-def _read_elsewhere(kernel: ir.Kernel, decided: Mapping[int, Instr]) -> list[Reg]:
-    made = {r.name: r for s in decided.values() for r in s.operands[:1] if isinstance(r, Reg)}
-    others = (s for n, s in _instrs(kernel).items() if n not in decided)
-    read: set[str] = set()
-    for instr in others:
-        read.update(_names(instr)[1])
-        if instr.guard is not None:
-            read.add(instr.guard.register.name)
-    return [made[name] for name in sorted(read & set(made))]
-
-
-def _values(
-    module: ir.Module,
-    kernel: ir.Kernel,
-    decided: Mapping[int, Instr],
-    wanted: Iterable[Reg],
-    block: int,
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """The registers' bits in every thread, `[registers, block]`."""
-    registers = list(wanted)
-    at, number, word = Reg("%whya", "b64"), Reg("%whyn", "b32"), Reg("%whyw", "b64")
-    half, flag = Reg("%whyh", "b32"), Reg("%whyp", "pred")
-    body: list[ir.Statement] = [
-        *decided.values(),
-        Instr("ld.param.u64", (at, ir.Address(Symbol("out")))),
-        Instr("mov.u32", (number, Special("%tid.x"))),
-        Instr("mad.wide.u32", (at, number, IntImm(8), at)),
-    ]
-    for n, register in enumerate(registers):
-        body += _widened(register, word, half)
-        body.append(Instr("st.global.u64", (ir.Address(at, n * 8 * block), word)))
-    own = tuple(ir.RegisterRange(r.name, r.declared, 0) for r in (at, number, word, half, flag))
-    small = replace(
-        kernel,
-        params=(ir.Param("out", "u64"),),
-        registers=(*kernel.registers, *own),
-        body=(*body, Instr("ret", ())),
-    )
-    out = np.zeros((max(len(registers), 1), block), np.uint64)
-    interpreter.run(
-        replace(module, kernels=(small,)), small.name, grid=1, block=block, args=[out],
-        dynamic_smem=kernel.dynamic_shared_bytes,
-    )  # fmt: skip
-    return out
-
-
-def _widened(register: Reg, word: Reg, half: Reg) -> list[Instr]:
-    if register.declared == "pred":
-        return [Instr("selp.b64", (word, IntImm(1), IntImm(0), register))]
-    if TYPES[register.declared].bits == _WORD_BITS:
-        return [Instr("mov.b64", (word, register))]
-    return [Instr("mov.b32", (half, register)), Instr("cvt.u64.u32", (word, half))]
-
-
-def _instrs(kernel: ir.Kernel) -> dict[int, Instr]:
-    return {n: s for n, s in enumerate(kernel.body) if isinstance(s, Instr)}
-
-
-def _names(instr: Instr) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    shape = shape_of(instr)
-    names = () if shape.complaints else tuple(shape.names(instr.operands))
-    return names[: shape.dests], names[shape.dests :]

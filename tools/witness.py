@@ -30,7 +30,6 @@ from tools import witness_launch
 from tools.bench_report import write_atomically
 from tools.mutation_judge import CATCHERS, judge, mutants_of, right
 from tools.mutation_kernels import subjects
-from tools.mutation_problems import Problem
 from tools.mutations import KINDS
 from tools.witness_launch import ORDINAL
 from tools.witness_sanitizer import (
@@ -248,7 +247,7 @@ class Bench:
         return Row(kernel, _name(kernel, number), ours, what, value, theirs)
 
     def _on_gpu(
-        self, kernel: str, module: ir.Module, problem: Problem, folder: Path
+        self, kernel: str, module: ir.Module, problem: Any, folder: Path
     ) -> tuple[str, tuple[Said, ...]]:
         """What is wrong with the results, and what the checks say."""
         device = self.backend.device_properties(ORDINAL)

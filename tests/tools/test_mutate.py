@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from ptxgen.text import render
 from tools import mutate as tool
 from tools import mutation_arrays, mutation_judge
 from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
-from tools.mutation_kernels import Ran, Subject, subjects
+from tools.mutation_kernels import subjects
 from tools.mutation_problems import Problem
 from tools.mutation_reasons import REASONS, reason
+from tools.mutation_subject import Launch, Ran, Subject
 from tools.mutations import KINDS, Mutant
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
@@ -262,10 +264,13 @@ def test_a_wrong_kernel_ends_the_campaign(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = subjects()[SMALL]
-    wrong = Subject(
-        SMALL, real.entry, real.block, real.module, (Problem(1, 2),),
-        lambda *_, **__: Ran((), "O[0] is 1, wanted 2; 1 elements differ", b"", 1),
-    )  # fmt: skip
+
+    def wrongly(problem: Problem) -> Launch:
+        return replace(
+            real.prepare(problem), wrong=lambda: "O[0] is 1, wanted 2; 1 elements differ"
+        )
+
+    wrong = replace(real, problems=(Problem(1, 2),), prepare=wrongly)
     monkeypatch.setattr(mutation_judge, "subjects", lambda: {SMALL: wrong})
     right.cache_clear()
     assert tool.main(["--kernel", SMALL, "--short", "--jobs", "1"]) == 1
@@ -273,9 +278,8 @@ def test_a_wrong_kernel_ends_the_campaign(
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, negative=False, "
-        "scores='random', reverse=False, section=1, window=None, softcap=None, lengths=(), "
-        "dropout_seed=81985529216486895): O[0] is 1, wanted 2; "
-        "1 elements differ\n"
+        "scores='random', reverse=False, section=1, window=None, softcap=None, "
+        "lengths=(), dropout_seed=81985529216486895): O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
 
@@ -542,17 +546,14 @@ def test_it_runs_as_a_script() -> None:
 
 
 def test_a_mutant_that_the_interpreter_refuses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = subjects()[SMALL]
+    run = Subject.run
 
-    def refuses(module: ir.Module, problem: Problem, **how: object) -> Ran:
+    def refuses(subject: Subject, module: ir.Module, problem: Problem, **how: Any) -> Ran:
         if module is not subject.module:
             raise PtxGenError("no such instruction")
-        return subject.run(module, problem, **how)
+        return run(subject, module, problem, **how)
 
-    refusing = Subject(
-        SMALL, subject.entry, subject.block, subject.module, subject.problems, refuses
-    )
-    monkeypatch.setattr(mutation_judge, "subjects", lambda: {SMALL: refusing})
+    monkeypatch.setattr(Subject, "run", refuses)
     (first, *_) = numbers(SMALL, "barrier")
     found = judge(SMALL, first)
     assert (found.caught_by, found.what) == ("verifier", "no such instruction")
