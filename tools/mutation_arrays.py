@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from flash.config import AttentionConfig
 from flash.dtypes import BOOL, F32, I32, DType
 from flash.features import Operand
+from flash.mma_tiling import TF32
 from flash.reference import attention_reference, attention_varlen_reference
 from flash.tiling import padded
+from ptxgen.isa import numeric
 from tools.mutation_problems import LANE_ROWS, Problem
 
 Array = NDArray[Any]
@@ -29,6 +31,12 @@ _MARGIN_BYTES: Final = 16  # so that all rows stay aligned
 _SEED: Final = 20240
 _GROWTH: Final = 12.0  # of scores, and again of those in every other eight rows
 _STEEP: Final = 48.0  # by which scores differ from key to key, without their scale
+_STEEPEST: Final = 200.0
+# The least f32 that becomes infinite if it is rounded to tf32, and what makes usual numbers of its
+# products.
+_LARGE: Final = np.float32(float.fromhex("0x1.ffep127"))
+_LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
+_SMALL: Final = np.float32(2.0**-123)
 
 # Of eight rows each: neighbours are the rows of a warp, and of its lanes.
 _UP, _DEAD, _DOWN = range(3)
@@ -37,20 +45,21 @@ _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 _UNUSED: Final = 3  # rows of a sequence behind those that count, if the config says seqused
 _SHOWN: Final = 0.7  # of the keys, by a mask
 _HIDDEN_BY_BIAS: Final = 0.1
+_TF32: Final = 2.0**-10, 2  # as `epsilon`, of its 11 bits
 
 
-def _no_scores(q: Array, k: Array, _rows: int) -> None:
+def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
     """All are -inf."""
     q[...], k[...] = np.abs(q), -np.inf
 
 
-def _growing(q: Array, k: Array, rows: int) -> None:
+def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
     """They grow towards the first key, in every other eight rows much more."""
     k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
     q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
 
 
-def _parting(q: Array, k: Array, rows: int) -> None:
+def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
     """In one warp there are rows whose scores grow towards the first key so steeply that exp2
     overflows within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
     """
@@ -60,12 +69,34 @@ def _parting(q: Array, k: Array, rows: int) -> None:
     q[..., 1] = np.where(course == _DOWN, -_STEEP, _STEEP)
 
 
-# How the scores are changed that normally distributed queries and keys give.
-SCORES: Final[dict[str, Callable[[Array, Array, int], None]]] = {
-    "random": lambda _q, _k, _rows: None,
+def _large_queries(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """Queries that rounding to tf32 would make infinite; the keys make usual scores of them."""
+    q[...], k[...] = np.copysign(_LARGE, q), k * _SMALL
+
+
+def _large_keys(q: Array, k: Array, _v: Array, _rows: int) -> None:
+    """The same the other way round."""
+    q[...], k[...] = q * _SMALL, np.copysign(_LARGE, k)
+
+
+def _large_values(q: Array, k: Array, v: Array, _rows: int) -> None:
+    """Values that rounding to tf32 would make infinite, of which a row's sum has but one: no other
+    weight is more than nothing beside the largest.
+    """
+    q[...], q[..., 0] = 0, _STEEPEST
+    k[..., 0] = np.arange(k.shape[2])
+    v[...] = _LARGE
+
+
+# How normally distributed queries, keys and values are changed.
+SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
+    "random": lambda _q, _k, _v, _rows: None,
     "none": _no_scores,
     "growing": _growing,
     "parting": _parting,
+    "large queries": _large_queries,
+    "large keys": _large_keys,
+    "large values": _large_values,
 }
 
 
@@ -110,6 +141,13 @@ def with_margins(
     return view[:, :, ::-1] if reverse else view
 
 
+def _alike(array: Array) -> Array:
+    """All rows are the first one, alone in its memory."""
+    row = array[0, 0, 0].copy()
+    # Of bytes, because numpy takes a buffer of no other type for those that it does not know.
+    return np.ndarray(array.shape, array.dtype, row.view(np.uint8), strides=(0, 0, 0, row.itemsize))
+
+
 @lru_cache(maxsize=64)
 def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     """The arrays of a problem, the same each time; `config` is that of the kernel."""
@@ -122,7 +160,9 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     q, k, v = (
         with_margins((batch, *size), config.element, random, reverse=p.reverse) for size in sizes
     )
-    SCORES[p.scores](q, k, _rows_of_eight(config, p))
+    if p.alike:
+        q, k, v = map(_alike, (q, k, v))
+    SCORES[p.scores](q, k, v, _rows_of_eight(config, p))
     queries, keys = (_counted(lengths, side, n) for side, n in (("q", seq_q), ("k", seq_k)))
     for first, end in _sequences(lengths, "k", seq_k):
         v[:, :, first : min(first + p.nan_before, end)] = np.nan
@@ -139,9 +179,10 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
     )
     for result in (*exact, *near):
         result[:, :, ~queries] = np.nan
-    out_error = _allowed(near[0].astype(config.element.numpy), exact[0], _epsilon(config))
+    of_out = _TF32 if config.precision == TF32.name else epsilon(config.element)
+    out_error = allowed(near[0].astype(config.element.numpy), exact[0], of_out)
     return Arrays(
-        q, k, v, operands, queries, *exact, out_error, _allowed(near[1], exact[1], _epsilon_f32())
+        q, k, v, operands, queries, *exact, out_error, allowed(near[1], exact[1], epsilon(F32))
     )
 
 
@@ -157,41 +198,49 @@ def _expected(
     seed: int,
     dtype: Any,
 ) -> tuple[Array, Array]:
-    """O [batch, heads, rows, columns] and LSE."""
+    """O [batch, heads, rows, columns] and LSE; in f32 with Q, K and V as precise as they enter the
+    products.
+    """
     how: dict[str, Any] = {
         "softmax_scale": config.scale, "causal": config.causal, "window": config.window,
         "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": seed,
         "dtype": dtype, **operands,
     }  # fmt: skip
+    if dtype is np.float32 and config.precision == TF32.name:
+        arrays = tuple(map(_as_tf32, arrays))
     if not config.varlen:
         return attention_reference(*arrays, **how)
     out, lse = attention_varlen_reference(*(x[0].swapaxes(0, 1) for x in arrays), **how)
     return out.swapaxes(0, 1)[None], lse[None]
 
 
-def _epsilon_f32() -> tuple[float, int]:
-    return float(np.finfo(np.float32).eps), 8
+def _as_tf32(x: Array) -> Array:
+    """Rounded to tf32, what is finite to a finite number."""
+    rounded = numeric.to_tf32(np.ascontiguousarray(x), "rna")
+    return np.where(np.isfinite(x), np.clip(rounded, -_LARGEST_TF32, _LARGEST_TF32), rounded)
 
 
-def _epsilon(config: AttentionConfig) -> tuple[float, int]:
-    """Of the type in which P is rounded, and how many of it the results may be off by."""
-    if config.element is F32:
-        return _epsilon_f32()
-    return float(ml_dtypes.finfo(config.element.numpy).eps), 2  # type: ignore[no-untyped-call]
+def epsilon(dtype: DType) -> tuple[float, int]:
+    """Of a type in which results, or the weights, are rounded, and how many of it results may be
+    off by.
+    """
+    if dtype is F32:
+        return float(np.finfo(np.float32).eps), 8
+    return float(ml_dtypes.finfo(dtype.numpy).eps), 2  # type: ignore[no-untyped-call]
 
 
-def _allowed(near: Array, exact: Array, steps: tuple[float, int]) -> Array:
+def allowed(near: Array, exact: Array, steps: tuple[float, int]) -> Array:
     """Twice the largest error of numpy in the same precision, and twice the rounding of the largest
     value; as much again for each element's own size, for `ex2.approx` and `lg2.approx`, or for the
     rounding of P.
     """
-    epsilon, count = steps
+    unit, count = steps
     finite = np.isfinite(exact)
     size = np.abs(np.where(finite, exact, 0))
     near = near.astype(np.float64)
     worst = np.abs(np.where(finite, near - np.where(finite, exact, 0), 0)).max(initial=0)
-    allowed: Array = 2 * worst + count * epsilon * (size + size.max(initial=0))
-    return allowed
+    found: Array = 2 * worst + count * unit * (size + size.max(initial=0))
+    return found
 
 
 # --------------------------------------------------------------------------------- packed sequences
@@ -206,9 +255,9 @@ def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
         "qk", (config.seqused_q, config.seqused_k), zip(*p.sequences, strict=True), strict=True
     ):
         ends = np.cumsum([0, *(n + _UNUSED * used for n in counts[:-1]), counts[-1]])
-        found[f"cu_seqlens_{side}"] = _within_margins(ends, I32)
+        found[f"cu_seqlens_{side}"] = within_margins(ends, I32)
         if used:
-            found[f"seqused_{side}"] = _within_margins(np.array(counts), I32)
+            found[f"seqused_{side}"] = within_margins(np.array(counts), I32)
     return found
 
 
@@ -257,10 +306,10 @@ def _operand(
         numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
     elif operand.name == "sink":
         numbers[..., 1::2] = -np.inf  # as if there were none
-    return _within_margins(numbers, operand.dtype, reverse=p.reverse)
+    return within_margins(numbers, operand.dtype, reverse=p.reverse)
 
 
-def _within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Array:
+def within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Array:
     """The numbers with others behind them along each axis: NaN, or those of the largest size. With
     `reverse`, all axes go the other way: the others lie before the first, and the last number is
     the first in memory.

@@ -93,6 +93,11 @@ def subjects() -> dict[str, Subject]:
             "f16-sm_80-causal-narrow", target="sm_80", dtype="f16", head_dim=5, head_dim_v=37,
             tile=16, block_q=32, causal="bottom_right",
         ),
+        # Products of tf32, and tiles that a window cuts on either side.
+        _forward(
+            "tf32-sm_80-window-sink", target="sm_80", precision="tf32", head_dim=8, head_dim_v=4,
+            tile=16, block_q=32, window=(80, 10), sink=True,
+        ),
         # Any key may be hidden, in every tile.
         _forward(
             "f16-sm_80-features", target="sm_80", dtype="f16", head_dim=16, tile=16, block_q=32,

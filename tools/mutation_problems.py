@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flash.config import AttentionConfig
-from flash.mma_tiling import MMA_ROWS
+from flash.mma_tiling import MMA_ROWS, TF32
 from flash.tile_choice import AnyTiling
 from flash.tiling import Tiling
 
@@ -24,7 +24,8 @@ class Problem:
     """Sizes of one attention problem. V of the keys from `nan_from` on, if it is not None, and of
     those before `nan_before` is NaN; with `negative`, the scale is that of the config negated;
     `scores` is a name in `SCORES` of `tools/mutation_arrays.py`. With `reverse`, the last row is
-    the first in memory, and the last key of a bias or mask: nothing lies before them. Of causal
+    the first in memory, and the last key of a bias or mask: nothing lies before them. With `alike`,
+    all rows of Q, of K and of V are one in memory: nothing lies behind its last column. Of causal
     kernels `section` heads take turns.
 
     `window` and `softcap` stand in place of the config's. Packed sequences have the (queries, keys)
@@ -41,6 +42,7 @@ class Problem:
     negative: bool = False
     scores: str = "random"
     reverse: bool = False
+    alike: bool = False
     section: int = 1
     window: tuple[int | None, int | None] | None = None
     softcap: float | None = None
@@ -94,8 +96,11 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     special = Problem(3, 0), grouped, no_score, negative, growing, parting, uncut
     largest = [*_largest(config, block), first]
     hidden = _hidden(config, t, group)
-    others = [*_of_features(config, block), *ragged]
-    return (*largest, whole, batches, *special, *hidden, *others)
+    # Not even the margin of a row may be read.
+    alike = replace(first if config.window is None else largest[0], alike=True)
+    others = [*_of_features(config, block), *ragged, alike]
+    large = _large(config, largest[0])
+    return (*largest, *large, whole, batches, *special, *hidden, *others)
 
 
 def _largest(config: AttentionConfig, block: int) -> list[Problem]:
@@ -112,6 +117,12 @@ def _largest(config: AttentionConfig, block: int) -> list[Problem]:
         # Tiles that are cut on the left, whole ones, and tiles that are cut on the right.
         return [Problem(2 * block, 2 * block + left + right + t.tile, heads=1)]
     return []
+
+
+def _large(config: AttentionConfig, largest: Problem) -> list[Problem]:
+    """What is rounded to tf32 may be so large that it would become infinite."""
+    rounded = ("queries", "keys", "values") if config.precision == TF32.name else ()
+    return [replace(largest, scores=f"large {of}") for of in rounded]
 
 
 def _of_features(config: AttentionConfig, block: int) -> list[Problem]:
@@ -157,13 +168,38 @@ def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
         alone = Problem(rows + 1, rows + 1 + t.tile // 2, heads=odd, nan_from=rows)
         found += [*turns, whole, alone]
     if config.window is not None and not config.causal:
-        # The same on both sides of windows that end in one tile.
-        rows = 2 * block
-        found += [
-            Problem(
-                rows, rows + n, heads=group, nan_from=row + n + 3, nan_before=row + n - 5,
-                window=(5, 2),
-            )
-            for n in ahead
-        ]  # fmt: skip
+        found += _hidden_by_window(config, t, group, [(row, n) for n in ahead])
+    return found
+
+
+def _hidden_by_window(
+    config: AttentionConfig, t: AnyTiling, group: int, turns: list[tuple[int, int]]
+) -> list[Problem]:
+    """The same for windows: `turns` are a row and how many keys the last one has more."""
+    tile, block = t.tile, t.block_q // group
+    small, rows = (5, 2), 2 * block
+    # On both sides of windows that end in one tile.
+    found = [
+        Problem(
+            rows, rows + n, heads=group, nan_from=row + n + 3, nan_before=row + n - 5, window=small
+        )
+        for row, n in turns
+    ]
+    # Keys in front of those that all rows see: they begin half a tile further on; some rows see
+    # NaN there; and so does a block of one row.
+    (cut,) = _largest(config, block)
+    more = cut.seq_k - cut.seq_q
+    in_front = more - ((config.window or small)[0] or 0)
+    found += [
+        replace(cut, seq_k=cut.seq_k + tile // 2),
+        replace(cut, nan_before=in_front + tile - 2),
+        replace(cut, seq_q=block + 1, seq_k=block + 1 + more, nan_before=in_front + block + 4),
+    ]
+    # The first row sees whole tiles alone. The first rows see no key, and the first key is NaN. All
+    # tiles are cut in front alone, and NaN is behind what each row sees first.
+    found += [
+        Problem(block, block + 2 * tile - 3, heads=group, nan_from=2 * tile, window=small),
+        Problem(block, block // 2, heads=group, nan_before=1, window=small),
+        Problem(block, block, heads=group, nan_from=block - 4, window=(5, block)),
+    ]
     return found

@@ -207,6 +207,11 @@ REASONS: Final = (
         )
     ),
     Reason(
+        "shared-address", "operand 2 +1", "Tf32Products.__init__", _START, "div.u32",
+        "of four columns of V only the first four lanes read what is part of O: 0 by either number",
+        entry="v4_",
+    ),
+    Reason(
         "swizzle", "doubled", "Epilogue._stage", "O / sum", "xor",
         "columns beyond head_dim_v are read by nobody, wherever they lie",
     ),

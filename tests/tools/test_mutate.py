@@ -32,6 +32,7 @@ COPYING = "f32-sm_80"
 TENSOR_CORES = "f16-sm_80"  # two loops: over the tile that the end cuts, and over the others
 FOUR_WARPS = "bf16-sm_80-causal-stages"
 NARROW = "f16-sm_80-causal-narrow"  # copies element by element
+TF32 = "tf32-sm_80-window-sink"
 FEATURES = "f16-sm_80-features"
 
 
@@ -137,6 +138,8 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "noticed_by"),
     [
+        (TF32, "mask", "dropped", "_rounded", lambda p: p.scores.startswith("large")),
+        (TF32, "bound", "lt to le", "_rounded", lambda p: p.scores.startswith("large")),
         (FEATURES, "mask", "always the second", "Scoring._tanh", lambda p: p.softcap == 2.0**20),
         (FEATURES, "bound", "ge to gt", "Dropout.apply", lambda p: p.dropout_seed < 1 << 32),
         (FEATURES, "mask", "and for or", "Mask.hides", lambda p: p.nan_before > 0),
@@ -151,6 +154,17 @@ def test_what_only_a_special_problem_shows_is_noticed_there(
     found = judge(kernel, at[-1])
     assert found.caught_by == "value", found
     assert noticed_by(subjects()[kernel].problems[found.problem])
+
+
+def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
+    copies = [
+        n
+        for n in numbers(TF32, "mask", "always the first")
+        if mutants_of(TF32)[n].where.endswith("PanelLoader._copy")
+    ]
+    found = judge(TF32, copies[-1])  # of a tile of K that the end does not cut
+    assert found.caught_by == "trap"
+    assert subjects()[TF32].problems[found.problem].alike
 
 
 def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> None:
@@ -278,7 +292,7 @@ def test_a_wrong_kernel_ends_the_campaign(
     assert capsys.readouterr().err == (
         f"mutate.py: error: {SMALL}: the kernel itself is found wrong on Problem(seq_q=1, seq_k=2, "
         "batch=1, heads=2, kv_heads=1, nan_from=None, nan_before=0, negative=False, "
-        "scores='random', reverse=False, section=1, window=None, softcap=None, "
+        "scores='random', reverse=False, alike=False, section=1, window=None, softcap=None, "
         "lengths=(), dropout_seed=81985529216486895): O[0] is 1, wanted 2; 1 elements differ\n"
     )
 
