@@ -14,10 +14,12 @@ import numpy as np
 from flash.arrays import ArrayView, view
 from flash.build import build
 from flash.config import AttentionConfig
-from flash.dtypes import F32
+from flash.dtypes import F16, F32
 from flash.execute import make_plan
 from flash.launch import Geometry, check
+from tools.mutation_append import append_subject
 from tools.mutation_arrays import Array, Arrays, arrays_of, with_margins
+from tools.mutation_merge import merge_subject
 from tools.mutation_problems import Problem, problems_of
 from tools.mutation_subject import Launch, Subject
 
@@ -116,6 +118,17 @@ def subjects() -> dict[str, Subject]:
         _forward(
             "f16-sm_80-causal-varlen", target="sm_80", dtype="f16", head_dim=16, tile=16,
             block_q=32, causal="bottom_right", varlen=True, seqused_q=True, seqused_k=True,
+        ),
+        # Parts, and what puts them together again.
+        merge_subject("f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),
+        # New rows of a cache, in pages and turned, or of one byte.
+        append_subject(
+            "f16-sm_80-append-paged", target="sm_80", dims=(80, 37), dtype=F16, rotary_dim=72,
+            page_size=4,
+        ),
+        append_subject(
+            "e4m3-sm_89-append", target="sm_89", dims=(40, 37), dtype=F16, rotary_dim=24,
+            interleaved=True, scales=True, padding=False, index=False,
         ),
     )  # fmt: skip
     return {subject.name: subject for subject in made}

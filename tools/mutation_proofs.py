@@ -28,6 +28,8 @@ def proved(mutant: Mutant, block: int) -> str | None:
     """
     if mutant.kind == "barrier" and "warp alone" in mutant.name and block <= _WARP:
         return "proved: the block is one warp"
+    if _drops_nothing(mutant, block):
+        return "proved: computed for every thread of the block, the condition holds"
     if _same_for_every_thread(mutant, block):
         return (
             "proved: computed for every thread of the block, all that is read elsewhere has the "
@@ -51,6 +53,23 @@ def _same_for_every_thread(mutant: Mutant, block: int) -> bool:
     first = _values(mutant.original, kernel, before, read, block)
     second = _values(mutant.original, mutated, after, read, block)
     return bool(np.array_equal(first, second))
+
+
+def _drops_nothing(mutant: Mutant, block: int) -> bool:
+    """Whether a condition is dropped that the thread's number alone decides, the same way in every
+    thread of the block.
+    """
+    kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
+    instr = kernel.body[mutant.place]
+    guard = instr.guard if isinstance(instr, Instr) else None
+    if guard is None or any(instead.guard is not None for instead in mutant.instead):
+        return False
+    decided = _decided(kernel)
+    if guard.register.name not in {name for s in decided.values() for name in _names(s)[0]}:
+        return False
+    holds = _values(mutant.original, kernel, decided, [guard.register], block) != guard.negated
+    # What is gone was never done, and what stays is always done.
+    return bool(holds.all() if mutant.instead else not holds.any())
 
 
 def _decided(kernel: ir.Kernel) -> dict[int, Instr]:

@@ -299,6 +299,43 @@ REASONS: Final = (
         "the same rows are cleared, by the next threads: there are more threads than rows",
     ),
     Reason(
+        "mask", "always the second", "_merge", "the sum of the weights", "selp.f32",
+        "where the sum is 0 all weights are, and no part is added",
+    ),
+    *(
+        Reason(
+            "bound", "lt to le", "_weights", step, "setp.lt.s32",
+            "the lane behind those that have a part has a weight of 0 for it: nothing is added",
+        )
+        for step in ("the sum of the weights", "the sum of the parts")
+    ),
+    *(
+        Reason(
+            "loop-bound", change, "_weights", step, before,
+            "there is a part, and so there is one in the first turn of a warp",
+        )
+        for step in ("the sum of the weights", "the sum of the parts")
+        for change, before in (("ge to gt", "setp.ge.s32"), ("never taken", "@%p[0-9]+ bra .done"))
+    ),
+    *(
+        Reason(
+            "loop-bound", "lt to le", "_weights", step, "setp.lt.s32",
+            "only adds work: a turn in which there is no part",
+        )
+        for step in ("the sum of the weights", "the sum of the parts")
+    ),
+    *(
+        Reason(
+            kind, change, "merge_kernel", "the sum of the parts", before,
+            "all lanes of a row have the same LSE: any of them may write it, and all of them "
+            "together",
+        )
+        for kind, change, before in (
+            ("mask", "dropped", "@!%p"), ("mask", "inverted", "@!%p"),
+            ("bound", "+1", "setp.eq.s32"), ("bound", "inverted", "setp.eq.s32"),
+        )
+    ),
+    Reason(
         "mask", "dropped", "_add_outputs", "O += P V", _SKIPPED,
         "only spares work: where all rows see all keys, a weight is 0 by underflow alone, and 0 "
         "times a finite V adds nothing",

@@ -15,11 +15,12 @@ import pytest
 
 from flash.config import AttentionConfig
 from flash.philox import kept
-from ptxgen import ir
+from ptxgen import interpreter, ir
 from ptxgen.errors import PtxGenError
+from ptxgen.interpreter import Result
 from ptxgen.text import render
 from tools import mutate as tool
-from tools import mutation_arrays, mutation_judge
+from tools import mutation_arrays, mutation_judge, mutation_merge
 from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
 from tools.mutation_kernels import subjects
 from tools.mutation_problems import Problem
@@ -34,6 +35,8 @@ FOUR_WARPS = "bf16-sm_80-causal-stages"
 NARROW = "f16-sm_80-causal-narrow"  # copies element by element
 TF32 = "tf32-sm_80-window-sink"
 FEATURES = "f16-sm_80-features"
+MERGE = "f16-sm_80-merge"
+APPEND = "f16-sm_80-append-paged"
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -165,6 +168,39 @@ def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
     found = judge(TF32, copies[-1])  # of a tile of K that the end does not cut
     assert found.caught_by == "trap"
     assert subjects()[TF32].problems[found.problem].alike
+
+
+def test_a_condition_that_holds_in_every_thread_may_be_dropped() -> None:
+    # 136 columns are more than the 128 that a warp has at once, and 4 a lane: all lanes have some.
+    proved = "proved: computed for every thread of the block, the condition holds"
+    found = [
+        reason(mutants_of(MERGE)[n], subjects()[MERGE].block)
+        for n in numbers(MERGE, "mask", "dropped")
+        if mutants_of(MERGE)[n].where.endswith("_add_part")
+    ]
+    assert found == [proved, None] * 4
+
+
+def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong() -> None:
+    subject = subjects()[APPEND]
+
+    def meddling(*given: Any, args: Any, **how: Any) -> Result:
+        done = interpreter.run(*given, args=args, **how)
+        keys = args[2].base  # with its margins
+        keys[-1, -1, -1, -1] = -keys[-1, -1, -1, -1]  # NaN as before, but for its sign
+        return done
+
+    ran = subject.run(subject.module, subject.problems[0], launch=meddling)
+    assert ran.wrong == "K[29, 1, 5, 87] has other bits; 1 elements differ"
+    assert subject.run(subject.module, subject.problems[0]).wrong == ""
+
+
+def test_a_part_that_has_seen_no_key_may_hold_anything() -> None:
+    parts, lses = np.array([[1.0, 2], [np.nan, 3]]), np.array([0.5, -np.inf])
+    out, lse = mutation_merge.merged(parts, lses)
+    assert (out.tolist(), lse.tolist()) == ([1, 2], 0.5)
+    out, lse = mutation_merge.merged(parts, lses - np.inf)
+    assert (out.tolist(), lse.tolist()) == ([0, 0], -np.inf)
 
 
 def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> None:
