@@ -19,6 +19,7 @@ from flash.execute import make_plan
 from flash.launch import Geometry, check
 from tools.mutation_append import append_subject
 from tools.mutation_arrays import Array, Arrays, arrays_of, with_margins
+from tools.mutation_cache import cache_subject
 from tools.mutation_merge import merge_subject
 from tools.mutation_problems import Problem, problems_of
 from tools.mutation_subject import Launch, Subject
@@ -129,6 +130,13 @@ def subjects() -> dict[str, Subject]:
         append_subject(
             "e4m3-sm_89-append", target="sm_89", dims=(40, 37), dtype=F16, rotary_dim=24,
             interleaved=True, scales=True, padding=False, index=False,
+        ),
+        # Keys in a cache: in pages.
+        cache_subject(
+            "f16-sm_80-cache-paged", page_size=4, attention={
+                "target": "sm_80", "dtype": "f16", "head_dim": 16, "head_dim_v": 24, "tile": 16,
+                "block_q": 32, "pack_gqa": True,
+            },
         ),
     )  # fmt: skip
     return {subject.name: subject for subject in made}

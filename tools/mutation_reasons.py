@@ -298,6 +298,44 @@ REASONS: Final = (
         "shared-address", "operand 2 -1", "clear_padding", _START, "add.u32",
         "the same rows are cleared, by the next threads: there are more threads than rows",
     ),
+    *(
+        Reason(
+            kind, change, function, _START, before,
+            "without any tile of keys, what the first loads bring is read by nobody, and pages "
+            "have any row that is asked for",
+            entry="_page[0-9]",
+        )
+        for kind, change, function, before in (
+            ("mask", "dropped", "_start_copies", _SKIPPED),
+            ("bound", "gt to ge", "KeyValuePipeline._has", "setp.gt.s32"),
+        )
+    ),
+    *(
+        Reason(
+            kind, change, "KeyValuePipeline._start_next", "P = exp2", before,
+            "only adds work: one more tile of K, which nobody reads, and pages have any row that "
+            "is asked for",
+            entry="_page[0-9]",
+        )
+        for kind, change, before in (("mask", "dropped", _SKIPPED), ("bound", "+1", "setp.lt.s32"))
+    ),
+    *(
+        Reason(
+            kind, change, function, _START, before,
+            "in pages what is read behind the last row is that row again, of a key that is hidden, "
+            "and made 0 where it is not finite, as in any tile that is cut",
+            entry="_bottom_right.*_page[0-9]",
+        )
+        for kind, change, function, before in (
+            ("mask", "always the first", "PanelLoader._copy", "selp.u32"),
+            ("bound", "-1", "PanelLoader._start_copies", "setp.gt.s32"),
+        )
+    ),
+    Reason(
+        "mask", "always the second", "LazySoftmax.finish", "O / sum", "selp.f32",
+        "a part that has seen no key may hold anything: it is not read",
+        entry="_splits", rounds=True,
+    ),
     Reason(
         "mask", "always the second", "_merge", "the sum of the weights", "selp.f32",
         "where the sum is 0 all weights are, and no part is added",

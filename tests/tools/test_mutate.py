@@ -37,6 +37,7 @@ TF32 = "tf32-sm_80-window-sink"
 FEATURES = "f16-sm_80-features"
 MERGE = "f16-sm_80-merge"
 APPEND = "f16-sm_80-append-paged"
+CACHE = "f16-sm_80-cache-paged"
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -146,10 +147,11 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
         (FEATURES, "mask", "always the second", "Scoring._tanh", lambda p: p.softcap == 2.0**20),
         (FEATURES, "bound", "ge to gt", "Dropout.apply", lambda p: p.dropout_seed < 1 << 32),
         (FEATURES, "mask", "and for or", "Mask.hides", lambda p: p.nan_before > 0),
+        (CACHE, "loop-bound", "ge to gt", "NonFinite._restore_element", lambda p: p.splits == 1),
     ],
 )
 def test_what_only_a_special_problem_shows_is_noticed_there(
-    kernel: str, kind: str, change: str, function: str, noticed_by: Callable[[Problem], bool]
+    kernel: str, kind: str, change: str, function: str, noticed_by: Callable[[Any], bool]
 ) -> None:
     at = [
         n for n in numbers(kernel, kind, change) if mutants_of(kernel)[n].where.endswith(function)

@@ -1,0 +1,265 @@
+"""Kernels that attend to a cache, as the campaign makes them wrong: their problems, and what they
+must make of them.
+
+Where the keys are shared out among parts, it is not said which part has which: the parts have to be
+merged to attention to all keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from flash.arrays import view
+from flash.config import AttentionConfig
+from flash.decode import CacheCall, Workspace, kernel_of, steps_of
+from flash.dtypes import E4M3, F32, I32, DType
+from flash.kv_memory import loaded, stored
+from flash.mma_tiling import MmaTiling
+from flash.reference import attention_reference
+from flash.step import Step
+from ptxgen.target import target
+from tools.mutation_arrays import (
+    SCORES,
+    allowed,
+    difference,
+    epsilon,
+    margins_changed,
+    with_margins,
+    within_margins,
+)
+from tools.mutation_merge import merged
+from tools.mutation_problems import LANE_ROWS
+from tools.mutation_subject import Array, Launch, Subject
+
+_SEED: Final = 20252
+_ROOM: Final = 5  # rows of a sequence that no item uses
+_SPARE: Final = 2  # sequences, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProblem:
+    """Attention of `seq_q` queries of each item to its keys, which are behind `padding` rows those
+    up to `used`, and shared out among `splits`, if the kernel knows of that. V of the last
+    `nan_last` keys is NaN; `scores` and `negative` are as in `tools/mutation_problems.py`.
+    """
+
+    seq_q: int
+    used: tuple[int, ...]
+    padding: tuple[int, ...] = ()  # none of any
+    heads: int = 4
+    kv_heads: int = 2
+    splits: int = 3
+    nan_last: int = 0
+    scores: str = "random"
+    negative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """What a kernel for a cache is made for. `indexed`: items say of which sequence they are, and
+    how many rows of it are padding. `scales` makes the cache one of e4m3.
+    """
+
+    config: AttentionConfig
+    page_size: int = 0
+    has_splits: bool = True
+    indexed: bool = True
+    scales: bool = False
+
+    @property
+    def stored(self) -> DType:
+        """The type of the cache."""
+        return E4M3 if self.scales else self.config.element
+
+    def padding(self, problem: CacheProblem) -> tuple[int, ...]:
+        """The rows of each item that are no keys."""
+        return (problem.padding if self.indexed else ()) or (0,) * len(problem.used)
+
+
+def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> Subject:
+    """The kernel of `CacheSettings`."""
+    own = CacheSettings(AttentionConfig(return_lse=True, causal=True, **attention), **settings)
+    problems = _problems_of(own)
+
+    def prepare(problem: CacheProblem) -> Launch:
+        arrays = _Arrays.of(own, problem)
+        return Launch.of(arrays.step(), (arrays.out, arrays.lse), arrays.wrong)
+
+    made = _Arrays.of(own, problems[0]).step().made
+    return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare)
+
+
+def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
+    """Items with keys that end anywhere in a tile. The first goes round all buffers in each loop,
+    some have fewer keys than queries, or than parts.
+    """
+    t = own.config.kernel().tiling
+    # Queries of a block; packed, those of two heads.
+    tile, block = t.tile, t.block_q // (2 if own.config.pack_gqa is True else 1)
+    ends = tuple(range(1, tile + 1))
+    first = CacheProblem(
+        block, (9 * tile + 5, 5 * tile, 3 * tile + 1, 5), (0, 3, tile, 2), splits=2
+    )
+    two_blocks = CacheProblem(block + 3, (3 * tile + 2, block + 9))
+    one = CacheProblem(1, (*ends[::3], 0, 4 * tile, 6 * tile + 7), splits=4)
+    ragged = [
+        CacheProblem(1 + n % block, tuple(end + tile * (n // 8) for end in ends[n::8]), heads=2)
+        for n in range(0, 16, 3)
+    ]
+    padded = CacheProblem(2, (tile + 3, 2 * tile, 2 * tile + 1), (tile, tile - 1, 2 * tile + 1))
+    grouped = CacheProblem(block // 2 + 1, (tile + 2, 2 * tile), heads=4, kv_heads=1)
+    alone = CacheProblem(block - 1, (2 * tile + 3, block), heads=2, kv_heads=2)
+    scores = [
+        replace(two_blocks, scores=name, heads=2, kv_heads=1, splits=splits)
+        for name in ("none", "growing", "parting")
+        for splits in (1, 2)
+    ]
+    negative = replace(two_blocks, negative=True)
+    # Each of a thread's rows in turn with each key of a tile behind its diagonal.
+    apart = LANE_ROWS if isinstance(t, MmaTiling) else t.groups
+    hidden = [
+        CacheProblem(block, tuple(block + n for n in range(0, tile + 1, 3)), nan_last=last, heads=2)
+        for last in (1, max(apart // 2, 1), max(apart // 2, 1) + 1, block - 1)
+    ]
+    hidden.append(replace(hidden[-1], splits=1))
+    # A block of one row that sees NaN.
+    odd = 3 if own.config.pack_gqa is True else 1  # heads; 32 rows and one more are a multiple
+    rows = (t.block_q + 1) // odd
+    hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
+    others = (one, padded, grouped, alone, negative, *scores, *hidden, *ragged)
+    return (first, two_blocks, *others)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Those of a problem, within margins of NaN, as is all of the cache that no item uses; with
+    parts O [batch, heads, seq_q, splits, columns] and LSE likewise.
+    """
+
+    own: CacheSettings
+    problem: CacheProblem
+    q: Array
+    cache: tuple[Array, Array]
+    operands: dict[str, Array]
+    out: Array
+    lse: Array
+    keys: list[tuple[Array, Array]] = field(default_factory=list)  # of each item
+
+    @classmethod
+    def of(cls, own: CacheSettings, p: CacheProblem) -> _Arrays:
+        """The arrays of a problem, the same each time."""
+        random, config, batch = np.random.default_rng(_SEED), own.config, len(p.used)
+        q = with_margins(
+            (batch, p.heads, p.seq_q, config.head_dim), config.element, random, reverse=False
+        )
+        count = batch + _SPARE if own.indexed else batch
+        index = random.permutation(count)[:batch] if own.indexed else np.arange(batch)
+        operands = {"seqused_k": np.array(p.used)}
+        if own.indexed:
+            operands |= {"leftpad_k": np.array(own.padding(p)), "cache_batch_idx": index}
+        room = max(p.used) + _ROOM
+        places = (count, p.kv_heads, room)
+        if own.page_size:
+            table = random.permutation(count * -(-room // own.page_size)).reshape(count, -1)
+            operands["block_table"] = table
+            places = (table.size, p.kv_heads, own.page_size)
+        given = {name: within_margins(array, I32) for name, array in operands.items()}
+        for name in ("k_scale", "v_scale") if own.scales else ():
+            given[name] = within_margins(random.uniform(0.5, 2.0, p.kv_heads), F32)
+        dims = config.head_dim, config.value_dim
+        k, v = (with_margins((*places, d), own.stored, None, reverse=False) for d in dims)
+        rows = (batch, p.heads, p.seq_q)
+        if own.has_splits:
+            flat = (batch * p.heads, p.seq_q, p.splits, config.value_dim)
+            parts = with_margins(flat, F32, None, reverse=False)
+            out = parts.reshape(*rows, p.splits, config.value_dim)
+            lse = np.full((*rows, p.splits), np.nan, np.float32)
+        else:
+            out = with_margins((*rows, config.value_dim), config.element, None, reverse=False)
+            lse = np.full(rows, np.nan, np.float32)
+        made = cls(own, p, q, (k, v), given, out, lse)
+        for b, place in enumerate(index):
+            made._fill(b, int(place), random)
+        return made
+
+    def _fill(self, b: int, sequence: int, random: np.random.Generator) -> None:
+        """Make the keys and values of an item, and put them into the cache."""
+        own, p, config = self.own, self.problem, self.own.config
+        begin, end = own.padding(p)[b], p.used[b]
+        count = max(end - begin, 0)
+        k, v = (
+            random.standard_normal((1, p.kv_heads, count, d)).astype(config.element.numpy)
+            for d in (config.head_dim, config.value_dim)
+        )
+        SCORES[p.scores](self.q[b : b + 1], k, v, max(LANE_ROWS * p.kv_heads // p.heads, 1))
+        v[:, :, max(count - p.nan_last, 0) :] = np.nan
+        scales = [self._scale(name) for name in ("k_scale", "v_scale")]
+        rows = [stored(x[0], own.stored, s) for x, s in zip((k, v), scales, strict=True)]
+        for side, of_side in zip(self.cache, rows, strict=True):
+            for row in range(begin, end):
+                place, within = self._place(sequence, row)
+                side[place, :, within] = of_side[:, row - begin]
+        k, v = (loaded(x, s)[None] for x, s in zip(rows, scales, strict=True))
+        self.keys.append((k, v))
+
+    def _scale(self, name: str) -> Array | None:
+        scale = self.operands.get(name)
+        return None if scale is None else scale[:, None, None]
+
+    def _place(self, sequence: int, row: int) -> tuple[int, int]:
+        """The sequence or page of a row, and the row there."""
+        size = self.own.page_size
+        if not size:
+            return sequence, row
+        return int(self.operands["block_table"][sequence, row // size]), row % size
+
+    def step(self) -> Step:
+        """The launch that attends."""
+        p, own = self.problem, self.own
+        given = {name: view(array, name) for name, array in self.operands.items()}
+        k, v = (view(x.view(np.uint8) if own.scales else x, "cache") for x in self.cache)
+        size = own.page_size
+        room = given["block_table"].shape[1] * size if size else k.shape[2]
+        scale = own.config.scale * (-1 if p.negative else 1)
+        # With parts O and LSE are in the workspace, and not those of the call.
+        out, lse = view(self.out, "out"), view(self.lse, "lse")
+        space = Workspace(out, lse) if own.has_splits else None
+        splits = p.splits if own.has_splits else 1
+        call = CacheCall(own.config, view(self.q, "q"), k, v, out, lse, given, size, room, scale)
+        kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
+        return steps_of(call, kernel, splits, space)[0]
+
+    def wrong(self) -> str:
+        """What is wrong with the results, in words; empty if nothing is."""
+        element = self.own.config.element
+        out, lse = self.out, self.lse
+        whole = out.reshape(-1, *out.shape[-3:])
+        changed = margins_changed(whole, np.ones(whole.shape[2], bool))
+        if self.own.has_splits:
+            out, lse = merged(out.astype(float), lse.astype(float))
+        exact, near = (self._expected(kind) for kind in (np.float64, np.float32))
+        errors = (
+            allowed(near[0].astype(element.numpy), exact[0], epsilon(element)),
+            allowed(near[1], exact[1], epsilon(F32)),
+        )
+        return (
+            difference("O", out, exact[0], errors[0])
+            or difference("LSE", lse, exact[1], errors[1])
+            or changed
+        )
+
+    def _expected(self, kind: Any) -> tuple[Array, Array]:
+        """O and LSE in a precision."""
+        config, p = self.own.config, self.problem
+        scale = config.scale * (-1 if p.negative else 1)
+        found = [
+            attention_reference(
+                self.q[b : b + 1], k, v, causal="bottom_right", softmax_scale=scale, dtype=kind
+            )
+            for b, (k, v) in enumerate(self.keys)
+        ]  # fmt: skip
+        out, lse = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        return out, lse
