@@ -96,10 +96,14 @@ def subjects() -> dict[str, Subject]:
             "f16-sm_80-causal-narrow", target="sm_80", dtype="f16", head_dim=5, head_dim_v=37,
             tile=16, block_q=32, causal="bottom_right",
         ),
-        # Products of tf32, and tiles that a window cuts on either side.
+        # Products of tf32, one or three, and tiles that a window cuts on either side.
         _forward(
             "tf32-sm_80-window-sink", target="sm_80", precision="tf32", head_dim=8, head_dim_v=4,
             tile=16, block_q=32, window=(80, 10), sink=True,
+        ),
+        _forward(
+            "f32_grade-sm_80-window", target="sm_80", precision="f32_grade", head_dim=8,
+            head_dim_v=12, tile=16, block_q=32, window=(80, 10),
         ),
         # Any key may be hidden, in every tile.
         _forward(

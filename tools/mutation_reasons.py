@@ -268,6 +268,17 @@ REASONS: Final = (
     ),
     *(
         Reason(
+            kind, change, "NonFinite.clear", "P = exp2", before,
+            "only spares work: what is finite is stored as it was, and in the end nothing is found "
+            "to give back; the signs of numbers are neither 1 nor -1",
+        )
+        for kind, change, before in (
+            ("mask", "dropped", "@!%p"), ("bound", "+1", "setp.ne.u32"),
+            ("bound", "-1", "setp.ne.u32"),
+        )
+    ),
+    *(
+        Reason(
             kind, change, "NonFinite._restore_element", "NaN and infinity", before,
             "an element of O to which nothing is added may be written again as it is",
         )
