@@ -43,7 +43,8 @@ _SPARE: Final = 2  # sequences, likewise
 class CacheProblem:
     """Attention of `seq_q` queries of each item to its keys, which are behind `padding` rows those
     up to `used`, and shared out among `splits`, if the kernel knows of that. V of the last
-    `nan_last` keys is NaN; `scores` and `negative` are as in `tools/mutation_problems.py`.
+    `nan_last` keys is NaN; `scores` and `negative` are as in `tools/mutation_problems.py`. With
+    `full` sequences have no room for more keys than the longest has.
     """
 
     seq_q: int
@@ -55,6 +56,7 @@ class CacheProblem:
     nan_last: int = 0
     scores: str = "random"
     negative: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     some have fewer keys than queries, or than parts.
     """
     t = own.config.kernel().tiling
-    # Queries of a block; packed, those of two heads.
-    tile, block = t.tile, t.block_q // (2 if own.config.pack_gqa is True else 1)
+    group = 2 if own.config.pack_gqa is True else 1  # heads whose rows a CTA has
+    tile, block = t.tile, t.block_q // group  # queries of one
     ends = tuple(range(1, tile + 1))
     first = CacheProblem(
         block, (9 * tile + 5, 5 * tile, 3 * tile + 1, 5), (0, 3, tile, 2), splits=2
@@ -118,18 +120,24 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
         for splits in (1, 2)
     ]
     negative = replace(two_blocks, negative=True)
-    # Each of a thread's rows in turn with each key of a tile behind its diagonal.
-    apart = LANE_ROWS if isinstance(t, MmaTiling) else t.groups
+    # Each of a thread's rows in turn with each key of a tile behind its diagonal; the last query
+    # alone sees NaN, or all but the first, whose keys end where a tile does.
+    apart = LANE_ROWS // group if isinstance(t, MmaTiling) else max(t.groups // group, 1)
+    behind = tuple(range(1, tile + apart, max(apart - 1, 1)))
     hidden = [
-        CacheProblem(block, tuple(block + n for n in range(0, tile + 1, 3)), nan_last=last, heads=2)
-        for last in (1, max(apart // 2, 1), max(apart // 2, 1) + 1, block - 1)
+        CacheProblem(
+            block, tuple(block + n for n in behind), nan_last=last, heads=2 * group, splits=splits
+        )
+        for last, splits in ((max(apart - 1, 1), 1), (1, 3), (block - 1, 3))
     ]
-    hidden.append(replace(hidden[-1], splits=1))
+    hidden.append(replace(hidden[-1], used=(block + tile - 1,), splits=1))
     # A block of one row that sees NaN.
-    odd = 3 if own.config.pack_gqa is True else 1  # heads; 32 rows and one more are a multiple
+    odd = 3 if group > 1 else 1  # heads; 32 rows and one more are a multiple
     rows = (t.block_q + 1) // odd
     hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
-    others = (one, padded, grouped, alone, negative, *scores, *hidden, *ragged)
+    # Behind the last key lies nothing.
+    full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
+    others = (one, padded, grouped, alone, negative, *scores, *hidden, *full, *ragged)
     return (first, two_blocks, *others)
 
 
@@ -160,7 +168,7 @@ class _Arrays:
         operands = {"seqused_k": np.array(p.used)}
         if own.indexed:
             operands |= {"leftpad_k": np.array(own.padding(p)), "cache_batch_idx": index}
-        room = max(p.used) + _ROOM
+        room = max(p.used) + (0 if p.full else _ROOM)
         places = (count, p.kv_heads, room)
         if own.page_size:
             table = random.permutation(count * -(-room // own.page_size)).reshape(count, -1)

@@ -135,11 +135,22 @@ def subjects() -> dict[str, Subject]:
             "e4m3-sm_89-append", target="sm_89", dims=(40, 37), dtype=F16, rotary_dim=24,
             interleaved=True, scales=True, padding=False, index=False,
         ),
-        # Keys in a cache: in pages.
+        # Keys in a cache: in pages, as they are, or of one byte.
         cache_subject(
             "f16-sm_80-cache-paged", page_size=4, attention={
                 "target": "sm_80", "dtype": "f16", "head_dim": 16, "head_dim_v": 24, "tile": 16,
                 "block_q": 32, "pack_gqa": True,
+            },
+        ),
+        cache_subject(
+            "f32-sm_80-cache", indexed=False, attention={
+                "target": "sm_80", "head_dim": 4, "tile": 16, "block_q": 16, "pack_gqa": False,
+            },
+        ),
+        cache_subject(
+            "e4m3-sm_89-cache", indexed=False, has_splits=False, scales=True, attention={
+                "target": "sm_89", "dtype": "f16", "head_dim": 32, "tile": 16, "block_q": 32,
+                "pack_gqa": False,
             },
         ),
     )  # fmt: skip

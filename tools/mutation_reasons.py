@@ -88,7 +88,10 @@ REASONS: Final = (
             kind, change, "attention_forward", _START, before,
             "without any tile of keys, what the first loads bring is read by nobody",
         )
-        for kind, change, before in (("mask", "dropped", _SKIPPED), ("bound", "-1", "setp.gt.s32"))
+        for kind, change, before in (
+            ("mask", "dropped", _SKIPPED), ("bound", "-1", "setp.gt.s32"),
+            ("bound", "gt to ge", "setp.gt.s32"),
+        )
     ),
     *(
         Reason(
@@ -297,11 +300,12 @@ REASONS: Final = (
         Reason(
             "loop-bound", change, "NonFinite.restore", "NaN and infinity", before,
             "a warp has 32 lanes: no lane is as far as head_dim_v, if that is more, and none has a "
-            "second column, if it is less",
+            "second column, if it is not",
         )
         for change, before in (
             *((one, "setp.ge.s32 .*, (3[3-9]|[4-9][0-9]|[0-9]{3,});") for one in ("+1", "-1")),
             *((one, "setp.lt.s32 .*, ([0-9]|[12][0-9]|3[01]);") for one in ("+1", "-1")),
+            ("+1", "setp.ge.s32 .*, 32;"), ("-1", "setp.lt.s32 .*, 32;"),
             ("never taken", "@%p[0-9]+ bra"),
         )
     ),
@@ -342,10 +346,46 @@ REASONS: Final = (
             ("bound", "-1", "PanelLoader._start_copies", "setp.gt.s32"),
         )
     ),
-    Reason(
-        "mask", "always the second", "LazySoftmax.finish", "O / sum", "selp.f32",
-        "a part that has seen no key may hold anything: it is not read",
-        entry="_splits", rounds=True,
+    *(
+        Reason(
+            "mask", "always the second", function, "O / sum", "selp.f32 %f[0-9]+, 0f00000000",
+            "a part that has seen no key may hold anything: it is not read",
+            entry="_splits", rounds=True,
+        )
+        for function in ("LazySoftmax.finish", "OnlineSoftmax.finish")
+    ),
+    *(
+        Reason(
+            kind, change, function, step, before,
+            "K and V go through registers: the only copies are those of Q, in the first group, and "
+            "the wait for the first tile of K has seen their end",
+            entry="_kv_e4m3",
+        )
+        for kind, change, function, step, before in (
+            ("copy-wait", "deleted", "KeyValuePipeline._await", "P = exp2", ""),
+            ("copy-wait", "of one group less", "KeyValuePipeline._await", "P = exp2", ""),
+            ("copy-commit", "deleted", "KeyValuePipeline._commit", _START, ""),
+            ("copy-commit", "deleted", "KeyValuePipeline._commit", "P = exp2", ""),
+            ("copy-commit", "deleted", "KeyValuePipeline._commit", "O += P V", ""),
+        )
+    ),
+    *(
+        Reason(
+            kind, change, "WideningLoader._loaded", "P = exp2", before,
+            "the last tile of K is copied before the loops: behind the rows of others there are "
+            "more",
+        )
+        for kind, change, before in (
+            ("mask", "dropped", _SKIPPED), ("bound", "+1", "setp.gt.s32"),
+            ("bound", "-1", "setp.gt.s32"),
+        )
+    ),
+    *(
+        Reason(
+            kind, change, "WideningLoader._loaded", "O += P V", before,
+            "of a tile that is not cut, all rows are in the array",
+        )
+        for kind, change, before in (("mask", "dropped", _SKIPPED), ("bound", "-1", "setp.gt.s32"))
     ),
     Reason(
         "mask", "always the second", "_merge", "the sum of the weights", "selp.f32",

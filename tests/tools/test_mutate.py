@@ -172,6 +172,14 @@ def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
     assert subjects()[TF32].problems[found.problem].alike
 
 
+def test_a_read_behind_the_last_key_of_a_cache_stops_the_kernel() -> None:
+    kernel = "f32-sm_80-cache"
+    rows = [n for n in numbers(kernel, "bound", "-1") if "copy_turn" in mutants_of(kernel)[n].where]
+    found = judge(kernel, rows[-1])  # of the next tile of K
+    assert found.caught_by == "trap"
+    assert subjects()[kernel].problems[found.problem].full
+
+
 def test_a_condition_that_holds_in_every_thread_may_be_dropped() -> None:
     # 136 columns are more than the 128 that a warp has at once, and 4 a lane: all lanes have some.
     proved = "proved: computed for every thread of the block, the condition holds"
