@@ -48,7 +48,7 @@ who notices, in the order in which they are asked:
   hole            nobody has, and somebody should have
 
 examples:
-  python tools/mutate.py --short                      a fixed sample, in a minute or two
+  python tools/mutate.py --short                      a fixed sample, in a few minutes
   python tools/mutate.py --kernel f32-sm_80 --kind barrier --kind copy-wait
   python tools/mutate.py --output benchmarks/results/mutations.json
   python tools/mutate.py --kernel f32-sm_80 --update --output benchmarks/results/mutations.json
