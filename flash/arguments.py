@@ -10,7 +10,7 @@ from flash.config import KernelConfig
 from flash.dtypes import F32_BYTES, DType
 from flash.features import Operand
 from flash.packing import PackedMatrix, Packing
-from flash.score_plane import ScorePlane
+from flash.score_plane import PackedPlane, ScorePlane
 from flash.softmax import LOG2E
 from flash.span import Span
 from flash.tiles import Matrix, access_width
@@ -211,9 +211,21 @@ class ScoreArray:
         self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, seq_k: Value
     ) -> ScorePlane:
         """The numbers of one head, one for each score."""
-        row, column = (self.strides[axis] * self.dtype.nbytes for axis in ("seq_q", "seq_k"))
+        row, column = (stride * self.dtype.nbytes for stride in list(self.strides.values())[2:])
         first = self.head(k, batch, head)
         return ScorePlane(first, row, column, seq_q, seq_k, self.dtype.scalar)
+
+    def packed_plane(
+        self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, seq_k: Value,
+        packing: Packing,
+    ) -> ScorePlane:  # fmt: skip
+        """Those of all heads that share a head of K and V, packed."""
+        one = self.plane(k, batch, kv_head * packing.group, seq_q, seq_k)
+        head_bytes = self.strides["heads"] * self.dtype.nbytes
+        return PackedPlane(
+            one.first, one.row_bytes, one.column_bytes, one.queries, one.columns, one.dtype,
+            head_bytes=head_bytes, packing=packing,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,7 @@ class AttentionConfig:
     bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/packing.py`). "auto" does so where it takes fewer
-        CTAs (for emitted text never); alibi, bias, mask, dropout and varlen do not go
-        with True.
+        CTAs (for emitted text never); varlen does not go with True.
     varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
         another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias or mask.
     seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
@@ -359,10 +358,10 @@ class AttentionConfig:
 
 
 def _require_packing(pack_gqa: bool | str, features: Features) -> None:
-    if pack_gqa is True and features.not_packed:
+    if pack_gqa is True and features.varlen:
         raise ConfigError(
-            f"AttentionConfig: pack_gqa=True does not go with "
-            f"{', '.join(features.not_packed)}; use pack_gqa=False, or leave it 'auto'"
+            "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave "
+            "it 'auto'"
         )
 
 

@@ -234,9 +234,11 @@ class Cta:
         return row if self.packing is None else self.packing.query(row)
 
     @property
-    def packs_positions(self) -> bool:
-        """Whether what a row sees depends on a query that is not the row itself."""
-        return self.packing is not None and self.mask.has_positions
+    def packs_queries(self) -> bool:
+        """Whether scores of a row depend on its query, and that is not the row itself."""
+        has_slope = self.scoring is not None and self.scoring.slope is not None
+        asks = self.mask.has_positions or self.mask.has_planes or has_slope
+        return self.packing is not None and (asks or self.dropout is not None)
 
     def sinks(
         self, k: KernelBuilder, lane: Value, rows: Sequence[int], first_row: Callable[[], Value]
@@ -301,13 +303,20 @@ class _Scores:
         array, given = self.given.operands.get(name), self.given
         if array is None:
             return None
-        return array.plane(self.k, self.batch, self.head, given.seq_q, given.seq_k)
+        place = self.k, self.batch, self.head, given.seq_q, given.seq_k
+        if self.packing is None:
+            return array.plane(*place)
+        return array.packed_plane(*place, self.packing)
 
-    def _of_head(self, name: str) -> Value | None:
+    def _of_head(self, name: str) -> Value | PackedNumbers | None:
         array = self.given.operands.get(name)
         if array is None:
             return None
-        return self.k.load(Pointer(array.head(self.k, self.batch, self.head), "global", f32))
+        if self.packing is None:
+            return self.k.load(Pointer(array.head(self.k, self.batch, self.head), "global", f32))
+        first = array.head(self.k, self.batch, self.head * self.packing.group)
+        step_bytes = array.strides["heads"] * array.dtype.nbytes
+        return PackedNumbers(first, step_bytes, self.packing)
 
     def mask(self) -> Mask:
         """Which keys are seen: bottom-right aligns the last query with the last key, top-left the
@@ -336,17 +345,14 @@ class _Scores:
         numbers = self.given.numbers
         if not self.config.features.dropout:
             return None
+        if self.packing is not None:
+            head_of_batch = head_of_batch * self.packing.group
         return Dropout(self.k, numbers["dropout_keep"], numbers["dropout_seed"], head_of_batch)
 
     def sink(self) -> Value | PackedNumbers | None:
         """The score that every row has beside those of its keys."""
-        array = self.given.operands.get("sink")
-        if self.packing is not None and array is not None:
-            first = array.head(self.k, self.batch, self.head * self.packing.group)
-            step_bytes = array.strides["heads"] * array.dtype.nbytes
-            return PackedNumbers(first, step_bytes, self.packing)
         logit = self._of_head("sink")
-        return None if logit is None else logit * LOG2E
+        return logit * LOG2E if isinstance(logit, Value) else logit
 
 
 @dataclass(frozen=True)

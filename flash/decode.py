@@ -94,7 +94,6 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     )  # fmt: skip
     packs = config.pack_gqa is True or (
         config.pack_gqa == "auto"
-        and not features.not_packed
         and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
     return replace(kernel, features=features, packed=packs)

@@ -18,7 +18,7 @@ OCTET: Final = 8  # keys whose numbers are the same word of different calls
 @dataclass(frozen=True)
 class Dropout:
     """Which weights of one head are kept: below `threshold` of 65536. `head` is batch * heads +
-    head.
+    head; of packed rows it is that of the first head of the group.
     """
 
     k: KernelBuilder
@@ -45,15 +45,16 @@ class Dropout:
         if not places.begins_block:
             octet = ((places.first_key.as_(u32) + lane) >> 3) & 3
         pair = (lane & (OCTET - 1)) >> 1
-        for i, row in enumerate(places.rows):
-            query = (places.first_row + row).as_(u32)
+        for i in range(len(places.rows)):
+            query = places.query(i)
+            head = self.head if places.packing is None else self.head + places.head(i, query)
             calls: dict[tuple[int, int], list[Value]] = {}
             for j, key in enumerate(places.keys):
                 block, rest = divmod(key, KEYS_PER_BLOCK)
                 words = calls.get((block, rest % OCTET // 2))
                 if words is None:
                     at = (first_block + block) * 4 + (pair + rest % OCTET // 2)
-                    words = calls[block, rest % OCTET // 2] = self._call(at, query)
+                    words = calls[block, rest % OCTET // 2] = self._call(at, query, head)
                 word = self._pick(words, octet, rest // OCTET)
                 upper = (half + rest % 2) * _HALF_BITS
                 number = (word >> upper) << _HALF_BITS
@@ -69,10 +70,10 @@ class Dropout:
         a, b, c, d = (words[(further + n) % 4] for n in range(4))
         return k.selp(k.selp(d, c, one), k.selp(b, a, one), two)
 
-    def _call(self, at: Value, query: Value) -> list[Value]:
+    def _call(self, at: Value, query: Value, head: Value) -> list[Value]:
         """The generator's four words for the counter (at, query, head, 0)."""
         k = self.k
-        words = [at, query, self.head.as_(u32), k.mov(0, type=u32)]
+        words = [at, query.as_(u32), head.as_(u32), k.mov(0, type=u32)]
         key = [k.cvt(self.seed, dtype=u32), k.cvt(self.seed >> 32, dtype=u32)]
         for turn in range(ROUNDS):
             high = [k.mul(w, m, mode="hi") for w, m in zip(words[::2], MULTIPLIERS, strict=True)]

@@ -116,20 +116,6 @@ class Features:
         return self.mask or self.bias is not None
 
     @property
-    def not_packed(self) -> list[str]:
-        """What does not go with packed heads, as configs call it: what gives each of them scores or
-        weights of its own, and packed sequences.
-        """
-        flags = {
-            "alibi": self.alibi,
-            "bias": self.bias is not None,
-            "mask": self.mask,
-            "dropout": self.dropout,
-            "varlen": self.varlen,
-        }
-        return [name for name, there in flags.items() if there]
-
-    @property
     def row_counts(self) -> tuple[str, str]:
         """The parameters with the numbers of rows of Q and O, and of K and V."""
         return ("total_q", "total_k") if self.varlen else ("seq_q", "seq_k")

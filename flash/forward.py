@@ -51,7 +51,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
     # Found once, because that takes divisions.
-    queries = [cta.query(my_first_row + row) for row in t.score_rows if cta.packs_positions]
+    queries = [cta.query(my_first_row + row) for row in t.score_rows if cta.packs_queries]
     with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
         k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
@@ -62,7 +62,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
         lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
         places = ScorePlaces(
             k, my_first_row, first_key, lane, t.score_rows, t.score_keys, begins_block,
-            queries.__getitem__ if queries else None,
+            cta.packing, queries.__getitem__ if queries else None,
         )  # fmt: skip
         hides_keys = _score(k, S, given, cta, places)
 

@@ -394,7 +394,7 @@ def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> K
     """
     if (
         pack_gqa != "auto"
-        or kernel.features.not_packed
+        or kernel.features.varlen
         or geometry.packed_rows > max_seq(kernel.features)
         or not packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
     ):

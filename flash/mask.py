@@ -33,12 +33,17 @@ class Mask:
     @property
     def hides_anywhere(self) -> bool:
         """Whether any key may be hidden from any query."""
-        return self.shown is not None or self.bias is not None
+        return self.has_planes
 
     @property
     def hides_keys(self) -> bool:
         """Whether a query may not see a key that exists."""
-        return self.has_positions or self.hides_anywhere
+        return self.has_positions or self.has_planes
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether there is a number for each score."""
+        return self.shown is not None or self.bias is not None
 
     @property
     def has_positions(self) -> bool:

@@ -90,8 +90,9 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
         if cut.hides or cta.scoring is not None or cta.dropout is not None:
             first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
             places = ScorePlaces(
-                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, query_of
-            )
+                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, cta.packing,
+                query_of,
+            )  # fmt: skip
             if cta.scoring is not None:
                 cta.scoring.apply(S, places)
             if cut.hides:
@@ -129,7 +130,7 @@ def _queries(
     The lanes of a quad have the same rows: each does the division for every fourth of them and
     hands it to the others when they ask, because registers are short.
     """
-    if not cta.packs_positions:
+    if not cta.packs_queries:
         return None
     mine = my_first_row + k.signed(me.in_quad) * FRAGMENT_STEP
     found = [cta.query(mine + FRAGMENT_STEP * n) for n in range(0, rows, QUAD_LANES)]

@@ -38,6 +38,13 @@ class Packing:
         """The head of a row, counted from the first of the group, s32."""
         return (row.as_(u32) % self.group.as_(u32)).as_(s32)
 
+    def offset(self, k: KernelBuilder, row: Value, query_bytes: Value, head_bytes: Value) -> Value:
+        """Of a row from the first, in bytes, u64; the distances are s64."""
+        query, head = self.query(row), self.head(row)
+        down = k.cvt(query, dtype=s64) * query_bytes
+        across = k.cvt(head, dtype=s64) * head_bytes
+        return (down + across).as_(u64)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackedMatrix(Matrix):
@@ -50,10 +57,7 @@ class PackedMatrix(Matrix):
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
         """Of a row from `first`, in bytes, u64."""
-        query, head = self.packing.query(index), self.packing.head(index)
-        down = k.cvt(query, dtype=s64) * self.row_bytes
-        across = k.cvt(head, dtype=s64) * self.head_bytes
-        return (down + across).as_(u64)
+        return self.packing.offset(k, index, self.row_bytes, self.head_bytes)
 
     @property
     def is_even(self) -> bool:
@@ -73,5 +77,9 @@ class PackedNumbers:
 
     def of_row(self, k: KernelBuilder, row: Value) -> Value:
         """The number of a packed row's head."""
-        across = k.cvt(self.packing.head(row), dtype=s64) * self.step_bytes
+        return self.of_head(k, self.packing.head(row))
+
+    def of_head(self, k: KernelBuilder, head: Value) -> Value:
+        """The number of a head, counted from the first of the group."""
+        across = k.cvt(head, dtype=s64) * self.step_bytes
         return k.load(Pointer(self.first + across.as_(u64), "global", f32))

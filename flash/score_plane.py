@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from flash.packing import Packing
 from ptxgen.dsl import KernelBuilder, Pointer, Value
-from ptxgen.types import ScalarType, f32, s64, u8, u16, u64
+from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class ScorePlaces:
     rows: Sequence[int]
     keys: Sequence[int]
     begins_block: bool = False  # whether first_key is a multiple of 32, and lane less than 8
-    # Of packed rows, by their number in `rows`; None if each row is its own query.
+    packing: Packing | None = None  # None if each row is its own query
+    # Of packed rows, by their number in `rows`; None if nobody asks.
     query_of: Callable[[int], Value] | None = None
 
     @cached_property
@@ -35,17 +37,25 @@ class ScorePlaces:
         """The query of row i, of which masks know the position."""
         return self.first_row + self.rows[i] if self.query_of is None else self.query_of(i)
 
+    def head(self, i: int, query: Value) -> Value:
+        """The head of packed row i, counted from the first of its group."""
+        assert self.packing is not None  # else all rows are of one head
+        group = self.packing.group
+        head = self.first_row + self.rows[i] - query * group
+        # Never more anyway: the proof does not follow a query that one lane was told by another.
+        return self.k.min(head.as_(u32), (group - 1).as_(u32)).as_(s32)
+
 
 @dataclass(frozen=True)
 class ScorePlane:
-    """One head's numbers: `rows` x `columns` of them in global memory, with any strides (s64,
-    bytes).
+    """One head's numbers: a row of `columns` for each of so many `queries`, in global memory, with
+    any strides (s64, bytes).
     """
 
     first: Value
     row_bytes: Value
     column_bytes: Value
-    rows: Value
+    queries: Value
     columns: Value
     dtype: ScalarType
 
@@ -55,16 +65,13 @@ class ScorePlane:
         places: ScorePlaces,
         use: Callable[[int, int, Value], None],
     ) -> None:
-        """Call `use(i, j, number)` for row i and key j of `places`, with the last row's number for
-        a row that does not exist. What it emits is only run for keys that exist.
+        """Call `use(i, j, number)` for row i and key j of `places`, with a number of the last query
+        for a row that does not exist. What it emits is only run for keys that exist.
         """
-        last_row = self.rows - 1
-        at_row = [
-            self._offset(k, k.min(places.first_row + row, last_row), self.row_bytes)
-            for row in places.rows
-        ]
-        for j, column in enumerate(places.keys):
-            key = places.my_first_key + column
+        last_query = self.queries - 1
+        at_row = [self._offset_of(k, places, i, last_query) for i in range(len(places.rows))]
+        for j, distance in enumerate(places.keys):
+            key = places.my_first_key + distance
             # Branched over, so that the assembler does not load for all keys at once, which takes
             # more registers than there are.
             with k.when(key < self.columns):
@@ -73,9 +80,16 @@ class ScorePlane:
                     use(i, j, self._load(k, at + offset))
 
     def element(self, k: KernelBuilder, row: Value, column: Value) -> Value:
-        """The number of a row and a column that exist, f32; of a mask u16."""
-        offset = self._offset(k, row, self.row_bytes) + self._offset(k, column, self.column_bytes)
+        """The number of a row of the CTA and a column that exist, f32; of a mask u16."""
+        offset = self._row_offset(k, row) + self._offset(k, column, self.column_bytes)
         return self._load(k, self.first + offset)
+
+    def _row_offset(self, k: KernelBuilder, row: Value) -> Value:
+        return self._offset(k, row, self.row_bytes)
+
+    def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
+        """That of row i, or of a row of the last query if it does not exist."""
+        return self._offset(k, k.min(places.query(i), last_query), self.row_bytes)
 
     def _offset(self, k: KernelBuilder, index: Value, step: Value) -> Value:
         return (k.cvt(index, dtype=s64) * step).as_(u64)
@@ -86,3 +100,22 @@ class ScorePlane:
         if self.dtype is f32:
             return k.load(Pointer(at, "global", f32))
         return k.cvt(k.load(Pointer(at, "global", u16)).as_(self.dtype), dtype=f32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedPlane(ScorePlane):
+    """The numbers of all heads of a group, for packed rows: `first` is that of the first head,
+    `head_bytes` (s64) the distance between heads.
+    """
+
+    head_bytes: Value
+    packing: Packing
+
+    def _row_offset(self, k: KernelBuilder, row: Value) -> Value:
+        return self.packing.offset(k, row, self.row_bytes, self.head_bytes)
+
+    def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
+        query = places.query(i)
+        down = k.min(query.as_(u32), last_query.as_(u32)).as_(s32)  # likewise not negative
+        across = places.head(i, query)
+        return self._offset(k, down, self.row_bytes) + self._offset(k, across, self.head_bytes)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.mask import NEG_INF
+from flash.packing import PackedNumbers
 from flash.score_plane import ScorePlaces, ScorePlane
 from flash.softmax import LOG2E
-from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
 
 # tanh(y) = y + y³ P(y²) where |y| is at most this, by least squares of the relative error; beyond,
@@ -30,7 +31,7 @@ class Scoring:
     scale: Value
     diagonal: Value | None  # a query's position is its row and this; None if nobody asks
     softcap: Value | None
-    slope: Value | None
+    slope: Value | PackedNumbers | None
     bias: ScorePlane | None
     exact: bool
 
@@ -62,15 +63,29 @@ class Scoring:
             k.mul(self._tanh(score * factor), top, into=score)
 
     def _subtract_distances(
-        self, S: Fragment, slope: Value, diagonal: Value, places: ScorePlaces
+        self, S: Fragment, slope: Value | PackedNumbers, diagonal: Value, places: ScorePlaces
     ) -> None:
         """Scores -= slope * |position - key|; distances are exact below 2**24."""
-        k, minus = self.k, slope * -LOG2E
+        k = self.k
+        if isinstance(slope, PackedNumbers):
+            from_first = diagonal - places.my_first_key
+            for i, scores in enumerate(S):
+                query = places.query(i)
+                minus = slope.of_head(k, places.head(i, query)) * -LOG2E
+                self._subtract_from_row(scores, query + from_first, minus, places)
+            return
+        minus = slope * -LOG2E
         nearest = places.first_row + diagonal - places.my_first_key
         for row, scores in zip(places.rows, S, strict=True):
-            distance = k.cvt(nearest + row, rnd="rn", dtype=f32)
-            for key, score in zip(places.keys, scores, strict=True):
-                k.fma(k.abs(distance - float(key)), minus, score, into=score)
+            self._subtract_from_row(scores, nearest + row, minus, places)
+
+    def _subtract_from_row(
+        self, scores: list[Var], distance: Value, minus: Value, places: ScorePlaces
+    ) -> None:
+        """The same for a row at a distance from the first key."""
+        k, from_first = self.k, self.k.cvt(distance, rnd="rn", dtype=f32)
+        for key, score in zip(places.keys, scores, strict=True):
+            k.fma(k.abs(from_first - float(key)), minus, score, into=score)
 
     def _tanh(self, y: Value) -> Value:
         k = self.k

@@ -11,7 +11,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, assert_no_spill, mostly_nightly, nightly, run_forward
+from kernel_runs import (
+    Problem,
+    assert_no_spill,
+    mostly_nightly,
+    nightly,
+    random_operands,
+    run_forward,
+)
 
 from flash import launch
 from flash.arrays import ArrayView, view
@@ -74,9 +81,7 @@ def run(config: AttentionConfig, arrays: Arrays, **how: Any) -> tuple[Array, Arr
     return out, lse
 
 
-def judge(
-    config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **operands: Array
-) -> None:
+def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **operands: Any) -> None:
     """As accurate as numpy. How accurate tf32 is, its own tests say; here bits are compared."""
     if config.precision == "tf32":
         return
@@ -165,6 +170,64 @@ def test_each_packed_row_has_the_sink_of_its_head(kind: str, causal: Any) -> Non
         judge(config, arrays, *found, **given)
         in_steps = np.repeat(sinks, 2, axis=1)[:, ::-2][:, ::-1]
         assert_same_bits(run(config, arrays, operands={"sink": in_steps}), found)
+
+
+# What gives each head scores or weights of its own.
+BY_HEAD: list[dict[str, Any]] = [
+    {"mask": True}, {"bias": "f32"}, {"alibi": True}, {"dropout": 0.3},
+    {
+        "mask": True, "bias": "f32", "alibi": True, "dropout": 0.3, "causal": True, "sink": True,
+        "window": (12, 9),
+    },
+]  # fmt: skip
+EVERY_FEATURE_BY_HEAD = pytest.mark.parametrize("features", BY_HEAD, ids=lambda f: "-".join(f))
+
+
+@ONE_OF_EACH_PRODUCT
+@EVERY_FEATURE_BY_HEAD
+def test_each_packed_row_has_the_scores_and_weights_of_its_head(
+    kind: str, features: dict[str, Any]
+) -> None:
+    config = config_of(kind, **features)
+    for seq_q, seq_k, group in ((1, 40, 8), (21, 9, 3), (17, 50, 5), (17, 0, 5)):
+        problem = Problem(seq_q, seq_k, 16, 16, 2, 2 * group, 2)
+        arrays = problem.arrays(dtype=NUMPY[config.dtype])
+        given = random_operands(config, problem)
+        found = run(config, arrays, operands=given, dropout_seed=7)
+        if kind == "f32":
+            one_by_one = run(unpacked(config), arrays, operands=given, dropout_seed=7)
+            assert_same_bits(found, one_by_one)
+        judge(config, arrays, *found, dropout=config.dropout, dropout_seed=7, **given)
+
+
+@ONE_OF_EACH_KERNEL
+def test_numbers_for_packed_scores_may_have_any_strides_or_be_broadcast(kind: str) -> None:
+    config = config_of(kind, mask=True, bias="f32", alibi=True)
+    problem = Problem(21, 40, 16, 16, 2, 6, 2)
+    arrays = problem.arrays(dtype=NUMPY[config.dtype])
+    given = random_operands(config, problem)
+    wanted = run(config, arrays, operands=given)
+    turned = {
+        name: np.ascontiguousarray(array.swapaxes(-1, -2)[..., ::-1, :]).swapaxes(-1, -2)[..., ::-1]
+        for name, array in given.items()
+    }
+    assert_same_bits(run(config, arrays, operands=turned), wanted)
+    narrow = {
+        "mask": given["mask"][1:, :1], "bias": given["bias"][:, :, 3:4, :],
+        "alibi_slopes": given["alibi_slopes"][1:, 2:3],
+    }  # fmt: skip
+    judge(config, arrays, *run(config, arrays, operands=narrow), **narrow)
+
+
+@ONE_OF_EACH_KERNEL
+def test_a_launch_packs_heads_that_have_scores_of_their_own(kind: str) -> None:
+    config = config_of(kind, pack_gqa="auto", mask=True, alibi=True)
+    problem = Problem(2, 40, 16, 16, 2, 8, 2)
+    arrays = problem.arrays(dtype=NUMPY[config.dtype])
+    given, kernel = random_operands(config, problem), AttentionKernel(config)
+    assert "_packed_lse" in kernel.explain(*arrays, backend="interpreter", **given)
+    out, lse = kernel.launch(*arrays, backend="interpreter", **given)
+    judge(config, arrays, out, lse, **given)
 
 
 @ONE_OF_EACH_KERNEL
@@ -361,31 +424,16 @@ def test_a_launch_takes_the_kernel_that_the_config_and_its_sizes_say(
     judge(config, arrays, out, lse)
 
 
-@pytest.mark.parametrize(
-    "features",
-    [{"alibi": True}, {"bias": "f32"}, {"mask": True}, {"dropout": 0.5}],
-    ids=str,
-)
-def test_what_differs_by_head_is_not_packed(features: dict[str, Any]) -> None:
-    (name,) = features
+def test_packed_sequences_are_not_packed_heads() -> None:
     with pytest.raises(ConfigError) as caught:
-        config_of("f16", **features)
+        config_of("f16", varlen=True)
     assert str(caught.value) == (
-        "AttentionConfig: pack_gqa=True does not go with "
-        f"{name}; use pack_gqa=False, or leave it 'auto'"
+        "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave it "
+        "'auto'"
     )
-    config = config_of("f16", pack_gqa="auto", **features)
+    config = config_of("f16", pack_gqa="auto", varlen=True)
     geometry = launch.check(config_of("f16"), *views(arrays_of(config, 1, 40, 8)), None)
     assert launch.variant(config.kernel(), "auto", geometry) == config.kernel()
-
-
-def test_all_that_differs_by_head_is_named() -> None:
-    with pytest.raises(ConfigError) as caught:
-        config_of("f16", alibi=True, mask=True, dropout=0.1)
-    assert str(caught.value) == (
-        "AttentionConfig: pack_gqa=True does not go with "
-        "alibi, mask, dropout; use pack_gqa=False, or leave it 'auto'"
-    )
 
 
 @pytest.mark.parametrize("value", [1, None, "yes"])
@@ -471,7 +519,7 @@ def test_the_contract_says_how_many_ctas_there_are() -> None:
 PROVED: list[Any] = [
     {}, {"causal": "bottom_right"}, nightly({"causal": "top_left"}),
     nightly({"window": (20, None)}), {"window": (5, 9)}, nightly({"window": (None, 3)}),
-    {"causal": True, "window": (9, None), "sink": True},
+    {"causal": True, "window": (9, None), "sink": True}, *BY_HEAD[-1:], *map(nightly, BY_HEAD[:-1]),
 ]  # fmt: skip
 
 
@@ -527,6 +575,7 @@ def test_a_wrong_place_of_a_packed_row_is_a_violation(
 
 KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
     {}, {"causal": True}, {"causal": True, "window": (20, None), "sink": True},
+    {"mask": True, "causal": True}, {"bias": "f32", "alibi": True}, {"dropout": 0.1},
 ]  # fmt: skip
 
 
