@@ -208,23 +208,26 @@ class ScoreArray:
         return self.first + (elements * self.dtype.nbytes).as_(u64)
 
     def plane(
-        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, seq_k: Value
-    ) -> ScorePlane:
-        """The numbers of one head, one for each score."""
+        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value,
+        begin: Value | None,
+    ) -> ScorePlane:  # fmt: skip
+        """The numbers of one head: one for each query and each of so many keys, from `begin` on
+        (None: key 0).
+        """
         row, column = (stride * self.dtype.nbytes for stride in list(self.strides.values())[2:])
         first = self.head(k, batch, head)
-        return ScorePlane(first, row, column, seq_q, seq_k, self.dtype.scalar)
+        return ScorePlane(first, row, column, seq_q, columns, self.dtype.scalar, begin)
 
     def packed_plane(
-        self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, seq_k: Value,
-        packing: Packing,
+        self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, columns: Value,
+        begin: Value | None, packing: Packing,
     ) -> ScorePlane:  # fmt: skip
         """Those of all heads that share a head of K and V, packed."""
-        one = self.plane(k, batch, kv_head * packing.group, seq_q, seq_k)
+        one = self.plane(k, batch, kv_head * packing.group, seq_q, columns, begin)
         head_bytes = self.strides["heads"] * self.dtype.nbytes
         return PackedPlane(
             one.first, one.row_bytes, one.column_bytes, one.queries, one.columns, one.dtype,
-            head_bytes=head_bytes, packing=packing,
+            one.begin, head_bytes=head_bytes, packing=packing,
         )  # fmt: skip
 
 

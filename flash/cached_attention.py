@@ -48,7 +48,8 @@ def attention_with_kvcache(
     of the last key. `window`, `softcap`, `alibi_slopes`, `sink` and `softmax_scale` are those of
     `flash.attention`. `mask`, bool, broadcasts to [batch, heads, seq_q, m]: whether a query sees
     the last m keys of its sequence, of which those before the first are left out; it sees all keys
-    before these. A tree of guesses is a mask with m = seq_q, which causality and windows narrow.
+    before these. With `leftpad` the first key is the first behind the padding. A tree of guesses is
+    a mask with m = seq_q, which causality and windows narrow.
 
     `leftpad`, integers [batch]: so many keys at the beginning of a sequence are no keys but
     padding, and positions count from behind them. A query of padding sees no key if causal.
@@ -60,8 +61,8 @@ def attention_with_kvcache(
     rotary_dim / 2.
 
     `backend`: "auto", that of the cache, which computes where its memory is; for a cache on the
-    host also the other of "cpu" and "interpreter". The kernels of "interpreter" and "cuda" take no
-    `mask` yet, rows of q and out that are dense, and a cache of "e4m3" with queries of 16 bits,
+    host also the other of "cpu" and "interpreter". The kernels of "interpreter" and "cuda" take
+    rows of q and out that are dense, and a cache of "e4m3" with queries of 16 bits,
     head_dim and head_dim_v that are multiples of 8, from sm_89 on. On a GPU all arrays are on the
     device of the cache, but for k and v, which may be on the host; with rotary tables, of float32,
     they are not. Work is put on `stream`, by default the current one of q's library.

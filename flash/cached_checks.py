@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView
 from flash.config import WIDENED, AttentionConfig
-from flash.decode_checks import problems_of_array, problems_of_size
+from flash.decode_checks import problems_of_array, problems_of_operands, problems_of_size
 from flash.dtypes import DTYPES, E4M3, F32
 from flash.kv_arguments import INT32_MAX, integers
 from flash.kv_cache import KVCache
 from flash.launch import out_problems
-from flash.operands import operand_problems
 from flash.overlap import may_share_elements
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.backend import check_backend
@@ -142,12 +141,7 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
     """What is wrong with the operands of scores, and with out."""
     q = views["q"]
     batch, heads, seq_q = q.shape[:3]
-    last = views["mask"].shape[-1:] if "mask" in views else (0,)
-    if last:
-        sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": last[0]}
-        yield from operand_problems(config.features, views, sizes)
-    else:
-        yield "mask must have a dimension of keys, the last m of a sequence, got none"
+    yield from problems_of_operands(config, views)
     out = views.get("out")
     if out is None:
         return
@@ -165,14 +159,9 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
 def problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """What kernels do not take, or not yet."""
+    """What kernels do not take."""
     if cache.element is E4M3:
         yield from _problems_of_e4m3(cache, config, backend)
-    if "mask" in views:
-        yield (
-            f"mask is given, which backend {backend!r} does not take; leave it out, or use a cache "
-            "with backend='cpu'"
-        )
     if "rotary_cos" in views and backend == "cuda":
         yield from _problems_of_turning(cache, views)
     for name in ("q", "out"):

@@ -10,6 +10,7 @@ from flash.arguments import Arguments, Array
 from flash.config import KernelConfig
 from flash.dropout import Dropout
 from flash.dtypes import F32, F32_BYTES
+from flash.features import LAST_KEYS
 from flash.mask import NEG_INF, Mask
 from flash.packing import PackedNumbers, Packing
 from flash.score_plane import ScorePlane
@@ -196,7 +197,7 @@ class Cta:
         first_query, last_query = first_row, last_row
         if packing is not None and mask.has_positions:
             first_query, last_query = packing.query(first_row), packing.query(last_row)
-        all_see = mask.last_key(k, first_query)
+        all_see = mask.last_for_all(k, first_query)
         tiles = mask.end_tile(k, last_query, t.tile)
         scoring, sink = scores.scoring(mask), scores.sink()
         dropout = scores.dropout(head_of_batch)
@@ -303,7 +304,11 @@ class _Scores:
         array, given = self.given.operands.get(name), self.given
         if array is None:
             return None
-        place = self.k, self.batch, self.head, given.seq_q, given.seq_k
+        columns, begin = given.seq_k, None
+        if LAST_KEYS in array.strides:
+            columns = given.numbers[LAST_KEYS].as_(s32)
+            begin = given.seq_k - columns
+        place = self.k, self.batch, self.head, given.seq_q, columns, begin
         if self.packing is None:
             return array.plane(*place)
         return array.packed_plane(*place, self.packing)

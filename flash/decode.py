@@ -17,6 +17,7 @@ from flash.arrays import ArrayView
 from flash.build import proved_build
 from flash.config import AttentionConfig, KernelConfig
 from flash.dtypes import E4M3
+from flash.features import LAST_KEYS
 from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
 from flash.step import Step, aligned, launch_step, outer_strides
@@ -85,7 +86,7 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
     merged = splits > 1
     alignment = _alignment(call, merged)
     kernel = config.kernel(target, alignment, call.lse is not None or merged)
-    request = replace(config.tile_request, has_pages=call.page_size > 0)
+    request = replace(config.tile_request, looks_up=call.page_size > 0 or config.mask)
     kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
     given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
     features = replace(
@@ -179,10 +180,15 @@ def _attending(
     values |= call.config.numbers | {
         "seq_q": seq_q, "heads": heads, "group": call.group, "seq_k": call.capacity,
         "splits": splits, "section": heads, "softmax_scale": call.scale,
-        "kv_batch": _sequences(call), "pages": call.k.shape[0],
+        "kv_batch": _sequences(call), "pages": call.k.shape[0], LAST_KEYS: last_keys(call.operands),
     }  # fmt: skip
     operands = {operand: call.operands[operand.name] for operand in features.operands}
     return launch_step(made, arrays, operands, values, blocks_of(call, kernel) * splits)
+
+
+def last_keys(operands: Mapping[str, ArrayView]) -> int:
+    """Of how many keys, the last ones of a sequence, a mask speaks; 0 without one."""
+    return operands["mask"].shape[-1] if "mask" in operands else 0
 
 
 def _sequences(call: CacheCall) -> int:

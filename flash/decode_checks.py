@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from flash.arrays import HOST, ArrayView, host_array
 from flash.config import AttentionConfig
-from flash.decode import LENGTHS
+from flash.decode import LENGTHS, last_keys
 from flash.dtypes import I32
-from flash.features import MAX_SPLITS, MAX_WINDOWED_SEQ
+from flash.features import LAST_KEYS, MAX_SPLITS, MAX_WINDOWED_SEQ
 from flash.kv_arguments import integer
 from flash.launch import out_problems
 from flash.operands import operand_problems
@@ -20,6 +20,7 @@ from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "DecodeKernel.launch"
+_OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
@@ -102,17 +103,15 @@ def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> I
 
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     q, k, table = views["q"], views["k_cache"], views.get("block_table")
-    names = {name: name in views for name in ("alibi_slopes", "sink")}
-    for name, said in (("alibi_slopes", config.alibi), ("sink", config.sink)):
-        if said != names[name]:
+    said_of = {"alibi_slopes": config.alibi, "mask": config.mask, "sink": config.sink}
+    for name, said in said_of.items():
+        if said != (name in views):
             yield (
                 f"{name} must be given, because the config says so"
                 if said
                 else f"{name} is given, but the config does not say so"
             )
-    given: dict[str, Any] = {name: name in views for name in LENGTHS}
-    features = replace(config.features, alibi=names["alibi_slopes"], sink=names["sink"], **given)
-    yield from operand_problems(features, views, {"batch": q.shape[0], "heads": q.shape[1]})
+    yield from problems_of_operands(config, views)
     sequences = k.shape[0] if table is None else table.shape[0]
     if table is not None and table.dtype != I32.array_name:
         yield f"block_table must be {I32.array_name}, got {table.dtype}; convert it"
@@ -125,6 +124,27 @@ def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]
         )
     if q.device == HOST:
         yield from _problems_on_host(views, sequences)
+
+
+def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with types and shapes of those of scores and lengths that are given."""
+    if not _OPERANDS & views.keys():
+        return
+    batch, heads, seq_q, _ = views["q"].shape
+    sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, LAST_KEYS: 0}
+    mask = views.get("mask")
+    if mask is not None and not mask.shape:
+        yield "mask must have a dimension of keys, the last m of a sequence, got none"
+    elif mask is not None:
+        sizes[LAST_KEYS] = last_keys(views)
+        if last_keys(views) > MAX_WINDOWED_SEQ:
+            yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
+    features = replace(
+        config.features, alibi=True, mask=True, sink=True, seqused_k=True, leftpad_k=True,
+        cache_batch_idx=True,
+    )  # fmt: skip
+    wanted = (operand for operand in features.operands if operand.name in views)
+    yield from operand_problems(wanted, views, sizes)
 
 
 def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterator[str]:

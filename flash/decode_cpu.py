@@ -34,7 +34,7 @@ def attend_on_cpu(call: CacheCall) -> None:
 
     operands = {
         name: host_array(call.operands[name])
-        for name in ("alibi_slopes", "sink")
+        for name in ("alibi_slopes", "mask", "sink")
         if name in call.operands
     }
     lse = None if call.lse is None else host_array(call.lse)

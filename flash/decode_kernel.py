@@ -40,7 +40,7 @@ from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
 _MOST_KEPT: Final = 512  # geometries of calls
-_NOT_CACHED: Final = ("varlen", "bias", "mask", "dropout")
+_NOT_CACHED: Final = ("varlen", "bias", "dropout")
 
 
 class _Ready(NamedTuple):
@@ -55,7 +55,7 @@ class DecodeKernel:
     """Attention as `config` says, of new queries to caches of keys and values.
 
     The last query of a sequence is at the position of its last key. What the config says of
-    varlen, bias, mask, dropout and top-left causality does not go with a cache. Kernels are made by
+    varlen, bias, dropout and top-left causality does not go with a cache. Kernels are made by
     the first call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled
     kernels are kept, by default those of the process.
 
@@ -102,6 +102,7 @@ class DecodeKernel:
         cache_batch_idx: object = None,
         leftpad_k: object = None,
         alibi_slopes: object = None,
+        mask: object = None,
         sink: object = None,
         softmax_scale: float | None = None,
         return_lse: bool | None = None,
@@ -132,6 +133,11 @@ class DecodeKernel:
         batch and `max_seqlen_k`, the most keys that a sequence may have, by default as many as it
         has room for. With a number of yours the bits of a result depend on neither.
 
+        `mask`, bool, broadcasts to [batch, heads, seq_q, m] and speaks of the last m keys of each
+        sequence: whether a query sees them. Columns before the first key are left out, and keys
+        before the columns are seen; causality and windows hide more. With `leftpad_k` columns for
+        rows that are no keys are such that are left out.
+
         `alibi_slopes`, `sink`, `softmax_scale`, `out`, `stream` and results are as in
         `AttentionKernel.launch`; on a GPU all arrays are there. `backend` as there.
 
@@ -144,7 +150,7 @@ class DecodeKernel:
         given = {
             "q": q, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k,
             "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
-            "alibi_slopes": alibi_slopes, "sink": sink, "out": out,
+            "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink, "out": out,
         }  # fmt: skip
         views = views_of({n: a for n, a in given.items() if a is not None}, WHO)
         name = self._choose(backend, views["q"])
@@ -366,7 +372,7 @@ def _arrays(call: CacheCall, space: Workspace | None) -> dict[str, ArrayView]:
     return found
 
 
-_OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "sink")
+_OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "mask", "sink")
 
 
 def _workspace(call: CacheCall, splits: int, room: Callable[[int], ArrayView]) -> Workspace | None:

@@ -22,6 +22,10 @@ MAX_SPLITS: Final = 1 << 15  # of the keys
 _PER_HEAD: Final = ("batch", "heads")
 _PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
 _PER_SEQUENCE: Final = ("batch",)
+# Of a mask in a cache, whose sequences have lengths of their own: it speaks of so many keys at the
+# end of each.
+LAST_KEYS: Final = "last_keys"
+_PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +184,7 @@ class Features:
                 )
             )  # fmt: skip
         if self.mask:
-            found.append(
-                Operand("mask", BOOL, _PER_SCORE, "0 hides the key, any other byte lets it be seen")
-            )
+            found.append(self._mask)
         if self.sink:
             found.append(
                 Operand(
@@ -191,6 +193,17 @@ class Features:
                 )
             )  # fmt: skip
         return (*found, *self._of_sequences)
+
+    @property
+    def _mask(self) -> Operand:
+        hides = "0 hides the key, any other byte lets it be seen"
+        if not self.cached:
+            return Operand("mask", BOOL, _PER_SCORE, hides)
+        return Operand(
+            "mask", BOOL, _PER_LAST_SCORE,
+            f"{hides}; the last column is of the last key of each sequence, keys before those with "
+            "a column are seen, and columns before the first key are of none",
+        )  # fmt: skip
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
@@ -275,6 +288,15 @@ class Features:
                     "how many CTAs share the keys of a block of queries: each takes as many tiles "
                     f"of them, in their order, and writes O and LSE of these; 1 to {MAX_SPLITS}",
                     (1, MAX_SPLITS),
+                )
+            )  # fmt: skip
+        if self.mask and self.cached:
+            found.append(
+                Number(
+                    LAST_KEYS, u32,
+                    "of how many keys, the last ones of a sequence, the mask speaks; 0 to "
+                    f"{MAX_WINDOWED_SEQ}",
+                    (0, MAX_WINDOWED_SEQ),
                 )
             )  # fmt: skip
         if self.cache_batch_idx:

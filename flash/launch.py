@@ -148,7 +148,7 @@ def check(
         raise_problems(problems)
         return geometry
     sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
-    problems += operand_problems(config.features, operands, sizes)
+    problems += operand_problems(config.features.operands, operands, sizes)
     raise_problems(problems)
     return replace(geometry, operand_strides=operand_strides(config.features, operands))
 

@@ -32,8 +32,8 @@ class Mask:
 
     @property
     def hides_anywhere(self) -> bool:
-        """Whether any key may be hidden from any query."""
-        return self.has_planes
+        """Whether any key may be hidden from any query, and not only one of the last."""
+        return self.bias is not None or (self.shown is not None and self.shown.begin is None)
 
     @property
     def hides_keys(self) -> bool:
@@ -58,6 +58,16 @@ class Mask:
         reach = row + self.diagonal
         return k.min(reach if self.right is None else reach + self.right, last)
 
+    def last_for_all(self, k: KernelBuilder, first_row: Value) -> Value:
+        """The last key up to which all rows from `first_row` on see every key but those before the
+        first that they see: the last of the first row, or that before the last keys of which a mask
+        speaks.
+        """
+        last = self.last_key(k, first_row)
+        if self.shown is None or self.shown.begin is None:
+            return last
+        return k.min(last, self.shown.begin - 1)
+
     def first_key(self, k: KernelBuilder, row: Value) -> Value:
         """The first key that a row may see; seq_k or more if it sees none."""
         if self.diagonal is None or self.left is None:
@@ -73,7 +83,7 @@ class Mask:
         self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool = False
     ) -> None:
         """Set this thread's scores of unseen keys to -inf; `in_front` says that no key of the tile
-        is behind the last that a row sees.
+        is behind the last that all rows see but for those before their first.
         """
         first_key, keys = places.my_first_key, places.keys
         for i, scores in enumerate(S):
@@ -88,7 +98,7 @@ class Mask:
                 for key, score in zip(keys, scores, strict=True):
                     with k.only_if(start > key):
                         score.set(NEG_INF)
-        if self.shown is not None:
+        if self.shown is not None and not in_front:
 
             def hide(i: int, j: int, shown: Value) -> None:
                 with k.only_if(shown == 0):
@@ -117,7 +127,7 @@ class Mask:
         """Whether a plane hides a key that is neither before a row's first nor behind its last;
         None if there is no plane.
         """
-        hidden = None if self.shown is None else self.shown.element(k, row, key) == 0
+        hidden = None if self.shown is None else self.shown.element(k, row, key, otherwise=1) == 0
         if self.bias is None:
             return hidden
         by_bias = self.bias.element(k, row, key) == NEG_INF

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from flash.arrays import ArrayView
 from flash.features import Features, Operand
@@ -47,20 +47,20 @@ def batch_problems(operands: Operands) -> list[str]:
 
 
 def operand_problems(
-    features: Features, operands: Operands, sizes: Mapping[str, int]
+    wanted: Iterable[Operand], operands: Operands, sizes: Mapping[str, int]
 ) -> Iterator[str]:
     """What is wrong with types and shapes; `sizes` are those of the axes."""
-    for operand in features.operands:
+    for operand in wanted:
         array = operands[operand.name]
         if array.dtype != operand.dtype.array_name:
             yield (
                 f"{operand.name} must be {operand.dtype.array_name}, got {array.dtype}; convert it"
             )
         if not _fits(operand, tuple(array.shape), sizes):
-            wanted = [sizes[axis] + operand.more for axis in operand.axes]
+            lengths = [sizes[axis] + operand.more for axis in operand.axes]
             or_else = "" if operand.more else ", or of a shape that broadcasts to it"
             yield (
-                f"{operand.name} must be {list(map(operand.extent, operand.axes))} = {wanted}"
+                f"{operand.name} must be {list(map(operand.extent, operand.axes))} = {lengths}"
                 f"{or_else}, got {list(array.shape)}"
             ).replace("'", "")
 

@@ -49,7 +49,8 @@ class ScorePlaces:
 @dataclass(frozen=True)
 class ScorePlane:
     """One head's numbers: a row of `columns` for each of so many `queries`, in global memory, with
-    any strides (s64, bytes).
+    any strides (s64, bytes). The first column is of key `begin`, which may be negative (s32); None
+    is key 0.
     """
 
     first: Value
@@ -58,6 +59,7 @@ class ScorePlane:
     queries: Value
     columns: Value
     dtype: ScalarType
+    begin: Value | None = None
 
     def each(
         self,
@@ -66,23 +68,41 @@ class ScorePlane:
         use: Callable[[int, int, Value], None],
     ) -> None:
         """Call `use(i, j, number)` for row i and key j of `places`, with a number of the last query
-        for a row that does not exist. What it emits is only run for keys that exist.
+        for a row that does not exist. What it emits is only run for keys that exist and have a
+        column.
         """
         last_query = self.queries - 1
         at_row = [self._offset_of(k, places, i, last_query) for i in range(len(places.rows))]
+        first = places.my_first_key if self.begin is None else places.my_first_key - self.begin
         for j, distance in enumerate(places.keys):
-            key = places.my_first_key + distance
+            column = first + distance
             # Branched over, so that the assembler does not load for all keys at once, which takes
             # more registers than there are.
-            with k.when(key < self.columns):
-                at = self.first + self._offset(k, key, self.column_bytes)
+            with k.when(self._has(column)):
+                at = self.first + self._offset(k, column, self.column_bytes)
                 for i, offset in enumerate(at_row):
                     use(i, j, self._load(k, at + offset))
 
-    def element(self, k: KernelBuilder, row: Value, column: Value) -> Value:
-        """The number of a row of the CTA and a column that exist, f32; of a mask u16."""
+    def element(self, k: KernelBuilder, row: Value, key: Value, otherwise: int = 0) -> Value:
+        """The number of a row of the CTA and a key that exist, f32; of a mask u16. `otherwise` is
+        that of keys without a column.
+        """
+        if self.begin is None:
+            return self._element(k, row, key)
+        column = key - self.begin
+        found = k.var(u16 if self.dtype is u8 else f32, otherwise)
+        with k.when(self._has(column)):
+            found.set(self._element(k, row, column))
+        return found
+
+    def _element(self, k: KernelBuilder, row: Value, column: Value) -> Value:
         offset = self._row_offset(k, row) + self._offset(k, column, self.column_bytes)
         return self._load(k, self.first + offset)
+
+    def _has(self, column: Value) -> Value:
+        """Whether there is a column, which is not negative if the first is of key 0."""
+        behind = column < self.columns
+        return behind if self.begin is None else (column >= 0) & behind
 
     def _row_offset(self, k: KernelBuilder, row: Value) -> Value:
         return self._offset(k, row, self.row_bytes)

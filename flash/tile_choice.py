@@ -64,9 +64,9 @@ _SLICE_THROUGH_REGISTERS: Final = 160
 # So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
 _TILE_WITH_PLANES: Final = 32
 _WIDE: Final = 128  # elements of a row
-# Of f32 by f32, so many rows leave no registers for where pages are in larger tiles.
-_TILE_OF_PAGES: Final = 32
-_ROWS_WITH_PAGES: Final = 64
+# Of f32 by f32, so many rows leave no registers for what is looked up in larger tiles.
+_TILE_LOOKED_UP: Final = 32
+_ROWS_LOOKED_UP: Final = 64
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
 
 AnyTiling = Tiling | MmaTiling
@@ -107,7 +107,7 @@ class TileRequest:
     stages: int = 1
     other_registers: int = 0  # of a thread, for what the kernel does beside
     has_planes: bool = False  # whether there is a mask or a bias
-    has_pages: bool = False  # whether K and V are in pages
+    looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
 
     @property
@@ -157,8 +157,8 @@ def choose_tiling(request: TileRequest, target: Target, alignment: int | None = 
     if request.dtype is not F32 and request.has_planes and request.columns > _WIDE:
         default = min(default[0], _TILE_WITH_PLANES), default[1]
     blocks = _candidates(request.block_q, default[1], request.blocks_q)
-    if request.has_pages and request.operands is None and blocks[0] >= _ROWS_WITH_PAGES:
-        default = min(default[0], _TILE_OF_PAGES), default[1]
+    if request.looks_up and request.operands is None and blocks[0] >= _ROWS_LOOKED_UP:
+        default = min(default[0], _TILE_LOOKED_UP), default[1]
     tiles = _candidates(request.tile, default[0], TILES)
     for tile in tiles:
         for block_q in blocks:

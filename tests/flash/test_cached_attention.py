@@ -405,8 +405,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"sink": np.zeros(3, np.float32), "mask": np.ones((3, 2), np.uint8)},
         "3 problems\n"
         "  mask must be bool, got uint8; convert it\n"
-        "  mask must be [batch, heads, seq_q, seq_k] = [3, 4, 2, 2], or of a shape that broadcasts "
-        "to it, got [3, 2]\n"
+        "  mask must be [batch, heads, seq_q, last_keys] = [3, 4, 2, 2], or of a shape that "
+        "broadcasts to it, got [3, 2]\n"
         "  sink must be [batch, heads] = [3, 4], or of a shape that broadcasts to it, got [3]",
     ),
     "mask": (

@@ -11,7 +11,7 @@ import pytest
 from device_arrays import CudaArray, interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal, rounding_the_weights
-from kernel_runs import nightly
+from kernel_runs import mostly_nightly, nightly
 
 import flash
 from flash import AttentionConfig, DecodeKernel
@@ -61,6 +61,7 @@ class Problem:
         padding: tuple[int, ...] | None = None,
         index: tuple[int, ...] | None = None,
         capacity: int | None = None,
+        mask: Array | None = None,
     ) -> None:
         rng = np.random.default_rng([len(lengths), heads, seq_q])
         kind = config.element.numpy
@@ -91,6 +92,8 @@ class Problem:
         self.k, self.v = whole
         if config.alibi:
             self.operands["alibi_slopes"] = rng.random((batch, heads), np.float32)
+        if mask is not None:
+            self.operands["mask"] = mask
         if config.sink:
             self.operands["sink"] = rng.standard_normal(heads, np.float32)
 
@@ -121,10 +124,21 @@ class Problem:
                 for name in ("alibi_slopes", "sink")
                 if name in self.operands
             }
+            if "mask" in self.operands:
+                own["mask"] = self.shown(b, rows[0].shape[2])
             one = slice(b, b + 1)
             assert_attention_is_accurate(
                 out[one], lse[one], self.q[one], *rows, peer=peer, **features, **own
             )
+
+    def shown(self, b: int, keys: int) -> Array:
+        """[1, heads, seq_q, keys]: which of so many keys of an item the mask lets be seen."""
+        mask = self.operands["mask"]
+        wide = np.broadcast_to(mask, (*self.q.shape[:3], mask.shape[-1]))[b : b + 1]
+        shown = np.ones((*wide.shape[:3], keys), np.bool_)
+        for key in range(max(keys - mask.shape[-1], 0), keys):
+            shown[..., key] = wide[..., key - keys + mask.shape[-1]]
+        return shown
 
 
 def _in_pages(array: Array, page_size: int, table: Array) -> Array:
@@ -164,7 +178,7 @@ def sanitized(call: CacheCall, splits: int, **how: Any) -> tuple[Array, Array]:
 
 FEATURES: dict[str, dict[str, Any]] = {
     "packed": {"window": (30, None), "sink": True},
-    "each": {"causal": False, "window": (20, 3), "softcap": 2.0, "alibi": True},
+    "each": {"causal": False, "window": (20, 3), "softcap": 2.0, "alibi": True, "pack_gqa": False},
 }
 
 
@@ -272,6 +286,153 @@ def test_there_may_be_no_query() -> None:
 
 
 # ------------------------------------------------------------------------------------------
+# masks
+
+# Two guesses of what comes next, and for each of these one of what comes then.
+TREE = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]], bool)
+# What to attend with: a number of queries, of columns of the mask, and the rest of the config.
+MASKED: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "fewer_keys_than_queries": (5, 3, {}),
+    "as_many": (5, 5, {"causal": False}),
+    "over_tiles_and_parts": (3, 37, {"window": (25, None)}),
+    "more_than_there_are": (16, 90, {"causal": False, "window": (30, 3), "sink": True}),
+    "none": (2, 0, {"causal": False}),
+    "of_each_head": (2, 20, {"alibi": True, "softcap": 3.0}),
+}
+
+
+def random_mask(*shape: int) -> Array:
+    return np.random.default_rng(shape).random(shape) < 0.6
+
+
+def check_masked(problem: Problem, splits: tuple[int, ...] = (1, 3)) -> None:
+    for n in splits:
+        problem.check(*sanitized(problem.call(), n))
+
+
+TREES = [("f32", 4, True), ("bf16", 0, False), ("f32_grade", 4, True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "page_size", "causal"),
+    mostly_nightly(itertools.product(KINDS, (0, 4), (True, False)), TREES),
+)
+def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(
+    kind: str, page_size: int, causal: bool
+) -> None:
+    config = config_of(kind, causal=causal, return_lse=True, mask=True)
+    # The last of the guesses, or none of them, are in a tile, or a part, of their own.
+    lengths = (50, 4, 34, 48, 16)
+    check_masked(Problem(config, lengths, seq_q=4, page_size=page_size, mask=TREE))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", *map(nightly, ("bf16", "f32_grade"))])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -> None:
+    seq_q, keys, how = MASKED[name]
+    config = config_of(kind, return_lse=True, mask=True, **how)
+    lengths, padding = (50, 0, 7, 33), (2, 0, 7, 30)
+    mask = random_mask(4, 4, seq_q, keys)
+    check_masked(Problem(config, lengths, seq_q=seq_q, padding=padding, mask=mask), (1, 2))
+
+
+@pytest.mark.parametrize("heads", [(4, 1), (6, 2), (2, 2), (10, 1)], ids=str)
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_each_head_of_a_group_has_its_own_mask_and_the_group_is_packed(
+    kind: str, heads: tuple[int, int]
+) -> None:
+    config = config_of(kind, return_lse=True, mask=True, alibi=True)
+    mask = random_mask(2, heads[0], 5, 19)
+    problem = Problem(config, (40, 12), heads=heads[0], kv_heads=heads[1], seq_q=5, mask=mask)
+    assert kernel_of(problem.call(), target("sm_80"), 1).packed == (heads[0] > heads[1])
+    check_masked(problem)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_a_mask_is_read_where_it_is(kind: str) -> None:
+    config = config_of(kind, mask=True, return_lse=True)
+    wide = random_mask(2, 4, 3, 40)
+    problem = Problem(config, (40, 12), seq_q=3, mask=wide[..., ::2])
+    check_masked(problem, (1,))
+    turned = np.ascontiguousarray(wide[:, ::-1, :, ::-2].swapaxes(1, 3)).swapaxes(1, 3)
+    for same in (turned[:, ::-1, :, ::-1][..., 1:], wide[..., 2::2]):
+        problem.operands["mask"] = same
+        check_masked(problem, (1,))
+    broadcast = np.broadcast_to(wide[:1, :1, 1:2, :9], (2, 4, 3, 9))
+    for narrow in (broadcast, wide[0, 0, 0], wide[0, :, :1], wide[:, :1, :, :1]):
+        problem.operands["mask"] = narrow
+        check_masked(problem, (1,))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_a_query_whose_keys_are_all_hidden_gives_zero_and_minus_infinity(kind: str) -> None:
+    mask = np.ones((4, 3, 20), bool)
+    mask[1, 2] = False
+    problem = Problem(config_of(kind, mask=True), (20, 7, 21), seq_q=3, mask=mask)
+    for splits in (1, 2):
+        out, lse = sanitized(problem.call(), splits)
+        blind = np.zeros(lse.shape, bool)
+        blind[:2, 1, 2] = True  # of the third sequence the first key is seen
+        assert ((lse == -np.inf) == blind).all()
+        assert (out[blind] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", nightly("f32_grade")])
+def test_infinity_and_nan_reach_the_queries_that_the_mask_lets_see_them(kind: str) -> None:
+    kernel = DecodeKernel(config_of(kind, mask=True, window=(40, None), return_lse=True))
+    mask = random_mask(2, 4, 5, 19)
+    for at in (2, 33):  # before the columns, and of some
+        problem = Problem(kernel.config, (40, 40), seq_q=5, mask=mask)
+        problem.v[0, 0, at, 3], problem.v[1, 1, at, 5] = np.inf, np.nan
+        problem.k[1, 0, at] = np.nan
+        wanted, _ = kernel.launch(*problem.arrays, **problem.operands, backend="cpu")
+        for splits in (1, 3):
+            out, _ = sanitized(problem.call(), splits)
+            np.testing.assert_array_equal(np.isnan(out), np.isnan(wanted))
+            np.testing.assert_array_equal(np.isinf(out), np.isinf(wanted))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_only_tiles_with_columns_read_the_mask(kind: str) -> None:
+    of_tiles = []
+    for config, mask in (
+        (config_of(kind, mask=True), np.ones((1, 4), bool)),
+        (config_of(kind), None),
+    ):
+        counts = []
+        for length in (128, 640):
+            call = Problem(config, (length,), capacity=640, mask=mask).call()
+            (step,) = steps(call, 1)
+            memory = [host_array(array) for array in step.arrays]
+            counters = interpreter.run(
+                step.made.module, grid=step.plan.grid, block=step.plan.block,
+                args=[*memory, *step.plan.values[len(memory) :]],
+                dynamic_smem=step.plan.dynamic_shared, profile=True,
+            ).counters  # fmt: skip
+            counts.append((counters.warp_instructions, counters.global_sectors_read))
+        of_tiles.append(np.subtract(counts[1], counts[0]).tolist())
+    assert of_tiles[0] == of_tiles[1]
+
+
+def test_the_contract_says_of_which_keys_a_mask_speaks() -> None:
+    call = Problem(config_of(mask=True), (5,), mask=TREE[:1]).call()
+    made = build(kernel_of(call, target("sm_80"), 1))
+    said = {one["name"]: one["meaning"] for one in made.contract["parameters"]}
+    assert said["mask"] == (
+        "device address of mask: bool [batch, heads, seq_q, last_keys], read, strides as below; 0 "
+        "hides the key, any other byte lets it be seen; the last column is of the last key of each "
+        "sequence, keys before those with a column are seen, and columns before the first key are "
+        "of none"
+    )
+    assert said["last_keys"] == (
+        "of how many keys, the last ones of a sequence, the mask speaks; 0 to 1073741568"
+    )
+    assert said["mask_last_keys_stride"] == (
+        "elements (of 1 bytes) from one to the next of last_keys in mask; any sign, 0 repeats"
+    )
+
+
+# ------------------------------------------------------------------------------------------
 # attention_with_kvcache
 
 
@@ -321,6 +482,7 @@ HOWS: dict[str, dict[str, Any]] = {
     "operands": {"sink": np.float32([1, -1, 0, 2]), "window": (4, None), "softcap": 3.0},
     "some": {"cache_batch_idx": [2, 0, 1]},
     "padding": {"leftpad": [1, 0, 3], "rotary": True},
+    "tree": {"mask": np.arange(20).reshape(4, 1, 5) % 3 > 0, "leftpad": [9, 0, 3]},
 }
 
 
@@ -354,9 +516,6 @@ def test_what_kernels_do_not_take_is_refused_and_the_cache_is_as_it_was() -> Non
     q, k, v = tokens(3, "f32")
     cache = cache_of("f32", 0, "interpreter")
     cases: list[tuple[Any, Any, str]] = [
-        (cache, {"mask": np.ones((3, 3), bool)},
-         "mask is given, which backend 'interpreter' does not take; leave it out, or use a cache "
-         "with backend='cpu'"),
         (cache_of("e4m3", 0, "interpreter"), {},
          "q must be float16 or bfloat16 for a cache of 'e4m3' with backend 'interpreter', got "
          "float32; convert it, or use a cache with backend='cpu'"),
@@ -411,19 +570,42 @@ def test_nothing_outside_the_arrays_is_accessed_whatever_the_numbers_are(
         assert not np.isnan(lse).any()
 
 
-def with_everything(kind: str, page_size: int) -> Problem:
-    config = config_of(kind, return_lse=True, window=(30, None), sink=True, softcap=9.0)
-    return Problem(
-        config, (40, 3, 20), page_size=page_size, padding=(1, 0, 2), index=(2, 0, 1), seq_q=2
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_no_column_outside_a_mask_is_read_whatever_the_numbers_are(kind: str) -> None:
+    problem = Problem(
+        config_of(kind, return_lse=True, mask=True, causal=False), (40, 3, 20), padding=(1, 0, 2),
+        mask=random_mask(3, 4, 1, 19),
+    )  # fmt: skip
+    for array in (problem.k, problem.v):
+        array[...] = 1
+    for bad in GARBAGE.values():
+        numbers = np.array(bad, np.int32)
+        problem.operands |= {"seqused_k": numbers, "leftpad_k": np.roll(numbers, 1)}
+        out, lse = sanitized(problem.call(), 2)
+        assert not np.isnan(out).any()
+        assert not np.isnan(lse).any()
+
+
+def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Problem:
+    config = config_of(
+        kind, return_lse=True, window=(30, None), sink=True, softcap=9.0, mask=masked, alibi=masked
     )
+    return Problem(
+        config, (40, 3, 20), page_size=page_size, padding=(1, 0, 2), index=(2, 0, 1), seq_q=2,
+        mask=random_mask(3, 4, 2, 19) if masked else None,
+    )  # fmt: skip
+
+
+OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
+@OR_MASKED
 def test_the_sanitizers_find_nothing_under_any_schedule(
-    splits: int, page_size: int, kind: str
+    masked: bool, splits: int, page_size: int, kind: str
 ) -> None:
-    problem = with_everything(kind, page_size)
+    problem = with_everything(kind, page_size, masked=masked)
     wanted = [array.tobytes() for array in sanitized(problem.call(), splits)]
     for seed in range(5):
         got = sanitized(problem.call(), splits, schedule=PCT(seed))
@@ -434,9 +616,12 @@ def test_the_sanitizers_find_nothing_under_any_schedule(
 @pytest.mark.parametrize(
     "sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])]
 )
-def test_every_access_and_barrier_is_proved(sizes: tuple[int, int], kind: str) -> None:
+@OR_MASKED
+def test_every_access_and_barrier_is_proved(
+    masked: bool, sizes: tuple[int, int], kind: str
+) -> None:
     splits, page_size = sizes
-    problem = with_everything(kind, page_size)
+    problem = with_everything(kind, page_size, masked=masked)
     for step in steps(problem.call(), splits):
         assert step.made.proof.complete, step.made.proof.report()
         assert step.made.global_proof.complete, step.made.global_proof.report()
@@ -444,11 +629,29 @@ def test_every_access_and_barrier_is_proved(sizes: tuple[int, int], kind: str) -
 
 @pytest.mark.parametrize("kind", ["f32", nightly("bf16"), nightly("f32_grade")])
 @pytest.mark.parametrize("causal", [True, False])
-def test_every_access_is_proved_where_only_lengths_are_read(causal: bool, kind: str) -> None:
-    problem = Problem(config_of(kind, causal=causal), (40, 3))
+@OR_MASKED
+def test_every_access_is_proved_where_only_lengths_are_read(
+    masked: bool, causal: bool, kind: str
+) -> None:
+    config = config_of(kind, causal=causal, mask=masked)
+    problem = Problem(config, (40, 3), mask=TREE[:1] if masked else None)
     (step,) = steps(problem.call(), 1)
     assert step.made.proof.complete, step.made.proof.report()
     assert step.made.global_proof.complete, step.made.global_proof.report()
+
+
+def assert_default_kernels_do_not_spill(
+    config: AttentionConfig, name: str, assembler: Assembler, mask: Array | None = None
+) -> None:
+    for splits, page_size, seq_q in ((1, 0, 1), (4, 16, 1), (4, 16, 16)):
+        problem = Problem(
+            config, (40, 3), page_size=page_size, seq_q=seq_q, heads=8, padding=(1, 0), mask=mask
+        )
+        kernel = kernel_of(problem.call(), target(name), splits)
+        made = build(kernel)
+        usage = assembler.assemble(made.text, name).kernel(kernel.name)
+        spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+        assert spilled == 0, (kernel.name, usage)
 
 
 @pytest.mark.ptxas
@@ -459,15 +662,22 @@ def test_default_kernels_do_not_spill(
     head_dim: int, kind: str, name: str, assembler: Assembler
 ) -> None:
     config = AttentionConfig(head_dim, causal=True, **KINDS[kind])
-    for splits, page_size, seq_q in ((1, 0, 1), (4, 16, 1), (4, 16, 16)):
-        problem = Problem(
-            config, (40, 3), page_size=page_size, seq_q=seq_q, heads=8, padding=(1, 0)
-        )
-        kernel = kernel_of(problem.call(), target(name), splits)
-        made = build(kernel)
-        usage = assembler.assemble(made.text, name).kernel(kernel.name)
-        spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
-        assert spilled == 0, (kernel.name, usage)
+    assert_default_kernels_do_not_spill(config, name, assembler)
+
+
+SM_ALL = ["sm_80", *map(nightly, ("sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))]
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", SM_ALL)
+@pytest.mark.parametrize("kind", ["f32", "bf16", nightly("f16"), nightly("f32_grade")])
+@pytest.mark.parametrize("head_dim", [*map(nightly, (64, 256)), 128])
+@pytest.mark.parametrize("window", [(30, None), nightly(None)], ids=str)
+def test_default_kernels_with_a_mask_do_not_spill(
+    window: Any, head_dim: int, kind: str, name: str, assembler: Assembler
+) -> None:
+    config = AttentionConfig(head_dim, causal=True, mask=True, window=window, **KINDS[kind])
+    assert_default_kernels_do_not_spill(config, name, assembler, TREE[:1])
 
 
 # ------------------------------------------------------------------------------------------
@@ -630,6 +840,38 @@ def test_a_grid_that_cannot_be_is_refused_before_memory_is_taken(
         "split the batch, or use fewer splits"
     )  # fmt: skip
     assert driver.names().count("cuMemAlloc") == 1  # O
+
+
+def test_a_mask_on_a_gpu_is_read_there_and_may_be_another_in_each_call(
+    driver: FakeDriver, make: Make
+) -> None:
+    mask = random_mask(2, 4, 3, 20)
+    problem = Problem(sm_90("bf16", mask=True), (50, 7), seq_q=3, mask=mask)
+    kernel = make(problem.config)
+    arrays, operands = placed(driver, problem)
+    for part in (mask, mask[..., 5:9], mask[:, :1, 1:2], mask):
+        problem.operands["mask"] = np.ascontiguousarray(part)
+        wanted = kernel.launch(*problem.arrays, **problem.operands, splits=2, backend="interpreter")
+        operands["mask"] = on_device(driver, problem.operands["mask"])
+        driver.calls.clear()
+        out = kernel.launch(*arrays, **operands, splits=2)
+        assert driver.fetch(out.pointer, wanted).tobytes() == wanted.tobytes()
+        assert not {"cuMemcpyDtoHAsync", "cuStreamSynchronize"} & set(driver.names())
+
+
+def test_a_tree_is_seen_by_a_cache_on_a_gpu(driver: FakeDriver) -> None:
+    there = cache_of("f32", 4, "cuda", cuda=CudaBackend(driver))
+    here = cache_of("f32", 4, "cpu")
+    q, k, v = tokens(4, "f32")
+    for _ in range(2):
+        wanted = flash.attention_with_kvcache(q, here, k, v, layer=0, mask=TREE)
+        given = on_device(driver, q), there, on_device(driver, k), on_device(driver, v)
+        assert refusal(flash.attention_with_kvcache, *given, layer=0, mask=TREE) == (
+            "attention_with_kvcache: mask must be on cuda:0, where the cache is, got cpu; copy it "
+            "there"
+        )
+        out = flash.attention_with_kvcache(*given, layer=0, mask=on_device(driver, TREE))
+        np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
 
 
 @EITHER_LAYOUT
@@ -842,6 +1084,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sink": (
         {"sink": np.zeros(4, np.float32)}, "sink is given, but the config does not say so"
     ),
+    "mask": (
+        {"mask": np.ones(3, bool)}, "mask is given, but the config does not say so"
+    ),
     "used": (
         {"seqused_k": np.array([13, 1], np.int32)},
         "seqused_k must hold numbers from 0 to 12, got 13",
@@ -892,6 +1137,29 @@ def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     how, message = REFUSED[name]
     given = {"q": Q, "k_cache": K, "v_cache": V, "seqused_k": USED, **how}
     assert refusal(DecodeKernel(CONFIG).launch, **given) == f"DecodeKernel.launch: {message}"
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (None, "mask must be given, because the config says so"),
+        (np.ones((1, 3), np.uint8), "mask must be bool, got uint8; convert it"),
+        (np.ones((2, 1, 2, 3), bool),
+         "mask must be [batch, heads, seq_q, last_keys] = [2, 4, 1, 3], or of a shape that "
+         "broadcasts to it, got [2, 1, 2, 3]"),
+        (np.ones((), bool),
+         "mask must have a dimension of keys, the last m of a sequence, got none"),
+        (np.broadcast_to(True, (1, 2**30)),
+         "mask must be of at most 1073741568 keys, got shape [1, 1073741824]"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_masks_that_do_not_fit_are_refused(mask: Any, message: str, backend: str) -> None:
+    kernel = DecodeKernel(config_of(mask=True))
+    assert (
+        refusal(kernel.launch, Q, K, V, seqused_k=USED, mask=mask, backend=backend)
+        == f"DecodeKernel.launch: {message}"
+    )
 
 
 def test_arrays_of_a_gpu_are_not_for_the_host() -> None:

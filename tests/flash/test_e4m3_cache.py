@@ -22,6 +22,8 @@ from ptxgen.target import target
 Array = NDArray[Any]
 
 BATCH, HEADS, KV_HEADS, DIM, DIM_V = 2, 4, 2, 24, 40
+# The last queries see the keys before the last, or not.
+MASK = np.arange(8).reshape(4, 1, 2) % 3 > 0
 
 
 def cache_of(
@@ -63,7 +65,9 @@ def test_prefill_and_steps_are_attention_to_what_the_cache_has(
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [{"softcap": 2.0}, {"window": (5, None)}, {"leftpad": [3, 0]}])
+@pytest.mark.parametrize(
+    "how", [{"softcap": 2.0}, {"window": (5, None)}, {"leftpad": [3, 0], "mask": MASK}]
+)
 def test_kernels_and_numpy_mean_the_same(how: dict[str, Any]) -> None:
     outs = []
     for backend in ("cpu", "interpreter"):
