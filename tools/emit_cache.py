@@ -115,11 +115,12 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
         group,
         (
             "--head-dim", "--head-dim-v", "--dtype", "--precision", "--tile", "--block-q",
-            "--stages", "--causal", "--window", "--softcap", "--alibi", "--sink", "--pack-gqa",
-            "--return-lse", "--alignment", "--target",
+            "--stages", "--causal", "--window", "--softcap", "--alibi", "--mask", "--sink",
+            "--pack-gqa", "--return-lse", "--alignment", "--target",
         ),
         causal={"choices": ["bottom_right"], "help": "the last query sees every key"},
         tile={"help": "keys per tile (default: auto)"},
+        mask={"help": "a byte for each of the last keys of a sequence: 0 hides it"},
         target=_TARGET,
     )  # fmt: skip
     _add_cache(group)
@@ -149,6 +150,7 @@ def _decode(arguments: argparse.Namespace) -> Made:
         window=arguments.window,
         softcap=arguments.softcap,
         alibi=arguments.alibi,
+        mask=arguments.mask,
         sink=arguments.sink,
         pack_gqa=arguments.pack_gqa,
         target=_target(arguments),

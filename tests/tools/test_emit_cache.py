@@ -118,6 +118,7 @@ def numbers_of(kernel: Host, **given: float) -> dict[str, float]:
         ("f16", {"paged", "e4m3", "rotary", "padded", "indexed"}, 2),
         ("bf16", {"e4m3"}, 0),
         ("f16", {"paged", "counted", "rotary"}, 0),
+        ("f16", {"mask", "paged", "padded"}, 2),
     ],
     ids=str,
 )  # fmt: skip
@@ -130,13 +131,14 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
         "indexed": ["--cache-batch-idx"],
     }  # fmt: skip
     how += [word for name, words in options.items() if name in layout for word in words]
+    mask = ["--mask"] if "mask" in layout else []
     rotary = ["--rotary-dim", "12"] if "rotary" in layout else []
     lse = ["--return-lse"] if "lse" in layout else []
     counted = ["--counts"] if "counted" in layout else []
     append = host(capfd, "append", *how, *rotary, *counted)
     decode = host(
         capfd, "decode", *how, "--tile", "16", "--causal", "--group", "2", *lse,
-        *(["--splits"] if splits else []),
+        *mask, *(["--splits"] if splits else []),
     )  # fmt: skip
     merge = host(capfd, "merge", "--head-dim-v", str(DIM_V), "--dtype", dtype, *lse)
 
@@ -162,6 +164,9 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
     found_lse = np.full((2, 4, 1), np.nan, np.float32)
     numbers = {"group": 2, "softmax_scale": 0.25, "section": 4, "splits": splits}
     arrays = {"Q": turned, **cache.arrays}
+    shown = rng.random((2, 4, 1, 9)) < 0.5
+    if mask:
+        arrays["mask"] = shown
     if splits:
         parts = decode.empty("O", batch=2, heads=4, seq_q=1, splits=splits)
         of_parts = decode.empty("LSE", batch=2, heads=4, seq_q=1, splits=splits)
@@ -190,10 +195,14 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
             np.testing.assert_allclose(
                 row[:, :, -1:], new.astype(np.float32), rtol=step, atol=step / 8
             )
+        last = min(keys.shape[2], shown.shape[3])
+        seen = np.ones((1, 4, 1, keys.shape[2]), bool)
+        seen[..., keys.shape[2] - last :] = shown[item, None, ..., shown.shape[3] - last :]
         assert_attention_is_accurate(
             out[item : item + 1], found_lse[item : item + 1] if lse else None,
             turned[item : item + 1], *(x.astype(TYPES[dtype]) for x in (keys, values)),
-            softmax_scale=0.25, causal=True, peer=None if dtype == "f32" else rounding_the_weights,
+            softmax_scale=0.25, causal=True, mask=seen if mask else None,
+            peer=None if dtype == "f32" else rounding_the_weights,
         )  # fmt: skip
 
 
@@ -204,8 +213,9 @@ OPTIONS = {
         ["--head-dim-v", "8"], ["--dtype", "f16", "--block-q", "32"],
         ["--dtype", "f32", "--precision", "tf32", "--block-q", "64"],
         ["--tile", "32"], ["--block-q", "32"], ["--causal"], ["--window", "5,"], ["--window", ",0"],
-        ["--softcap", "30"], ["--alibi"], ["--sink"], ["--pack-gqa"], ["--return-lse"],
-        ["--alignment", "4"], ["--target", "sm_90"], ["--page-size", "4"], ["--page-size", "64"],
+        ["--softcap", "30"], ["--alibi"], ["--mask"], ["--sink"], ["--pack-gqa"],
+        ["--return-lse"], ["--alignment", "4"], ["--target", "sm_90"], ["--page-size", "4"],
+        ["--page-size", "64"],
         ["--leftpad-k"], ["--cache-batch-idx"], ["--splits"],
         ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
         ["--dtype", "f16", "--block-q", "32", "--stages", "2"],
@@ -292,7 +302,7 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
         *(
             ("decode", argv)
             for argv in (
-                ["--causal"], ["--dtype", "f16", "--block-q", "32"], ["--splits"],
+                ["--causal"], ["--dtype", "f16", "--block-q", "32"], ["--splits"], ["--mask"],
                 ["--page-size", "4"], ["--leftpad-k"], ["--cache-batch-idx"],
                 ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
             )
