@@ -378,8 +378,11 @@ def test_a_query_whose_keys_are_all_hidden_gives_zero_and_minus_infinity(kind: s
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", nightly("f32_grade")])
-def test_infinity_and_nan_reach_the_queries_that_the_mask_lets_see_them(kind: str) -> None:
-    kernel = DecodeKernel(config_of(kind, mask=True, window=(40, None), return_lse=True))
+@pytest.mark.parametrize("how", [{"window": (40, None)}, {"causal": False}], ids=str)
+def test_infinity_and_nan_reach_the_queries_that_the_mask_lets_see_them(
+    how: dict[str, Any], kind: str
+) -> None:
+    kernel = DecodeKernel(config_of(kind, mask=True, return_lse=True, **how))
     mask = random_mask(2, 4, 5, 19)
     for at in (18, 33):  # before the columns, in a tile with some, and of some
         problem = Problem(kernel.config, (40, 40), seq_q=5, mask=mask)
