@@ -25,6 +25,7 @@ MAKING_CURRENT = {"cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}
 HOWS: dict[str, dict[str, Any]] = {
     "all": {},
     "turned": {"rotary": True, "leftpad": [2, 0, 1]},
+    "masked": {"mask": np.arange(12).reshape(1, 4, 1, 3) % 5 > 0},
     "some": {"cache_batch_idx": [2, 0], "return_lse": True, "window": (5, None)},
 }
 
@@ -104,8 +105,8 @@ def test_steps_on_a_gpu_put_equally_many_kernels_there_and_nothing_else(
     batch = len(how.get("cache_batch_idx", range(BATCH)))
     producer = driver.make_stream()
     arrays = [on_device(driver, x, stream=producer) for x in tokens(1, 0, batch)]
-    tables = {n: on_device(driver, how[n]) for n in how if n.startswith("rotary")}
-    step = flash.DecodeStep(arrays[0], there, *arrays[1:], **{**how, **tables})
+    more = {n: on_device(driver, x) for n, x in how.items() if isinstance(x, np.ndarray)}
+    step = flash.DecodeStep(arrays[0], there, *arrays[1:], **{**how, **more})
     for seed in range(1, 6):
         q, k, v = tokens(1, seed, batch)
         for array, new in zip(arrays, (q, k, v), strict=True):

@@ -108,6 +108,14 @@ def numbers_of(kernel: Host, **given: float) -> dict[str, float]:
     return {name: value for name, value in given.items() if name in names}
 
 
+def seen(last: Any, keys: Any) -> Any:
+    """[1, heads, seq_q, keys]: those that a mask of the last ones lets be seen."""
+    count = min(keys.shape[2], last.shape[2])
+    found = np.ones((1, *last.shape[:2], keys.shape[2]), bool)
+    found[..., keys.shape[2] - count :] = last[..., last.shape[2] - count :]
+    return found
+
+
 @pytest.mark.parametrize(
     ("dtype", "layout", "splits"),
     [
@@ -163,10 +171,8 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
     out = np.full((2, 4, 1, DIM_V), np.nan, TYPES[dtype])
     found_lse = np.full((2, 4, 1), np.nan, np.float32)
     numbers = {"group": 2, "softmax_scale": 0.25, "section": 4, "splits": splits}
-    arrays = {"Q": turned, **cache.arrays}
     shown = rng.random((2, 4, 1, 9)) < 0.5
-    if mask:
-        arrays["mask"] = shown
+    arrays = {"Q": turned, **cache.arrays, **({"mask": shown} if mask else {})}
     if splits:
         parts = decode.empty("O", batch=2, heads=4, seq_q=1, splits=splits)
         of_parts = decode.empty("LSE", batch=2, heads=4, seq_q=1, splits=splits)
@@ -195,13 +201,10 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
             np.testing.assert_allclose(
                 row[:, :, -1:], new.astype(np.float32), rtol=step, atol=step / 8
             )
-        last = min(keys.shape[2], shown.shape[3])
-        seen = np.ones((1, 4, 1, keys.shape[2]), bool)
-        seen[..., keys.shape[2] - last :] = shown[item, None, ..., shown.shape[3] - last :]
         assert_attention_is_accurate(
             out[item : item + 1], found_lse[item : item + 1] if lse else None,
             turned[item : item + 1], *(x.astype(TYPES[dtype]) for x in (keys, values)),
-            softmax_scale=0.25, causal=True, mask=seen if mask else None,
+            softmax_scale=0.25, causal=True, mask=seen(shown[item], keys) if mask else None,
             peer=None if dtype == "f32" else rounding_the_weights,
         )  # fmt: skip
 
