@@ -942,7 +942,7 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
-        "AttentionConfig", "AttentionKernel", "DecodeKernel", "KVCache", "attention",
+        "AttentionConfig", "AttentionKernel", "DecodeKernel", "DecodeStep", "KVCache", "attention",
         "attention_varlen", "attention_with_kvcache", "merge_partials", "to_device",
     ]  # fmt: skip
     assert flash.AttentionConfig is AttentionConfig
@@ -950,7 +950,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
         flash.Attention  # noqa: B018  # the access is what is tested
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
-        "it has AttentionConfig, AttentionKernel, DecodeKernel, KVCache, attention, "
+        "it has AttentionConfig, AttentionKernel, DecodeKernel, DecodeStep, KVCache, attention, "
         "attention_varlen, attention_with_kvcache, merge_partials, to_device"
     )
 

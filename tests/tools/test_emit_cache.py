@@ -128,7 +128,7 @@ def seen(last: Any, keys: Any) -> Any:
         ("f16", {"paged", "counted", "rotary"}, 0),
         ("f16", {"mask", "paged", "padded"}, 2),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
 def test_a_token_is_decoded_by_what_the_contracts_say(
     dtype: str, layout: set[str], splits: int, capfd: pytest.CaptureFixture[str]
