@@ -31,6 +31,7 @@ from tools.emit_options import (
     add_kernel_options,
     add_output_options,
     check_outputs,
+    config_of,
     every_kernel_option,
     parser_of,
 )
@@ -159,30 +160,7 @@ def _output(arguments: argparse.Namespace) -> str:
     if arguments.list_targets:
         return _targets(arguments.json)
     chosen = find_target(arguments.target)
-    config = AttentionConfig(
-        head_dim=arguments.head_dim,
-        head_dim_v=arguments.head_dim_v,
-        dtype=arguments.dtype,
-        precision=arguments.precision,
-        causal=arguments.causal,
-        tile=arguments.tile,
-        block_q=arguments.block_q,
-        stages=arguments.stages,
-        return_lse=arguments.return_lse,
-        window=arguments.window,
-        softcap=arguments.softcap,
-        alibi=arguments.alibi,
-        bias=arguments.bias,
-        mask=arguments.mask,
-        sink=arguments.sink,
-        pack_gqa=arguments.pack_gqa,
-        dropout=arguments.dropout,
-        varlen=arguments.varlen,
-        seqused_q=arguments.seqused_q,
-        seqused_k=arguments.seqused_k,
-        target=chosen.name,
-        alignment=arguments.alignment,
-    )
+    config = config_of(arguments, chosen.name)
     if arguments.list_tiles:
         return _tiles(config, chosen, arguments.json)
     return text_of(build(config.kernel()), arguments)

@@ -11,12 +11,12 @@ from typing import Final
 
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
-from flash.config import AttentionConfig
 from flash.made import Made
 from tools.emit_options import (
     add_kernel_options,
     add_output_options,
     check_outputs,
+    config_of,
     number,
     parser_of,
 )
@@ -137,25 +137,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
 
 
 def _decode(arguments: argparse.Namespace) -> Made:
-    config = AttentionConfig(
-        head_dim=arguments.head_dim,
-        head_dim_v=arguments.head_dim_v,
-        dtype=arguments.dtype,
-        precision=arguments.precision,
-        causal=arguments.causal,
-        tile=arguments.tile,
-        block_q=arguments.block_q,
-        stages=arguments.stages,
-        return_lse=arguments.return_lse,
-        window=arguments.window,
-        softcap=arguments.softcap,
-        alibi=arguments.alibi,
-        mask=arguments.mask,
-        sink=arguments.sink,
-        pack_gqa=arguments.pack_gqa,
-        target=_target(arguments),
-        alignment=arguments.alignment,
-    )
+    config = config_of(arguments, _target(arguments))
     return cache_kernels.decode(
         config,
         _cache(arguments),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Final
 
-from flash.config import CAUSAL, DEFAULT_TARGET
+from flash.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.precision import AUTO
 from tools.emit_output import NATIVE, STDOUT
 
@@ -124,6 +125,15 @@ def add_kernel_options(
 def every_kernel_option() -> tuple[str, ...]:
     """The names of all, in the order of the help."""
     return tuple(_OF_KERNELS)
+
+
+def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionConfig:
+    """The config that the options say, with defaults for those that a kernel does not have. Raises
+    `ConfigError`.
+    """
+    names = {field.name for field in fields(AttentionConfig)}
+    said = {name: value for name, value in vars(arguments).items() if name in names}
+    return AttentionConfig(**{**said, "target": target})
 
 
 def parser_of(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
