@@ -17,18 +17,18 @@ from flash.arguments import Array, InCache, ScoreArray
 from flash.dtypes import F32, F32_BYTES, I32, DType
 from flash.features import Features, Operand
 from flash.made import Made
+from flash.new_rows import RowCopy, Turn, position_of
 from flash.tiles import Matrix
 from ptxgen import ir
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify import require_valid
-from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.target import WARP_SIZE, Target
-from ptxgen.types import ScalarType, b16, b32, f32, s64, u8, u16, u32, u64
+from ptxgen.types import s64, u32, u64
 
 WARPS: Final = 4  # and rows of a CTA
 THREADS: Final = WARPS * WARP_SIZE
 MAX_ROWS: Final = 2**30  # rows of all heads of all batches, and of a sequence
-_BITS: Final = {2: b16, 4: b32}
 _SOURCES: Final = ("batch", "head", "row")
 COUNTS: Final = Operand(
     "counts", I32, ("batch",), "how many of its n new rows each item has: the first ones"
@@ -205,11 +205,21 @@ class _Given:
         operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
         return cls(arrays, operands, counts, numbers)
 
-    def writer(self, k: KernelBuilder, config: AppendConfig, name: str, head: Value) -> _Writer:
+    def copy(self, k: KernelBuilder, config: AppendConfig, name: str, head: Value) -> RowCopy:
         """What writes the rows of a head of K or V."""
         scales = self.operands.get(f"{name.lower()}_scale")
         scale = None if scales is None else scales.of_sequence(k, head)
-        return _Writer(k, config.dtype, config.stored, scale)
+        return RowCopy(k, config.dtype, config.stored, scale)
+
+    def turn(
+        self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value
+    ) -> Turn | None:
+        """The angles of a row of a sequence; None if nothing is turned."""
+        if not config.rotary_dim:
+            return None
+        position = position_of(k, where, place, self.counts["positions"])
+        cos, sin = (_table_row(k, self.arrays[name], position) for name in ("COS", "SIN"))
+        return Turn(cos, sin, config.rotary_dim, config.interleaved)
 
     def in_cache(self, k: KernelBuilder, config: AppendConfig, batch: Value) -> InCache:
         """Where an item's rows are in the cache."""
@@ -243,13 +253,21 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
     where = given.in_cache(k, config, source.batch)
     place, written = _place_of_new(k, config, given, where, source)
     with k.when(written):
-        k_to, v_to = (
-            _in_cache(k, given.arrays[name], where, source.head).row(k, place) for name in "KV"
-        )
-        k_from, v_from = (source.of_array(k, given.arrays[f"{name}_NEW"], n) for name in "KV")
-        of_k, of_v = (given.writer(k, config, name, source.head) for name in "KV")
-        of_v.copy(v_from, v_to, lane, 0, config.head_dim_v)
-        _turn(k, config, given, of_k, (k_from, k_to), _position(k, given, where, place), lane)
+        turn = given.turn(k, config, where, place)
+        columns = {"K": (config.head_dim, turn), "V": (config.head_dim_v, None)}
+        rows = {
+            name: (
+                given.copy(k, config, name, source.head),
+                _in_cache(k, given.arrays[name], where, source.head).row(k, place),
+                source.of_array(k, given.arrays[f"{name}_NEW"], n),
+            )
+            for name in columns
+        }
+        held = {
+            name: copy.read(begin, lane, *columns[name]) for name, (copy, _, begin) in rows.items()
+        }
+        for name, (copy, to, _) in rows.items():
+            copy.write(to, held[name])
 
 
 def _place_of_new(
@@ -264,6 +282,11 @@ def _place_of_new(
     behind = count - 1 - source.row  # how many rows of the item come after this one
     place = where.rows - 1 - behind
     return place, (behind >= 0) & (place >= 0)
+
+
+def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
+    down = k.cvt(position, dtype=s64) * table.strides["row"]
+    return table.first + (down * F32_BYTES).as_(u64)
 
 
 def _in_cache(k: KernelBuilder, array: Array, where: InCache, head: Value) -> Matrix:
@@ -282,87 +305,6 @@ def _turn_query(
     row = _Row.of(nth, given.counts["heads"], seq_q)
     where = given.in_cache(k, config, row.batch)
     begin, to = (row.of_array(k, given.arrays[name], seq_q) for name in ("Q", "Q_OUT"))
-    place = where.rows - seq_q + row.row
-    position = _position(k, given, where, place)
-    _turn(
-        k, config, given, _Writer(k, config.dtype, config.dtype, None), (begin, to), position, lane
-    )
-
-
-def _position(k: KernelBuilder, given: _Given, where: InCache, place: Value) -> Value | None:
-    """Of a row among those that are no padding, s32: 0 for padding itself, and at most the last
-    that tables have. None if nobody asks.
-    """
-    if "positions" not in given.counts:
-        return None
-    position = place if where.padding is None else place - where.padding
-    return k.min(k.max(position, 0), given.counts["positions"] - 1)
-
-
-def _turn(
-    k: KernelBuilder, config: AppendConfig, given: _Given, writer: _Writer,
-    rows: tuple[Value, Value], position: Value | None, lane: Value,
-) -> None:  # fmt: skip
-    """Copy a row of head_dim columns, and turn the first of them."""
-    begin, to = rows
-    half = config.rotary_dim // 2
-    if position is not None:
-        cos, sin = (_table_row(k, given.arrays[name], position) for name in ("COS", "SIN"))
-        apart, step = (1, 2) if config.interleaved else (half, 1)
-        for first in range(0, half, WARP_SIZE):
-            pair = lane + first
-            with k.when(pair < half):
-                columns = (pair * step, pair * step + apart)
-                a, b = (writer.load(begin, column) for column in columns)
-                c, s = (k.load(_at(k, table, pair, F32_BYTES, f32)) for table in (cos, sin))
-                writer.store(to, columns[0], a * c - b * s)
-                writer.store(to, columns[1], a * s + b * c)
-    writer.copy(begin, to, lane, config.rotary_dim, config.head_dim)
-
-
-def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
-    down = k.cvt(position, dtype=s64) * table.strides["row"]
-    return table.first + (down * F32_BYTES).as_(u64)
-
-
-def _at(k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType) -> Pointer:
-    return Pointer(row + k.cvt(column * nbytes, dtype=u64), "global", type)
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """Reads elements of one type and writes those of another, divided by a scale if it has one."""
-
-    k: KernelBuilder
-    dtype: DType
-    stored: DType
-    scale: Value | None
-
-    def copy(self, begin: Value, to: Value, lane: Value, first: int, end: int) -> None:
-        """Write the columns from `first` on before `end`, as they are."""
-        k, nbytes = self.k, self.dtype.nbytes
-        bits = _BITS[nbytes]
-        for start in range(first, end, WARP_SIZE):
-            column = lane + start
-            with k.when(column < end):
-                if self.scale is None:
-                    read = k.load(_at(k, begin, column, nbytes, bits))
-                    k.store(_at(k, to, column, nbytes, bits), read)
-                else:
-                    self.store(to, column, self.load(begin, column))
-
-    def load(self, row: Value, column: Value) -> Value:
-        """An element as f32."""
-        nbytes, scalar = self.dtype.nbytes, self.dtype.scalar
-        bits = self.k.load(_at(self.k, row, column, nbytes, _BITS[nbytes])).as_(scalar)
-        return bits if scalar is f32 else self.k.cvt(bits, dtype=f32)
-
-    def store(self, row: Value, column: Value, x: Value) -> None:
-        """An element, rounded once; of one byte at most 448 either way."""
-        k, nbytes, scalar = self.k, self.stored.nbytes, self.stored.scalar
-        if self.scale is not None:
-            pair = k.cvt_narrow(0.0, k.div(x, self.scale))
-            k.store(_at(k, row, column, nbytes, u8), k.cvt(pair.as_(u16), dtype=u8))
-            return
-        rounded = x if scalar is f32 else k.cvt(x, dtype=scalar, rnd="rn")
-        k.store(_at(k, row, column, nbytes, _BITS[nbytes]), rounded.as_(_BITS[nbytes]))
+    turn = given.turn(k, config, where, where.rows - seq_q + row.row)
+    copy = RowCopy(k, config.dtype, config.dtype, None)
+    copy.write(to, copy.read(begin, lane, config.head_dim, turn))
