@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from flash.append_kernel import COUNTS, WARPS, AppendConfig, append_build
 from flash.arrays import ArrayView
-from flash.decode import LENGTHS
 from flash.dtypes import E4M3, DType
-from flash.features import Features
+from flash.features import LENGTHS, Features
 from flash.step import Step, launch_step, outer_strides
 from ptxgen.target import Target
 

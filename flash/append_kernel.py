@@ -18,7 +18,6 @@ from flash.dtypes import F32, F32_BYTES, I32, DType
 from flash.features import Features, Operand
 from flash.made import Made
 from flash.new_rows import RowCopy, Turn, position_of
-from flash.tiles import Matrix
 from ptxgen import ir
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify import require_valid
@@ -258,7 +257,7 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
         rows = {
             name: (
                 given.copy(k, config, name, source.head),
-                _in_cache(k, given.arrays[name], where, source.head).row(k, place),
+                where.head(k, given.arrays[name], source.head).row(k, place),
                 source.of_array(k, given.arrays[f"{name}_NEW"], n),
             )
             for name in columns
@@ -287,14 +286,6 @@ def _place_of_new(
 def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
     down = k.cvt(position, dtype=s64) * table.strides["row"]
     return table.first + (down * F32_BYTES).as_(u64)
-
-
-def _in_cache(k: KernelBuilder, array: Array, where: InCache, head: Value) -> Matrix:
-    placed = Array(
-        array.first, array.strides, array.columns, 1, array.nbytes, pages=where.pages,
-        sequence=where.sequence,
-    )  # fmt: skip
-    return placed.head(k, where.sequence, head, where.rows)
 
 
 def _turn_query(

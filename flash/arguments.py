@@ -90,6 +90,11 @@ class InCache:
             pages = Pages.of(k, table, sequence, page_size, numbers["pages"], rows)
         return cls(rows, padding, sequence, pages)
 
+    def head(self, k: KernelBuilder, array: Array, head: Value) -> Matrix:
+        """The rows of a head of K or V, padding among them."""
+        placed = replace(array, pages=self.pages, sequence=self.sequence)
+        return placed.head(k, self.sequence, head, self.rows)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PagedMatrix(Matrix):
@@ -196,10 +201,14 @@ class ScoreArray:
         """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
         CTA read the same.
         """
+        at = self.place(k, *indices)
+        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
+
+    def place(self, k: KernelBuilder, *indices: Value) -> Value:
+        """Where the numbers with these indices begin, u64."""
         steps = zip(indices, self.strides.values(), strict=True)
         elements = [k.cvt(index, dtype=s64) * stride for index, stride in steps]
-        at = self.first + (sum(elements[1:], elements[0]) * self.dtype.nbytes).as_(u64)
-        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
+        return self.first + (sum(elements[1:], elements[0]) * self.dtype.nbytes).as_(u64)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
         """Where the numbers of one head begin."""
@@ -248,6 +257,7 @@ class Arguments:
     scale_log2: Value  # the same in units of log2
     numbers: dict[str, Value]  # those of `flash/features.py`, by name
     operands: dict[str, ScoreArray]
+    in_cache: InCache | None = None  # where the keys of one item are
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
@@ -307,8 +317,9 @@ class Arguments:
             for a in (self.K, self.V)
         )
         return replace(
-            self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding
-        )
+            self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding,
+            in_cache=of,
+        )  # fmt: skip
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
         """What concerns one of the packed sequences: arrays that begin with its rows, and its own

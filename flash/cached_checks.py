@@ -22,6 +22,7 @@ from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "attention_with_kvcache"
+_TABLES: Final = ("rotary_cos", "rotary_sin")
 _CAUSAL: Final = (True, False, "bottom_right")
 
 
@@ -133,7 +134,8 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
         )
     if "k" in views:
         yield from cache.problems_of_rows(views["k"], views["v"], items)
-        if "rotary_cos" in views and appends_by_kernel(cache, views):
+        on_gpu = device != HOST and appends_by_kernel(cache, views, "cuda")
+        if "rotary_cos" in views and on_gpu:
             yield from _problems_of_types(views)
 
 
@@ -170,11 +172,23 @@ def problems_of_kernels(
     yield from problems_of_size(views["q"], cache.capacity)
 
 
-def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView]) -> bool:
-    """Whether new rows are written by a kernel: if there are some, and on the GPU of the cache."""
+def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
+    """Whether new rows are written by a kernel: if there are some where the cache is. On the host
+    only such as kernels take; the others are converted on the way.
+    """
     device = cache.memory.device
     new = [views[name] for name in "kv" if name in views]
-    return device != HOST and bool(new) and all(a.size and a.device == device for a in new)
+    if backend == "cpu" or not new or not all(a.size and a.device == device for a in new):
+        return False
+    if backend == "cuda":
+        return True
+    tables = [views[name] for name in _TABLES if name in views]
+    turned = [views["q"], *new] if tables else new
+    return (
+        all(array.strides[-1] == 1 or array.shape[-1] == 1 for array in (*new, *tables))
+        and all(table.dtype == F32.array_name for table in tables)
+        and len({array.dtype for array in turned}) == 1
+    )
 
 
 def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
@@ -189,12 +203,12 @@ def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """The kernel that appends also turns: rows and tables are on the GPU."""
-    if not appends_by_kernel(cache, views):
+    if not appends_by_kernel(cache, views, "cuda"):
         yield (
             "rotary_cos and rotary_sin are given, but only new k and v on the GPU of the cache are "
             "turned; give these, or turn q and k before the call"
         )
-    for name in ("rotary_cos", "rotary_sin"):
+    for name in _TABLES:
         array = views[name]
         if array.dtype != F32.array_name or (array.shape and array.strides[-1] != 1):
             yield (

@@ -16,7 +16,7 @@ from flash.arrays import ArrayView, host_array, view
 from flash.cached_append import prepared_append
 from flash.cached_checks import WHO, Rows, appends_by_kernel, problems_of_rotary
 from flash.config import AttentionConfig
-from flash.decode import CacheCall
+from flash.decode import CacheCall, Joining, joining
 from flash.decode_cpu import attend_to_rows
 from flash.decode_kernel import DecodeKernel
 from flash.dtypes import E4M3, F32
@@ -86,16 +86,21 @@ class CachedWork:
         self._task = task
         self._like = task.views["q"]._replace(device=task.cache.memory.device)
         stream = self._stream()
-        q_turned = self._room_for_queries() if task.turns else None
-        self._q = task.views["q"] if q_turned is None else q_turned
         self._places = None
         if task.backend != "cpu" and task.sequences:
             memory = task.cache.memory
             self._places = Places(memory, task.layer, task.sequences, task.padding, shared=shared)
             self._places.place(stream)
-        self._attend = _nothing if 0 in task.out.shape[:3] else self._prepared_attention()
-        by_kernel = appends_by_kernel(task.cache, task.views)
-        self._write = self._prepared_append(q_turned) if by_kernel else self._write_rows
+        is_empty = 0 in task.out.shape[:3]
+        by_kernel = appends_by_kernel(task.cache, task.views, task.backend)
+        new = joining(task.views, task.interleaved) if by_kernel else None
+        self._q = self._room_for_queries() if task.turns and new is None else task.views["q"]
+        self._attend = _nothing if is_empty else self._prepared_attention(new)
+        self._write: Callable[[int], object] = self._write_rows
+        if new is not None and not is_empty:  # the kernel that attends writes, or one before it
+            self._write = _nothing
+        elif new is not None and task.backend == "cuda":
+            self._write = self._prepared_append(new)
 
     def advance(self) -> None:
         """Make room, and let the rows count. Raises `CacheFullError`, and `LaunchError` for
@@ -148,7 +153,7 @@ class CachedWork:
         )
         return view(room, "q")._replace(device=like.device)
 
-    def _prepared_attention(self) -> Callable[[int], object]:
+    def _prepared_attention(self, new: Joining | None) -> Callable[[int], object]:
         task = self._task
         if task.backend == "cpu":
             operands = {name: host_array(array) for name, array in task.operands.items()}
@@ -163,7 +168,7 @@ class CachedWork:
         call = CacheCall(
             task.config, self._q, arrays.k, arrays.v, task.out, task.lse,
             {**task.operands, **self._operands}, cache.page_size or 0, task.longest,
-            task.scale,
+            task.scale, new,
         )  # fmt: skip
         return _kernel(task.config, cache.cuda).prepared(
             call, backend=task.backend, splits=task.splits, room=cache.memory.workspace, who=WHO
@@ -178,17 +183,15 @@ class CachedWork:
         task = self._task
         return task.cache.rows(task.layer, task.sequences[b], task.padding[b])
 
-    def _prepared_append(self, q_turned: ArrayView | None) -> Callable[[int], object]:
-        task, views = self._task, self._task.views
+    def _prepared_append(self, new: Joining) -> Callable[[int], object]:
+        """No query is attended with."""
+        cache, task = self._task.cache, self._task
+        arrays = cache.memory.arrays(task.layer)
+        rows = NewRows(new.k, new.v, arrays.k, arrays.v, self._operands, cache.page_size or 0)
         turned = None
-        if q_turned is not None:
-            tables = views["rotary_cos"], views["rotary_sin"]
-            turned = Turned(*tables, task.interleaved, views["q"], q_turned)
-        cache, arrays = task.cache, task.cache.memory.arrays(task.layer)
-        new = NewRows(
-            views["k"], views["v"], arrays.k, arrays.v, self._operands, cache.page_size or 0
-        )
-        return prepared_append(WHO, cache.cuda, cache.memory.device[1], new, turned)
+        if new.cos is not None and new.sin is not None:
+            turned = Turned(new.cos, new.sin, new.interleaved, self._q, self._q)
+        return prepared_append(WHO, cache.cuda, cache.memory.device[1], rows, turned)
 
     def _write_rows(self, stream: int) -> None:
         """The host turns, and writes or copies."""
@@ -220,7 +223,7 @@ def _turned_rows(task: Task, name: str) -> Array:
 
 
 def _nothing(stream: int) -> None:
-    """There is no query."""
+    """There is no query, or what attends writes the rows."""
 
 
 @functools.lru_cache(maxsize=64)

@@ -266,7 +266,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
             Axis(operand.extent(axis), f"{nbytes} * {operand.stride(axis)}")
             for axis in operand.axes
         )
-        arrays.append(GlobalArray(operand.name, axes, nbytes, nbytes))
+        arrays.append(GlobalArray(operand.name, axes, operand.nbytes, nbytes))
         strides += tuple(operand.stride(axis) for axis in operand.axes)
     bounds = {  # first what others are multiplied with: the proof does away with the last one first
         "group": (1, MAX_CTAS),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from flash.arguments import Arguments, Array
+from flash.arguments import Arguments, Array, InCache
 from flash.config import KernelConfig
 from flash.dropout import Dropout
 from flash.dtypes import F32, F32_BYTES
@@ -159,7 +159,9 @@ class Cta:
     slice: ValueSlice | None  # None if the CTA computes all columns
     part: SplitOfKeys | None  # None if it takes all keys that its rows see
     scale_log2: Value  # softmax_scale in units of log2, times that of K
+    batch: Value
     kv_head: Value
+    in_cache: InCache | None  # where its keys are, if they are in a cache
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
@@ -212,7 +214,8 @@ class Cta:
             LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
         return cls(
             Q, K, V, O, LSE, t.tile, packing, first_row, mask, scoring, sink, dropout, all_see,
-            all_see_from, tiles, first_tile, slice, part, given.scale_log2, kv_head,
+            all_see_from, tiles, first_tile, slice, part, given.scale_log2, batch, kv_head,
+            given.in_cache,
         )  # fmt: skip
 
     @classmethod

@@ -2,7 +2,8 @@
 other, on what.
 
 One kernel attends. If that leaves multiprocessors without work, the keys of a sequence are shared
-out among several CTAs, and a second kernel merges what these have found (flash-decoding).
+out among several CTAs, and a second kernel merges what these have found (flash-decoding). Few new
+rows are appended to the cache by the kernel that attends, many by one that runs before.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from flash.append import NewRows, Turned, append_step
 from flash.arrays import ArrayView
 from flash.build import proved_build
 from flash.config import AttentionConfig, KernelConfig
-from flash.dtypes import E4M3
-from flash.features import LAST_KEYS
+from flash.dtypes import E4M3, OF_ARRAYS, DType
+from flash.features import LAST_KEYS, LENGTHS, MAX_NEW_ROWS, Appended
 from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
 from flash.step import Step, aligned, launch_step, outer_strides
@@ -25,8 +27,6 @@ from flash.tile_choice import choose_tiling, natural_alignment
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 
-# How many rows of the cache are keys, from which on, and of which sequence.
-LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
 E4M3_TARGET: Final = "sm_89"  # the first with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
 # More parts cost more to merge than their CTAs save.
 MOST_SPLITS: Final = 128
@@ -34,12 +34,47 @@ MOST_SPLITS: Final = 128
 _GOOD_ENOUGH: Final = 0.85
 
 
+class Joining(NamedTuple):
+    """New rows that join a cache before it is attended to: k [batch, kv_heads, n, head_dim] and v
+    [batch, kv_heads, n, head_dim_v], n at least 1, of one type. With cos and sin, f32 [positions,
+    rotary_dim / 2] with dense rows, these of k and q, which is then of their type, are turned by
+    their positions (`flash/rotary.py`).
+    """
+
+    k: ArrayView
+    v: ArrayView
+    cos: ArrayView | None = None
+    sin: ArrayView | None = None
+    interleaved: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        """Of the rows."""
+        return OF_ARRAYS[self.k.dtype]
+
+    @property
+    def operands(self) -> dict[str, ArrayView]:
+        """By the names that kernels have for them."""
+        named = {"k_new": self.k, "v_new": self.v, "rotary_cos": self.cos, "rotary_sin": self.sin}
+        return {name: array for name, array in named.items() if array is not None}
+
+
+def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None:
+    """Those among the arrays of a call; None if there are none."""
+    if "k" not in views or not views["k"].size:
+        return None
+    cos, sin = (views.get(f"rotary_{name}") for name in ("cos", "sin"))
+    if cos is not None and not cos.size:  # no column is turned
+        cos = sin = None
+    return Joining(views["k"], views["v"], cos, sin, interleaved)
+
+
 class CacheCall(NamedTuple):
     """A checked call: q [batch, heads, seq_q, head_dim], K and V of a cache, whose places are
     sequences of `capacity` rows, or pages of `page_size` (0: none).
 
     `operands` are those of the kernel's features, by name; `longest` is the most keys that a
-    sequence may have.
+    sequence may have, with those that are `new`, which lengths count already.
     """
 
     config: AttentionConfig
@@ -52,6 +87,7 @@ class CacheCall(NamedTuple):
     page_size: int
     longest: int
     scale: float
+    new: Joining | None = None
 
     @property
     def capacity(self) -> int:
@@ -71,13 +107,22 @@ class CacheCall(NamedTuple):
         return self.q.shape[1] // self.k.shape[1]
 
 
-class Workspace(NamedTuple):
-    """Where parts are kept until they are merged: O [batch, heads, seq_q, splits, head_dim_v] and
+class Parts(NamedTuple):
+    """Where they are kept until they are merged: O [batch, heads, seq_q, splits, head_dim_v] and
     LSE [batch, heads, seq_q, splits], f32, dense.
     """
 
-    parts: ArrayView
+    outs: ArrayView
     lses: ArrayView
+
+
+class Workspace(NamedTuple):
+    """What is between the launches of a call: parts, if there are several, and q, dense, where it
+    is turned before the launch that attends.
+    """
+
+    parts: Parts | None = None
+    queries: ArrayView | None = None
 
 
 def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
@@ -97,7 +142,28 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
         config.pack_gqa == "auto"
         and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
     )
-    return replace(kernel, features=features, packed=packs)
+    kernel = replace(kernel, features=features, packed=packs)
+    return replace(kernel, features=replace(features, appended=_appended_by(call, kernel)))
+
+
+def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
+    """The new rows, if the kernel writes them: few, of the type of the queries, and each read by
+    one CTA.
+    """
+    new = call.new
+    if new is None:
+        return None
+    ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # for a head of K and V
+    if ctas > 1 or new.k.shape[2] > MAX_NEW_ROWS or new.dtype is not kernel.dtype:
+        return None
+    rotary_dim = 0 if new.cos is None else 2 * new.cos.shape[1]
+    interleaved = rotary_dim > 0 and new.interleaved
+    return Appended(new.dtype, new.k.shape[3], new.v.shape[3], rotary_dim, interleaved)
+
+
+def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
+    """Whether a launch before the one that attends turns q."""
+    return kernel.features.appended is None and call.new is not None and call.new.cos is not None
 
 
 def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionConfig:
@@ -153,17 +219,28 @@ def choose_splits(blocks: int, tiles: int, slots: int) -> int:
     return next(n for n in range(1, most + 1) if use(n) >= _GOOD_ENOUGH * best)
 
 
-def steps_of(
-    call: CacheCall, kernel: KernelConfig, splits: int, space: Workspace | None
-) -> list[Step]:
-    """The launches of a call. `space` is there if there are several splits."""
-    if space is None:
-        return [_attending(call, kernel, 1, call.out, call.lse)]
-    first = _attending(call, kernel, splits, space.parts, space.lses)
-    lses = space.lses._replace(
-        shape=(math.prod(space.lses.shape[:-1]), splits), strides=(splits, 1)
-    )
-    return [first, merging(MergeCall(space.parts, lses, call.out, call.lse), kernel.target)]
+def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspace) -> list[Step]:
+    """The launches of a call. `space` has parts if there are several splits, and room for queries
+    if `turns_before`.
+    """
+    steps = []
+    if call.new is not None and kernel.features.appended is None:
+        steps.append(_appending(call, call.new, kernel.target, space.queries))
+        call = call if space.queries is None else call._replace(q=space.queries)
+    if space.parts is None:
+        return [*steps, _attending(call, kernel, 1, call.out, call.lse)]
+    outs, lses = space.parts
+    steps.append(_attending(call, kernel, splits, outs, lses))
+    lses = lses._replace(shape=(math.prod(lses.shape[:-1]), splits), strides=(splits, 1))
+    return [*steps, merging(MergeCall(outs, lses, call.out, call.lse), kernel.target)]
+
+
+def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView | None) -> Step:
+    turned = None
+    if new.cos is not None and new.sin is not None and queries is not None:
+        turned = Turned(new.cos, new.sin, new.interleaved, call.q, queries)
+    rows = NewRows(new.k, new.v, call.k, call.v, call.operands, call.page_size)
+    return append_step(target, new.dtype, rows, turned)
 
 
 def _attending(
@@ -182,7 +259,12 @@ def _attending(
         "splits": splits, "section": heads, "softmax_scale": call.scale,
         "kv_batch": _sequences(call), "pages": call.k.shape[0], LAST_KEYS: last_keys(call.operands),
     }  # fmt: skip
-    operands = {operand: call.operands[operand.name] for operand in features.operands}
+    given = dict(call.operands)
+    if call.new is not None and features.appended is not None:
+        given |= call.new.operands
+        values["n"] = call.new.k.shape[2]
+        values["positions"] = 0 if call.new.cos is None else call.new.cos.shape[0]
+    operands = {operand: given[operand.name] for operand in features.operands}
     return launch_step(made, arrays, operands, values, blocks_of(call, kernel) * splits)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from flash.arrays import HOST, ArrayView, host_array
 from flash.config import AttentionConfig
-from flash.decode import LENGTHS, last_keys
-from flash.dtypes import I32
-from flash.features import LAST_KEYS, MAX_SPLITS, MAX_WINDOWED_SEQ
+from flash.decode import last_keys
+from flash.dtypes import F32, I32
+from flash.features import LAST_KEYS, LENGTHS, MAX_SPLITS, MAX_WINDOWED_SEQ
 from flash.kv_arguments import integer
 from flash.launch import out_problems
 from flash.operands import operand_problems
@@ -20,12 +22,17 @@ from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "DecodeKernel.launch"
+_COS: Final = "rotary_cos"
+_SIN: Final = "rotary_sin"
 _OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     """What is wrong with the arrays of a call: all but what numbers on a GPU hold."""
-    ranks = {"q": 4, "k_cache": 4, "v_cache": 4, "block_table": 2}
+    ranks = {
+        "q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4, "block_table": 2, "rotary_cos": 2,
+        "rotary_sin": 2,
+    }  # fmt: skip
     wrong = [
         f"{name} must have {rank} dimensions, got shape {list(views[name].shape)}"
         for name, rank in ranks.items()
@@ -38,6 +45,7 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
         return
     yield from _problems_of_four(config, views)
     yield from _problems_of_numbers(config, views)
+    yield from _problems_of_new(config, views)
     q, out = views["q"], views.get("out")
     yield from out_problems(out, (*q.shape[:3], config.value_dim))
     if out is not None:
@@ -79,6 +87,76 @@ def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -
     if "block_table" in views and k.shape[2] > MAX_PAGE_SIZE:
         yield f"a page must have at most {MAX_PAGE_SIZE} rows, got {k.shape[2]}"
     yield from problems_of_size(q, capacity_of(views))
+
+
+def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with rows that join the cache."""
+    alone = [
+        f"{one} is given without {other}; give both, or neither"
+        for one, other in (("k", "v"), ("v", "k"), (_COS, _SIN), (_SIN, _COS), (_COS, "k"))
+        if one in views and other not in views
+    ]
+    yield from alone
+    if alone or "k" not in views:
+        return
+    q, cache = views["q"], views["k_cache"]
+    rows = views["k"].shape[2]
+    for name, dim in (("k", config.head_dim), ("v", config.value_dim)):
+        yield from problems_of_array(config, name, views[name])
+        if list(views[name].shape) != [q.shape[0], cache.shape[1], rows, dim]:
+            yield (
+                f"{name} must be [batch, kv_heads, n, columns] = [{q.shape[0]}, {cache.shape[1]}, "
+                f"{rows}, {dim}], got {list(views[name].shape)}"
+            )
+        if views[f"{name}_cache"].read_only:
+            yield f"{name}_cache must be writable for new rows, got a read-only array"
+        if may_share_elements(views[name], views[f"{name}_cache"]):
+            yield f"{name} must not share memory with {name}_cache; pass an array of its own"
+    if rows and 0 in q.shape:
+        yield f"q must have a query where there are new rows, got shape {list(q.shape)}"
+    if _COS in views:
+        yield from _problems_of_tables(config, views)
+    if q.device == HOST and q.shape[0]:
+        yield from _problems_of_new_on_host(views)
+
+
+def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    cos, sin = views[_COS], views[_SIN]
+    for name in (_COS, _SIN):
+        array = views[name]
+        if array.dtype != F32.array_name or (array.shape[1] > 1 and array.strides[1] != 1):
+            yield (
+                f"{name} must be float32 with dense rows, got {array.dtype} with strides "
+                f"{list(array.strides)}; convert it"
+            )
+    if cos.shape != sin.shape or not cos.shape[0] or cos.shape[1] > config.head_dim // 2:
+        yield (
+            "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
+            f"head_dim={config.head_dim}, got {list(cos.shape)} and {list(sin.shape)}"
+        )
+
+
+def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with numbers that can be read."""
+    numbers = {
+        name: host_array(views[name]).astype(np.int64)
+        for name in LENGTHS
+        if name in views and views[name].device == HOST
+    }
+    index = numbers.get("cache_batch_idx")
+    if index is not None and len(np.unique(index)) < views["q"].shape[0]:
+        yield (
+            "cache_batch_idx must name a sequence once where there are new rows, got "
+            f"{index.tolist()}"
+        )
+    used = numbers.get("seqused_k")
+    if _COS in views and used is not None:
+        needed = int(np.max(used - numbers.get("leftpad_k", 0)))
+        if views[_COS].shape[0] < needed:
+            yield (
+                f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
+                f"{views[_COS].shape[0]}"
+            )
 
 
 def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.arrays import ArrayView, host_array
+from flash.arrays import host_array
 from flash.config import AttentionConfig
 from flash.cpu import attention_cpu
-from flash.decode import LENGTHS, CacheCall
+from flash.decode import CacheCall, Joining
+from flash.features import LENGTHS
+from flash.rotary import rotated
 
 Array = NDArray[Any]
 Rows = Callable[[int], tuple[Array, Array]]  # keys and values of an item, [kv_heads, n, dim]
 
 
 def attend_on_cpu(call: CacheCall) -> None:
-    """Compute the call with numpy."""
+    """Compute the call with numpy; new rows are written to the cache before."""
     batch = call.q.shape[0]
     numbers = {
         name: np.broadcast_to(host_array(call.operands[name]), batch)
@@ -26,11 +28,17 @@ def attend_on_cpu(call: CacheCall) -> None:
         if name in call.operands
     }
 
+    sequences = numbers.get("cache_batch_idx", np.arange(batch))
+    padding = numbers.get("leftpad_k", np.zeros(batch, np.int64))
+    used = numbers["seqused_k"]
+    q = host_array(call.q)
+    if call.new is not None:
+        q = _join(call, call.new, (sequences, used, padding))
+
     def rows_of(b: int) -> tuple[Array, Array]:
-        sequence = int(numbers["cache_batch_idx"][b]) if "cache_batch_idx" in numbers else b
-        padding = int(numbers["leftpad_k"][b]) if "leftpad_k" in numbers else 0
-        rows = slice(padding, int(numbers["seqused_k"][b]))
-        return _rows_of(call, call.k, sequence, rows), _rows_of(call, call.v, sequence, rows)
+        places = _places(call, int(sequences[b]), np.arange(padding[b], max(used[b], padding[b])))
+        keys, values = (host_array(cache)[places].swapaxes(0, 1) for cache in (call.k, call.v))
+        return keys, values
 
     operands = {
         name: host_array(call.operands[name])
@@ -38,9 +46,34 @@ def attend_on_cpu(call: CacheCall) -> None:
         if name in call.operands
     }
     lse = None if call.lse is None else host_array(call.lse)
-    attend_to_rows(
-        call.config, call.scale, host_array(call.q), rows_of, operands, host_array(call.out), lse
-    )
+    attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse)
+
+
+def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
+    """Write new rows to the cache; q, turned if it is."""
+    sequences, used, padding = numbers
+    q, k, v = (host_array(array) for array in (call.q, new.k, new.v))
+    if new.cos is not None and new.sin is not None:
+        cos, sin = host_array(new.cos), host_array(new.sin)
+        q, k = (
+            rotated(
+                x, cos, sin, _positions(used - padding, x.shape[2]), interleaved=new.interleaved
+            ).astype(x.dtype)
+            for x in (q, k)
+        )
+    n = k.shape[2]
+    for b, sequence in enumerate(sequences):
+        first = max(n - int(used[b]), 0)  # of the new rows, that is in the sequence
+        places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
+        for cache, rows in ((call.k, k), (call.v, v)):
+            host_array(cache)[places] = rows[b, :, first:].swapaxes(0, 1)
+    return q
+
+
+def _positions(keys: Array, rows: int) -> Array:
+    """[batch, rows]: those of the last so many rows of sequences with so many keys; at least 0."""
+    found: Array = np.maximum(keys.astype(np.int64)[:, None] + np.arange(-rows, 0), 0)
+    return found
 
 
 def attend_to_rows(
@@ -89,12 +122,9 @@ def _mask_of(mask: Array, b: int, keys: int) -> Array:
     return np.pad(own, ((0, 0), (0, 0), (0, 0), (keys - last, 0)), constant_values=True)
 
 
-def _rows_of(call: CacheCall, cache: ArrayView, sequence: int, rows: slice) -> Array:
-    """[kv_heads, n, dim]: rows of a sequence of K or V."""
-    whole = host_array(cache)
+def _places(call: CacheCall, sequence: int, rows: Array) -> tuple[Any, ...]:
+    """The index of rows of a sequence in K or V, for all heads: [rows, kv_heads, dim] are there."""
     if not call.page_size:
-        return whole[sequence, :, rows]
-    table = host_array(call.operands["block_table"])
-    places = np.arange(rows.start, max(rows.stop, rows.start))
-    pages = table[sequence, places // call.page_size]
-    return whole[pages, :, places % call.page_size].swapaxes(0, 1)
+        return sequence, slice(None), rows
+    pages = host_array(call.operands["block_table"])[sequence, rows // call.page_size]
+    return pages, slice(None), rows % call.page_size

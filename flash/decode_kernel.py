@@ -14,17 +14,21 @@ from flash.arrays import HOST, ArrayView, host_array, view
 from flash.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.decode import (
     E4M3_TARGET,
-    LENGTHS,
     CacheCall,
+    Parts,
     Workspace,
     blocks_of,
     choose_splits,
+    joining,
     kernel_of,
     steps_of,
+    turns_before,
 )
 from flash.decode_checks import WHO, longest_of, problems_of, splits_of
 from flash.decode_cpu import attend_on_cpu
-from flash.dtypes import F32, OF_ARRAYS
+from flash.dlpack import dense_strides
+from flash.dtypes import F32, OF_ARRAYS, DType
+from flash.features import LENGTHS
 from flash.gpu import GpuLauncher
 from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
@@ -40,6 +44,7 @@ from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
 _MOST_KEPT: Final = 512  # geometries of calls
+_ALIGNED: Final = ALIGNMENTS[0]  # bytes, where an array of the workspace begins
 _NOT_CACHED: Final = ("varlen", "bias", "dropout")
 
 
@@ -49,6 +54,13 @@ class _Ready(NamedTuple):
     kernel: LoadedKernel
     plan: LaunchPlan
     names: tuple[str, ...]
+
+
+class _Prepared(NamedTuple):
+    """The kernels of calls, and whether there must be room for turned queries."""
+
+    launches: tuple[_Ready, ...]
+    queries: bool
 
 
 class DecodeKernel:
@@ -84,7 +96,7 @@ class DecodeKernel:
         self.config = config
         self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
         self._space: dict[tuple[int, int], ArrayView] = {}
-        self._ready: dict[tuple[object, ...], tuple[_Ready, ...]] = {}
+        self._ready: dict[tuple[object, ...], _Prepared] = {}
         self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
         self._checked: set[tuple[object, ...]] = set()
 
@@ -96,6 +108,8 @@ class DecodeKernel:
         q: object,
         k_cache: object,
         v_cache: object,
+        k: object = None,
+        v: object = None,
         *,
         seqused_k: object,
         block_table: object = None,
@@ -104,6 +118,9 @@ class DecodeKernel:
         alibi_slopes: object = None,
         mask: object = None,
         sink: object = None,
+        rotary_cos: object = None,
+        rotary_sin: object = None,
+        rotary_interleaved: bool = False,
         softmax_scale: float | None = None,
         return_lse: bool | None = None,
         out: object = None,
@@ -128,6 +145,14 @@ class DecodeKernel:
         captured in a graph: whatever they hold, nothing outside of the arrays is accessed, and rows
         that are no keys never reach a result.
 
+        New rows k [batch, kv_heads, n, head_dim] and v, of the config's dtype, are written to the
+        caches before: row i of n becomes row seqused_k - n + i of its sequence, so that `seqused_k`
+        counts them already. With `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2]
+        with dense rows, these of k and q are turned by their positions, neighbouring columns
+        together if `rotary_interleaved` (`flash/rotary.py`). Up to 16 rows are written by the
+        kernel that attends if it has one CTA, or one for each of `splits`, for all queries of a
+        head of K; others by a launch before it.
+
         `splits`: into how many parts the keys are divided, 1 to 32768, of which CTAs of their own
         attend to each. "auto" is a rule (`flash.decode.choose_splits`) that goes by the device, the
         batch and `max_seqlen_k`, the most keys that a sequence may have, by default as many as it
@@ -145,10 +170,15 @@ class DecodeKernel:
         asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
         hold, `BackendError` if the backend fails.
         """
+        if not isinstance(rotary_interleaved, bool):
+            raise ConfigError(
+                f"{WHO}: rotary_interleaved must be True or False, got {rotary_interleaved!r}"
+            )
         with_lse = self.config.return_lse if return_lse is None else return_lse
         explicit = None if stream is None else results.stream_handle(stream)
         given = {
-            "q": q, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": seqused_k,
+            "q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v,
+            "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "seqused_k": seqused_k,
             "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
             "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink, "out": out,
         }  # fmt: skip
@@ -182,6 +212,7 @@ class DecodeKernel:
                 self.config, like, views["k_cache"], views["v_cache"],
                 view(made, "out") if out is None else views["out"],
                 None if lse is None else view(lse, "lse"), operands, page_size, longest, scale,
+                joining(views, rotary_interleaved),
             )  # fmt: skip
             on = 0
             if name == "cuda":
@@ -229,7 +260,8 @@ class DecodeKernel:
         target = find_target(self.config.target or default)
         parts = splits or 1  # a CPU has no multiprocessors to be given work
         kernel = kernel_of(call, target, parts)
-        steps = steps_of(call, kernel, parts, _workspace(call, parts, room))
+        space = _workspace(call, parts, turns_before(call, kernel), room)
+        steps = steps_of(call, kernel, parts, space)
         return _on_host(functools.partial(_interpret, steps))
 
     def _choose(self, backend: str, q: ArrayView) -> str:
@@ -247,30 +279,34 @@ class DecodeKernel:
             splits = self._splits(call, ordinal)
         key = (*_geometry(call), splits, ordinal)
         ready = self._ready.get(key)
-        kernel = None if ready else kernel_of(call, target, splits)
-        if kernel is not None:
+        if ready is not None:
+            space = _workspace(call, splits, ready.queries, room)
+        else:
+            kernel = kernel_of(call, target, splits)
             require_grid(who, blocks_of(call, kernel) * splits)
-        space = _workspace(call, splits, room)
-        if ready is None:
-            assert kernel is not None  # it is made where there is nothing ready
-            ready = self._make_ready(call, steps_of(call, kernel, splits, space), space, ordinal)
+            turns = turns_before(call, kernel)
+            space = _workspace(call, splits, turns, room)
+            steps = steps_of(call, kernel, splits, space)
+            for step in steps:
+                require_grid(who, step.plan.grid[0])
+            ready = _Prepared(self._make_ready(call, steps, space, ordinal), turns)
             if len(self._ready) >= _MOST_KEPT:
                 self._ready.clear()
             self._ready[key] = ready
         arrays = _arrays(call, space)
         plans = tuple(
             (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in one.names]))
-            for one in ready
+            for one in ready.launches
         )
         return _Launches(gpu, ordinal, plans, (call, space)).put_on
 
     def _make_ready(
-        self, call: CacheCall, steps: list[Step], space: Workspace | None, ordinal: int
+        self, call: CacheCall, steps: list[Step], space: Workspace, ordinal: int
     ) -> tuple[_Ready, ...]:
         arrays = _arrays(call, space)
         names = {id(array): name for name, array in arrays.items()}
         # A merge sees these in other shapes; no two of them are at one address.
-        written = {arrays[n].pointer: n for n in ("parts", "lses", "out", "lse") if n in arrays}
+        written = {arrays[n].pointer: n for n in ("outs", "lses", "out", "lse") if n in arrays}
         return tuple(
             _Ready(
                 self._gpu.load(step.made, step.plan, ordinal), step.plan,
@@ -315,12 +351,13 @@ class _Launches(NamedTuple):
     gpu: GpuLauncher
     ordinal: int
     plans: tuple[tuple[LoadedKernel, LaunchPlan], ...]
-    of: tuple[CacheCall, Workspace | None]
+    of: tuple[CacheCall, Workspace]
 
     def put_on(self, stream: int) -> None:
         """Launch them."""
         call, gpu = self.of[0], self.gpu
-        given = (call.q, call.k, call.v, *call.operands.values())
+        new = () if call.new is None else call.new.operands.values()
+        given = (call.q, call.k, call.v, *call.operands.values(), *new)
         gpu.wait_for_producers(given, stream, self.ordinal)
         for loaded, plan in self.plans:
             gpu.backend.launch(loaded, plan, stream)
@@ -357,45 +394,60 @@ def _geometry(call: CacheCall) -> tuple[object, ...]:
     four = (call.q, call.k, call.v, call.out)
     return (
         tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
-        tuple([(name, array.shape, array.strides) for name, array in call.operands.items()]),
+        tuple([(name, array.shape, array.strides) for name, array in _operands(call).items()]),
+        call.new is not None and (call.new.dtype, call.new.interleaved),
         call.lse is None, call.page_size, call.scale,
     )  # fmt: skip
 
 
-def _arrays(call: CacheCall, space: Workspace | None) -> dict[str, ArrayView]:
+def _operands(call: CacheCall) -> dict[str, ArrayView]:
+    """All, those of new rows among them."""
+    return {**call.operands, **({} if call.new is None else call.new.operands)}
+
+
+def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
     """Every array of a call by a name of its own."""
-    found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **call.operands}
+    found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **_operands(call)}
     if call.lse is not None:
         found["lse"] = call.lse
-    if space is not None:
-        found |= {"parts": space.parts, "lses": space.lses}
+    if space.queries is not None:
+        found["queries"] = space.queries
+    if space.parts is not None:
+        found |= space.parts._asdict()
     return found
 
 
 _OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "mask", "sink")
 
 
-def _workspace(call: CacheCall, splits: int, room: Callable[[int], ArrayView]) -> Workspace | None:
-    """Parts, and behind them their lse; None if there is nothing to merge."""
-    if splits == 1:
-        return None
+def _workspace(
+    call: CacheCall, splits: int, turns: bool, room: Callable[[int], ArrayView]
+) -> Workspace:
+    """Room for queries that are turned, then for parts if there are several, and their lse."""
     batch, heads, seq_q, _ = call.q.shape
-    shape = (batch, heads, seq_q, splits, call.config.value_dim)
-    rows = math.prod(shape[:-1])
-    whole = room(rows * (shape[-1] + 1))
+    element = call.config.element
+    of_parts = (batch, heads, seq_q, splits, call.config.value_dim)
+    wanted: list[tuple[tuple[int, ...], DType]] = [(call.q.shape, element)] if turns else []
+    wanted += [(of_parts, F32), (of_parts[:-1], F32)] if splits > 1 else []
+    if not wanted:
+        return Workspace()
+    sizes = [-(-math.prod(shape) * dtype.nbytes // _ALIGNED) * _ALIGNED for shape, dtype in wanted]
+    whole = room(sum(sizes) // F32.nbytes)
+    found = [_piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
+    queries = found.pop(0) if turns else None
+    return Workspace(Parts(*found) if found else None, queries)
+
+
+def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
+    """An array in f32 memory, from this byte on."""
     if whole.device == HOST:
-        numbers, of_parts = host_array(whole), rows * shape[-1]
-        parts, lses = numbers[:of_parts], numbers[of_parts : of_parts + rows]
-        return Workspace(
-            view(parts.reshape(shape), "parts"), view(lses.reshape(shape[:-1]), "lses")
-        )
-    steps = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
-    of_lses = [step // shape[-1] for step in steps[:-1]]
-    behind = whole.pointer + rows * shape[-1] * F32.nbytes
-    return Workspace(
-        whole._replace(shape=shape, strides=tuple(steps)),
-        whole._replace(pointer=behind, shape=shape[:-1], strides=tuple(of_lses)),
-    )
+        nbytes = math.prod(shape) * dtype.nbytes
+        numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)
+        return view(numbers.reshape(shape), "workspace")
+    return whole._replace(
+        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape),
+        dtype=dtype.array_name,
+    )  # fmt: skip
 
 
 def _interpret(steps: list[Step]) -> None:

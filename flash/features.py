@@ -18,6 +18,11 @@ from ptxgen.types import ScalarType, f32, s32, u32, u64
 MAX_WINDOWED_SEQ: Final = 2**30 - 256
 _MOST: Final = 2**31 - 1  # of what is counted in s32
 MAX_SPLITS: Final = 1 << 15  # of the keys
+MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
+# Rows of a head that a kernel appends before it attends: its CTA has a warp write one at a time.
+MAX_NEW_ROWS: Final = 16
+# How many rows of the cache are keys, from which on, and of which sequence.
+LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
 
 _PER_HEAD: Final = ("batch", "heads")
 _PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
@@ -32,7 +37,8 @@ _PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
 class Operand:
     """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
 
-    One with `more` numbers along its axis than that has is not broadcast.
+    One with `more` numbers along its axis than that has is not broadcast; of one with `columns` so
+    many numbers lie together at each place, its last dimension.
     """
 
     name: str
@@ -40,6 +46,12 @@ class Operand:
     axes: tuple[str, ...]
     meaning: str
     more: int = 0
+    columns: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of what lies together."""
+        return max(self.columns, 1) * self.dtype.nbytes
 
     def extent(self, axis: str) -> str:
         """How many numbers lie along an axis."""
@@ -58,6 +70,60 @@ class Number:
     type: ScalarType
     meaning: str
     bounds: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """New rows that a kernel writes into the cache before it attends: of this type and so many
+    columns. Of each row of them and of Q the first `rotary_dim` columns are turned on the way,
+    neighbours together if `interleaved`.
+    """
+
+    dtype: DType
+    head_dim: int
+    head_dim_v: int
+    rotary_dim: int = 0
+    interleaved: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """As in the kernel's name."""
+        turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
+        return ["append", *turned, *(["interleaved"] if self.interleaved else [])]
+
+    @property
+    def operands(self) -> Iterator[Operand]:
+        """The rows, and the angles."""
+        for name, what, columns in (
+            ("k_new", "keys", self.head_dim), ("v_new", "values", self.head_dim_v)
+        ):  # fmt: skip
+            yield Operand(
+                name, self.dtype, ("batch", "kv_heads", "n"),
+                f"the new {what}: row i becomes row seqused_k - n + i of its sequence, or none if "
+                "that is negative",
+                columns=columns,
+            )  # fmt: skip
+        for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
+            if self.rotary_dim:
+                yield Operand(
+                    name, F32, ("positions",),
+                    f"{what} of the angles by which new rows of K and rows of Q are turned, row r "
+                    "of a sequence by those of position r, less its padding, at least 0 and at "
+                    "most the last",
+                    columns=self.rotary_dim // 2,
+                )  # fmt: skip
+
+    @property
+    def numbers(self) -> Iterator[Number]:
+        """How many there are."""
+        yield Number(
+            "n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS)
+        )
+        if self.rotary_dim:
+            yield Number(
+                "positions", u32, f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}",
+                (1, MAX_POSITIONS),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +146,7 @@ class Features:
     cache_batch_idx: bool = False
     page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
     kv_dtype: DType | None = None  # of K and V, with scales, if it is not that of Q
+    appended: Appended | None = None
 
     @property
     def words(self) -> list[str]:
@@ -102,6 +169,7 @@ class Features:
         }
         words = [word for word, there in flags.items() if there]
         words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
+        words += self.appended.words if self.appended is not None else []
         return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
 
     @property
@@ -192,7 +260,8 @@ class Features:
                     "a score that every row has beside those of its keys, with a value of 0",
                 )
             )  # fmt: skip
-        return (*found, *self._of_sequences)
+        new = self.appended.operands if self.appended is not None else ()
+        return (*found, *self._of_sequences, *new)
 
     @property
     def _mask(self) -> Operand:
@@ -303,6 +372,7 @@ class Features:
             found.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
         if self.page_size:
             found.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
+        found += self.appended.numbers if self.appended is not None else []
         if self.dropout:
             found += [
                 Number(

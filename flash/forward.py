@@ -14,6 +14,7 @@ from flash.arguments import Arguments
 from flash.config import KernelConfig
 from flash.cta import Cta, Thread
 from flash.dropout import OCTET
+from flash.own_rows import OwnRows
 from flash.philox import KEYS_PER_BLOCK
 from flash.products import Products, add_product, add_product_if_seen
 from flash.score_plane import ScorePlaces
@@ -21,7 +22,7 @@ from flash.softmax import OnlineSoftmax
 from flash.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
 from flash.tiling import CHUNK, F32_BYTES, Tiling
 from ptxgen import ir
-from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var
 from ptxgen.types import s32, u64
 
 
@@ -34,6 +35,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
     cta = Cta.entered(k, config, given)
+    own = OwnRows.written(k, config, given, cta)
     me = Thread.of(k, t)
     my_first_row = cta.first_row + k.signed(me.group)
 
@@ -43,8 +45,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     begin = None if cta.first_tile is None else cta.first_tile * t.tile
     K_loader = TileLoader(k, cta.K, products.K_tile, begin)
     V_loader = TileLoader(k, cta.V, products.V_tile, begin)
-    with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
-        _start(k, Q_loader, K_loader)
+    _start_first(k, cta, (Q_loader, K_loader), own, products.Q_tile)
 
     sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
@@ -85,6 +86,22 @@ def attention_forward(config: KernelConfig) -> ir.Module:
 
     _store(k, t, cta, me, softmax, O)
     return k.build()
+
+
+def _start_first(
+    k: KernelBuilder,
+    cta: Cta,
+    loaders: tuple[TileLoader, ...],
+    own: OwnRows | None,
+    Q_tile: SharedTile,
+) -> None:
+    """Start the first copies, if there is a tile, and turn queries that are to be turned."""
+    with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
+        _start(k, *loaders)
+        if own is not None and own.turns:
+            await_copies(k)
+            k.barrier()
+            own.turn_queries(Q_tile.pointer)
 
 
 def _start(k: KernelBuilder, *loaders: TileLoader) -> None:

@@ -34,6 +34,7 @@ from flash.mma_products import (
 )
 from flash.mma_tiling import HALF, MmaTiling
 from flash.nonfinite import NonFinite
+from flash.own_rows import OwnRows
 from flash.panel_loader import PanelLoader
 from flash.philox import KEYS_PER_BLOCK
 from flash.pipeline import KeyValuePipeline
@@ -64,7 +65,7 @@ def mma_attention_forward(config: KernelConfig) -> ir.Module:
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, pipeline = _start_copies(k, config, cta)
+    tiles, pipeline = _start_copies(k, config, cta, OwnRows.written(k, config, given, cta))
     products: WarpProducts = (
         MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
     )
@@ -185,7 +186,7 @@ def _runs(
 
 
 def _start_copies(
-    k: KernelBuilder, config: KernelConfig, cta: Cta
+    k: KernelBuilder, config: KernelConfig, cta: Cta, own: OwnRows | None
 ) -> tuple[Tiles, KeyValuePipeline]:
     """The tiles of Q, K and V, and the first of them on their way."""
     k.note("shared memory, and the first tiles on their way there")
@@ -210,6 +211,11 @@ def _start_copies(
                 if Q_loader.is_asynchronous:
                     await_copies(k)
                 Q_loader.flip_signs()
+        if own is not None and own.turns:
+            if Q_loader.is_asynchronous:
+                await_copies(k)
+            k.barrier()
+            own.turn_queries(Q_tile.element)
     return (Q_tile, K_tile, V_tile), pipeline
 
 

@@ -146,9 +146,14 @@ def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
     if inside is None:
         return k.load(at)
     value = k.var(at.dtype, 0.0 if at.dtype.is_float else 0)
-    with k.only_if(inside):
+    with only_if(k, inside):
         value.set(k.load(at))
     return value
+
+
+def only_if(k: KernelBuilder, inside: Value | None) -> AbstractContextManager[object]:
+    """The one instruction that follows is for what is `inside`; None is everything."""
+    return nullcontext() if inside is None else k.only_if(inside)
 
 
 def only(k: KernelBuilder, inside: Value | None) -> AbstractContextManager[object]:

@@ -48,7 +48,7 @@ def launch_step(
     pointers = {**arrays, **{operand.name: array for operand, array in operands.items()}}
     known = {**values, **{name: array.pointer for name, array in pointers.items()}}
     for operand, array in operands.items():
-        steps = strides_of(array)
+        steps = outer_strides(array) if operand.columns else strides_of(array)
         wide = (0,) * (len(operand.axes) - len(steps)) + steps
         known |= {operand.stride(a): step for a, step in zip(operand.axes, wide, strict=True)}
     plan = LaunchPlan(

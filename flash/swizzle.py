@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ptxgen.dsl import KernelBuilder, SharedTile, TilePointer, Value
-from ptxgen.types import ScalarType, u32
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
+from ptxgen.types import ScalarType, b16, b32, u32
 
 CHUNK_BYTES: Final = 16  # of the widest access
 BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
@@ -88,6 +88,25 @@ class SwizzledTile:
         start = self._memory.pointer()
         base = k.mad(row.as_(u32), chunks * CHUNK_BYTES, start.value + within, mode="lo")
         return TilePointer(self._memory, base, start.offset)
+
+    def element(self, row: Value, column: Value) -> Pointer:
+        """Where an element of the first stage lies, as bits; both u32."""
+        k, nbytes = self.k, self.dtype.nbytes
+        chunk = column // self.chunk
+        within = column % self.chunk * nbytes
+        start = self._memory.pointer()
+        found: Value | None = None
+        for chunks in dict.fromkeys(panel.chunks for panel in self.panels):
+            panels = [panel for panel in self.panels if panel.chunks == chunks]
+            first, end = panels[0].first, panels[-1].first + chunks
+            # Whatever the column, a place in the tile: so the proof sees it.
+            nth = k.min(k.max(chunk, first), end - 1) - first
+            panel_bytes = self.rows * chunks * CHUNK_BYTES
+            at = self.pointer(chunks, row, nth % chunks).value + nth // chunks * panel_bytes
+            at = at + (panels[0].offset + within)
+            found = at if found is None else k.selp(at, found, chunk >= first)
+        assert found is not None  # a tile has columns
+        return Pointer(found, "shared", b16 if nbytes == b16.nbytes else b32, start.offset)
 
     def panel_of(self, chunk: int) -> Panel:
         """The panel that holds a chunk of the row."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flash.arrays import host_array, view
 from flash.config import AttentionConfig
-from flash.decode import CacheCall, Workspace, kernel_of, steps_of
+from flash.decode import CacheCall, Parts, Workspace, kernel_of, steps_of
 from flash.dtypes import F32_BYTES
 from ptxgen import interpreter
 from ptxgen.target import target as find_target
@@ -130,9 +130,9 @@ def _call(step: Decoding) -> CacheCall:
     )  # fmt: skip
 
 
-def _space(step: Decoding) -> Workspace | None:
+def _space(step: Decoding) -> Workspace:
     if step.splits == 1:
-        return None
+        return Workspace()
     shape = (1, step.heads, 1, step.splits)
     parts, lses = np.empty((*shape, step.head_dim), np.float32), np.empty(shape, np.float32)
-    return Workspace(view(parts, "parts"), view(lses, "lses"))
+    return Workspace(Parts(view(parts, "parts"), view(lses, "lses")))

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 import flash
 from flash.arrays import ArrayView, view
 from flash.config import AttentionConfig
-from flash.decode import CacheCall, Workspace, blocks_of, choose_splits, kernel_of, steps_of
+from flash.decode import (
+    CacheCall,
+    Parts,
+    Workspace,
+    blocks_of,
+    choose_splits,
+    kernel_of,
+    steps_of,
+)
 from flash.dlpack import dense_strides
 from flash.dtypes import F32, DType
 from flash.reference import attention_reference
@@ -178,11 +186,11 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
     held = KernelResources(plain, t.registers, False, t.shared_bytes).ctas_per_sm
     slots = gpu.device.multiprocessors * max(held, 1)
     splits = choose_splits(blocks_of(call, plain), -(-call.longest // t.tile), slots)
-    space = None
+    space = Workspace()
     if splits > 1:
         shape = (*call.q.shape[:3], splits)
         parts = arrays.room((*shape, call.config.value_dim), F32)
-        space = Workspace(parts, arrays.room(shape, F32))
+        space = Workspace(Parts(parts, arrays.room(shape, F32)))
     kernel = kernel_of(call, gpu.target, splits)
     launches = [
         gpu.ready(step.made.text, step.plan) for step in steps_of(call, kernel, splits, space)

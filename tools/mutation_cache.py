@@ -14,7 +14,7 @@ import numpy as np
 
 from flash.arrays import view
 from flash.config import AttentionConfig
-from flash.decode import CacheCall, Workspace, kernel_of, steps_of
+from flash.decode import CacheCall, Parts, Workspace, kernel_of, steps_of
 from flash.dtypes import E4M3, F32, I32, DType
 from flash.kv_memory import loaded, stored
 from flash.mma_tiling import MmaTiling
@@ -234,7 +234,7 @@ class _Arrays:
         scale = own.config.scale * (-1 if p.negative else 1)
         # With parts O and LSE are in the workspace, and not those of the call.
         out, lse = view(self.out, "out"), view(self.lse, "lse")
-        space = Workspace(out, lse) if own.has_splits else None
+        space = Workspace(Parts(out, lse)) if own.has_splits else Workspace()
         splits = p.splits if own.has_splits else 1
         call = CacheCall(own.config, view(self.q, "q"), k, v, out, lse, given, size, room, scale)
         kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
