@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from flash.arrays import host_array, view
 from flash.config import AttentionConfig
-from flash.decode import CacheCall, Parts, Workspace, kernel_of, steps_of
+from flash.decode import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.dtypes import F32_BYTES
+from flash.rotary import rotary_tables
+from flash.step import Step
 from ptxgen import interpreter
 from ptxgen.target import target as find_target
 from tools.bench_cpu import normal
@@ -31,12 +33,16 @@ DECODE_REMARKS: Final = (
     "interpreter counts them, whether a cache has them or not",
     "unavoidable are K and V, Q, O and, with several splits, parts and their lse, once written and "
     "once read; block tables are not among them, of which each warp asks for itself",
+    "with new=1 the row of the token is appended and turned, too: it is read and written once, and "
+    "its angles are read",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """One step of decoding: sizes of its arrays, all of `dtype`; `page_size` 0 is contiguous."""
+    """One step of decoding: sizes of its arrays, all of `dtype`; `page_size` 0 is contiguous. With
+    `new` 1 the last of `seq_k` rows is appended, and it and the query are turned.
+    """
 
     dtype: str
     head_dim: int
@@ -45,13 +51,14 @@ class Decoding:
     seq_k: int
     splits: int
     page_size: int = 0
+    new: int = 0
 
     @property
     def settings(self) -> dict[str, Setting]:
         """As results name it."""
         return {
             "dtype": self.dtype, "d": self.head_dim, "heads": self.heads, "kv": self.kv_heads,
-            "N": self.seq_k, "splits": self.splits, "page": self.page_size,
+            "N": self.seq_k, "splits": self.splits, "page": self.page_size, "new": self.new,
         }  # fmt: skip
 
 
@@ -63,21 +70,28 @@ STEPS: Final = (
     Decoding("f16", 128, 8, 1, 4096, 4, 16),
     Decoding("f16", 128, 8, 1, 4096, 4, 64),
     Decoding("f16", 128, 8, 1, 4096, 4, 256),
+    Decoding("f16", 128, 8, 1, 4096, 4, 64, new=1),
+    Decoding("f32", 128, 8, 1, 2048, 4, new=1),
 )
 
 
 def decode_jobs(quick: bool) -> list[Job]:
     """Every step."""
     return [
-        Job(f"decode {step.dtype} page {step.page_size}", functools.partial(traffic, step))
+        Job(
+            f"decode {step.dtype} page {step.page_size}" + (" append" if step.new else ""),
+            functools.partial(traffic, step),
+        )
         for step in (STEPS[:1] if quick else STEPS)
     ]
 
 
 def traffic(step: Decoding) -> Found:
-    """Bytes of one step, and their ratio to what is unavoidable."""
+    """Bytes of one step, and their ratio to what is unavoidable; its launches."""
+    launches = _launches(step)
     moved, needed = moved_bytes(step), unavoidable_bytes(step)
     return [
+        measured("launches", "", [len(launches)], config=step.settings),
         measured("moved", "KiB", [moved / 1024], config=step.settings),
         measured(
             "moved / unavoidable", "x", [moved / needed], config=step.settings,
@@ -87,19 +101,18 @@ def traffic(step: Decoding) -> Found:
 
 
 def unavoidable_bytes(step: Decoding) -> int:
-    """K and V once, Q, O, and parts written and read."""
+    """K and V once, Q, O, parts written and read, and new rows likewise, with their angles."""
     nbytes = AttentionConfig(step.head_dim, dtype=step.dtype).element.nbytes
     rows = step.seq_k * step.kv_heads + step.heads
     parts = step.heads * step.splits * (step.head_dim + 1) * F32_BYTES
-    return 2 * rows * step.head_dim * nbytes + (2 * parts if step.splits > 1 else 0)
+    new = step.new * (2 * step.kv_heads * step.head_dim * nbytes + step.head_dim * F32_BYTES)
+    return 2 * rows * step.head_dim * nbytes + (2 * parts if step.splits > 1 else 0) + new
 
 
 def moved_bytes(step: Decoding) -> int:
     """What all kernels of the step read and write."""
-    call = _call(step)
-    kernel = kernel_of(call, find_target(TARGET), step.splits)
     total = 0
-    for launch in steps_of(call, kernel, step.splits, _space(step)):
+    for launch in _launches(step):
         memory = [host_array(array) for array in launch.arrays]
         counters = interpreter.run(
             launch.made.module, grid=launch.plan.grid, block=launch.plan.block,
@@ -111,6 +124,12 @@ def moved_bytes(step: Decoding) -> int:
         assert written is not None, "the launch was profiled"
         total += (read + written) * SECTOR_BYTES
     return total
+
+
+def _launches(step: Decoding) -> list[Step]:
+    call = _call(step)
+    kernel = kernel_of(call, find_target(TARGET), step.splits)
+    return steps_of(call, kernel, step.splits, _space(step))
 
 
 def _call(step: Decoding) -> CacheCall:
@@ -126,8 +145,16 @@ def _call(step: Decoding) -> CacheCall:
     q, k, v, out = (view(x.astype(config.element.numpy), "array") for x in normal(*shapes))
     given = {name: view(array, name) for name, array in operands.items()}
     return CacheCall(
-        config, q, k, v, out, None, given, step.page_size, step.seq_k, config.scale
+        config, q, k, v, out, None, given, step.page_size, step.seq_k, config.scale,
+        _joining(step, config) if step.new else None,
     )  # fmt: skip
+
+
+def _joining(step: Decoding, config: AttentionConfig) -> Joining:
+    shape = (1, step.kv_heads, step.new, step.head_dim)
+    k, v = (view(x.astype(config.element.numpy), "array") for x in normal(shape, shape))
+    cos, sin = (view(x, "table") for x in rotary_tables(step.seq_k, step.head_dim))
+    return Joining(k, v, cos, sin)
 
 
 def _space(step: Decoding) -> Workspace:

@@ -13,6 +13,8 @@ def test_what_is_unavoidable_is_counted_by_hand() -> None:
     # K and V 2 * 256 * 128 bytes, Q and O 2 * 4 * 128, two parts of 65 f32 for each of four heads.
     assert unavoidable_bytes(SMALL) == 2 * 256 * 128 + 2 * 4 * 128 + 2 * 2 * 4 * 65 * 4
     assert unavoidable_bytes(replace(SMALL, splits=1)) == 2 * 256 * 128 + 2 * 4 * 128
+    # A row of K and of V read: that it is written is in place of its reading. And 64 angles.
+    assert unavoidable_bytes(replace(SMALL, new=1)) - unavoidable_bytes(SMALL) == 2 * 128 + 64 * 4
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
@@ -32,8 +34,21 @@ def test_a_page_that_holds_a_tile_is_looked_up_once_by_each_warp() -> None:
     assert moved == 2 * 2 * tiles * 32
 
 
+def test_a_row_is_appended_without_a_launch_of_its_own() -> None:
+    step = replace(SMALL, new=1, page_size=16)
+    launches = traffic(step)[0]
+    assert not isinstance(launches, str)
+    assert launches.median == 2
+    before = moved_bytes(replace(step, new=0))
+    row, tables = 2 * 128, 2 * 32 * 4
+    # Read, written, and read back; what turns it and, in two parts, the query, each by four heads.
+    assert 2 * row < moved_bytes(step) - before <= 2 * row + 10 * tables
+
+
 def test_the_ratio_is_the_headline_and_has_a_goal() -> None:
-    moved, ratio = traffic(SMALL)
+    launches, moved, ratio = traffic(SMALL)
+    assert not isinstance(launches, str)
+    assert launches.median == 2
     assert not isinstance(moved, str)
     assert not isinstance(ratio, str)
     assert ratio.headline
