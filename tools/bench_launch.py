@@ -100,7 +100,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
 
 def decoding(page_size: int, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     """Microseconds of a token of one sequence: room in the cache, lengths to the device, and the
-    kernels that append, attend and merge; by a step and by the function. `page_size` 0 is
+    kernels that append and attend, and merge; by a step and by the function. `page_size` 0 is
     contiguous.
     """
     try:

@@ -994,7 +994,8 @@ def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> No
             on_device(driver, q), cache, k, v, layer=0, cache_batch_idx=which
         )
         launches.append(len(driver.launches))
-    assert launches == [2, 3, 3, 2]  # append, attend, merge; of one tile there are no parts
+    # Rows of the host are appended by a launch of their own; of one tile there are no parts.
+    assert launches == [2, 3, 3, 2]
 
 
 def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
