@@ -60,8 +60,12 @@ def launch_jobs(quick: bool) -> list[Job]:
         ),
         Job("read tensors", functools.partial(readings, samples)),
         *(
-            Job(f"decode page {page_size}", functools.partial(decoding, page_size, samples))
+            Job(
+                f"decode page {page_size}" + (" turned" if turned else ""),
+                functools.partial(decoding, page_size, turned, samples),
+            )
             for page_size in PAGE_SIZES
+            for turned in (False, True)
         ),
     ]
 
@@ -98,22 +102,27 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
     ]  # fmt: skip
 
 
-def decoding(page_size: int, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
+def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
     """Microseconds of a token of one sequence: room in the cache, lengths to the device, and the
     kernels that append and attend, and merge; by a step and by the function. `page_size` 0 is
-    contiguous.
+    contiguous; `turned`: with rotary embedding.
     """
     try:
         driver = _fake_driver()
     except ImportError as error:
         return [f"decoding was not measured: {error}"]
+    room = (2 * samples + 4) * calls
     cache = KVCache(
-        1, 1, KV_HEADS, DIM, (2 * samples + 4) * calls, page_size=page_size or None,
+        1, 1, KV_HEADS, DIM, room, page_size=page_size or None,
         backend="cuda", cuda=CudaBackend(driver),
     )  # fmt: skip
     shapes = [(1, heads, 1, DIM) for heads in (HEADS, HEADS, KV_HEADS, KV_HEADS)]
     q, out, k, v = (_CupyLike(driver.place(np.zeros(shape, np.float32)), shape) for shape in shapes)
     how: dict[str, Any] = {"layer": 0, "out": out, "stream": 0, "splits": SPLITS}
+    if turned:
+        for name in ("rotary_cos", "rotary_sin"):
+            shape = (room, DIM // 2)
+            how[name] = _CupyLike(driver.place(np.zeros(shape, np.float32)), shape)
     step = DecodeStep(q, cache, k, v, **how)
 
     def once() -> None:
@@ -125,10 +134,10 @@ def decoding(page_size: int, samples: int, calls: int = CALLS_PER_SAMPLE) -> Fou
         ("Python of one attention_with_kvcache", once, None),
     ):
         times, names = _measured(driver, work, True, samples, calls)
-        settings: dict[str, Setting] = {"page": page_size, "splits": SPLITS}
+        settings: dict[str, Setting] = {"page": page_size, "splits": SPLITS, "turned": turned}
         found += [
             measured(name, "us", times, config=settings, goal=goal, headline=goal is not None),
-            f"driver calls of it with pages of {page_size}: {', '.join(names)}",
+            f"driver calls of it with page={page_size}, turned={turned}: {', '.join(names)}",
         ]
     return found
 
