@@ -519,6 +519,15 @@ def test_a_repeated_launch_makes_few_driver_calls(kind: str, current: bool, call
     assert by_name(found)["Python of one launch"].repeats == 2
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.usefixtures("fake")
+def test_a_token_takes_one_copy_of_lengths_and_two_kernels(turned: bool) -> None:
+    found = bench_launch.decoding(0, turned, samples=2, calls=2)
+    calls = "cuCtxGetCurrent, cuMemcpyHtoDAsync" + 2 * ", cuCtxGetCurrent, cuLaunchKernel"
+    assert remarks(found) == [f"driver calls of it with page=0, turned={turned}: {calls}"] * 2
+    assert by_name(found)["Python of one decode step"].goal is not None
+
+
 def test_answering_at_once_keeps_the_answers_and_records_nothing(fake: ModuleType) -> None:
     driver = fake.FakeDriver()
     expected = driver.cuDeviceGetCount()
