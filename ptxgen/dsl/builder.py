@@ -126,16 +126,25 @@ class KernelBuilder(Control):
     # ---------------------------------------------------------------------------- memory
 
     @overload
-    def load(self, at: Pointer, count: Literal[1] = 1) -> Value: ...
+    def load(self, at: Pointer, count: Literal[1] = 1, *, into: Var | None = None) -> Value: ...
     @overload
-    def load(self, at: Pointer, count: Literal[2, 4]) -> tuple[Value, ...]: ...
+    def load(
+        self, at: Pointer, count: Literal[2, 4], *, into: Sequence[Var] | None = None
+    ) -> tuple[Value, ...]: ...
     @overload
-    def load(self, at: Pointer, count: int) -> Value | tuple[Value, ...]: ...
-    def load(self, at: Pointer, count: int = 1) -> Value | tuple[Value, ...]:
-        """The element at a pointer, or a tuple of `count` (2 or 4) consecutive ones."""
+    def load(
+        self, at: Pointer, count: int, *, into: Var | Sequence[Var] | None = None
+    ) -> Value | tuple[Value, ...]: ...
+    def load(
+        self, at: Pointer, count: int = 1, *, into: Var | Sequence[Var] | None = None
+    ) -> Value | tuple[Value, ...]:
+        """The element at a pointer, or a tuple of `count` (2 or 4) consecutive ones; `into` names
+        the variables that take them instead of new registers.
+        """
         _require_pointer("load", at)
         vec = _vector("load", count)
-        return self.emit("ld", (at,), {"space": at.space, "vec": vec, "type": at.dtype})
+        modifiers = {"space": at.space, "vec": vec, "type": at.dtype}
+        return self.emit("ld", (at,), modifiers, into=into)
 
     def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
         """Write one element, or 2 or 4 consecutive ones."""

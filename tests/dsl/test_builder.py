@@ -206,6 +206,23 @@ def test_vectors_are_loaded_and_stored(count):
     assert (computed(body, lanes()) == lanes() * int("1" * count)).all()
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_load_leaves_variables_as_they_are_where_a_condition_does_not_hold(count):
+    def body(k, x):
+        at = k.shared("A", (32, 4), u32).pointer(k.thread_id())
+        k.store(at, [x + 100] * count)
+        found = [k.var(u32, 7) for _ in range(count)]
+        with k.only_if(x < 16):
+            k.load(at, count, into=found[0] if count == 1 else found)
+        total = k.var(u32, 0)
+        for part in found:
+            total.set(total + part)
+        return total
+
+    wanted = np.where(lanes() < 16, lanes() + 100, 7) * count
+    assert (computed(body, lanes()) == wanted).all()
+
+
 def test_a_store_takes_numbers_and_a_vector_may_mix_them_with_values(assembler: Assembler):
     def body(k, x):
         tile = k.shared("A", (32, 4))
