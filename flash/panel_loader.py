@@ -185,8 +185,10 @@ class PanelLoader:
         if present is None:
             value.set(k.load(at))
         else:
+            # A register that is only written here, under a condition, the assembler would keep for
+            # all of the kernel, and one of these for each element that is on its way.
             with k.only_if(present):
-                value.set(k.load(at))
+                k.load(at, into=value)
         k.store(Pointer(to.value, "shared", b16, to.offset), value)
 
 
