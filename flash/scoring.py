@@ -75,7 +75,8 @@ class Scoring:
                 self._subtract_from_row(scores, query + from_first, minus, places)
             return
         minus = slope * -LOG2E
-        nearest = places.first_row + diagonal - places.my_first_key
+        # In this order all but the last is one number through all tiles, and not two.
+        nearest = places.first_row + diagonal - k.signed(places.lane) - places.first_key
         for row, scores in zip(places.rows, S, strict=True):
             self._subtract_from_row(scores, nearest + row, minus, places)
 

@@ -12,7 +12,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, rounding_the_weights
-from kernel_runs import Problem, assert_no_spill, nightly, random_operands, run_forward
+from kernel_runs import (
+    Problem,
+    assert_no_spill,
+    mostly_nightly,
+    nightly,
+    random_operands,
+    run_forward,
+)
 
 from flash.build import build
 from flash.config import AttentionConfig
@@ -526,9 +533,48 @@ def test_no_default_kernel_spills(
             assert_no_spill(config, assembler)
 
 
+GENERATIONS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+# Of 16 bits, whose rows of an odd length, or at any address, are copied element by element.
+ODD: list[dict[str, Any]] = [
+    {"head_dim": 59}, {"head_dim": 111}, {"head_dim": 127}, {"head_dim": 191}, {"head_dim": 193},
+    {"head_dim": 255}, {"head_dim": 128, "head_dim_v": 255}, {"head_dim": 256, "head_dim_v": 191},
+    {"head_dim": 256, "head_dim_v": 223}, {"head_dim": 256, "head_dim_v": 241},
+    {"head_dim": 256, "head_dim_v": 255}, {"head_dim": 64, "head_dim_v": 511},
+    {"head_dim": 256, "head_dim_v": 511}, {"head_dim": 64, "alignment": 2},
+    {"head_dim": 128, "alignment": 2}, {"head_dim": 256, "alignment": 2},
+]  # fmt: skip
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("target", mostly_nightly(GENERATIONS, ["sm_90"]))
+@pytest.mark.parametrize("dims", mostly_nightly(ODD, [{"head_dim": 256, "head_dim_v": 255}]))
+@pytest.mark.parametrize("dtype", ["f16", nightly("bf16")])
+def test_no_default_kernel_spills_whose_rows_are_odd(
+    dtype: str, dims: dict[str, Any], target: str, assembler: Assembler
+) -> None:
+    for features in ({}, {"dropout": 0.1}, *FEATURES.values()):
+        for causal in (False, True):
+            how = {**dims, **features, "dtype": dtype, "target": target, "return_lse": True}
+            assert_no_spill(AttentionConfig(causal=causal, **how), assembler)
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("causal", [nightly(False), "bottom_right", nightly("top_left")])
+def test_no_default_kernel_with_alibi_spills_on_the_target_with_the_fewest_registers_left(
+    causal: Any, dtype: str, assembler: Assembler
+) -> None:
+    for window in (None, (20, None), (None, 4)):
+        config = AttentionConfig(
+            128, dtype=dtype, causal=causal, window=window, alibi=True, return_lse=True,
+            target="sm_100",
+        )  # fmt: skip
+        assert_no_spill(config, assembler)
+
+
 @pytest.mark.nightly
 @pytest.mark.ptxas
-@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("target", GENERATIONS)
 @pytest.mark.parametrize("head_dim", [16, 32, 40, 64, 80, 96, 111, 128, 160, 192, 256])
 @pytest.mark.parametrize("dtype", [*NUMPY, "f32_grade", "tf32"])
 def test_no_default_kernel_spills_at_any_head_dim(
