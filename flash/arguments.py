@@ -120,8 +120,8 @@ class PagedMatrix(Matrix):
         self, k: KernelBuilder, index: Value, apart: int, rows: int
     ) -> Callable[[int], Value]:
         """See `Matrix.further`. The table is read once for all rows that are in one page."""
-        together = math.gcd(self.pages.page_size, rows)
-        if self.begin is not None or together % apart:
+        together = self._together(apart, rows)
+        if together is None:
             return super().further(k, index, apart, rows)
         pages: dict[int, Value] = {}
 
@@ -132,6 +132,17 @@ class PagedMatrix(Matrix):
             return self.first + self._offset(k, pages[nth], index + down)
 
         return find
+
+    def lookups(self, apart: int, rows: int) -> int:
+        """See `Matrix.lookups`."""
+        return rows // (self._together(apart, rows) or apart)
+
+    def _together(self, apart: int, rows: int) -> int | None:
+        """How many rows of such a tile are in one page with the first of them; None if that is not
+        known of two rows.
+        """
+        together = math.gcd(self.pages.page_size, rows)
+        return None if self.begin is not None or together % apart else together
 
     @property
     def is_even(self) -> bool:

@@ -14,6 +14,8 @@ _MOST_LANES_PER_ROW = 32
 _FIRST_WITH_COPY_ASYNC = 80
 # Rows on their way through registers at once, where copies are not asynchronous.
 _COPIES_IN_FLIGHT = 4
+# Numbers on their way at once that say where rows are: each of them, and its address, is registers.
+_LOOKUPS_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Matrix:
         """
         del apart, rows
         return lambda down: self.row(k, index + down if down else index)
+
+    def lookups(self, apart: int, rows: int) -> int:
+        """How many numbers `further` reads to find the rows of such a tile."""
+        del apart, rows
+        return 0
 
     def step(self, rows: int) -> Value | None:
         """The distance of two rows that are so many apart, in bytes, u64; None if it is not the
@@ -111,6 +118,14 @@ class TileLoader:
         self.tile_bytes = matrix.step(tile.rows)
         self.place = tile.pointer(self.row, self.lane * matrix.width)
 
+    @property
+    def _turns_at_once(self) -> int:
+        """How many turns are unrolled: all, unless too much would be in registers on its way."""
+        if not copies_are_asynchronous(self.k):
+            return _COPIES_IN_FLIGHT
+        looks_up_many = self.matrix.lookups(self.rows_at_once, self.tile.rows) > _LOOKUPS_IN_FLIGHT
+        return min(self.turns, _LOOKUPS_IN_FLIGHT) if looks_up_many else self.turns
+
     def start(self) -> None:
         """Begin copying the next `tile.rows` rows."""
         k = self.k
@@ -118,7 +133,7 @@ class TileLoader:
         rows_left = k.var(s32, self.rows_left)
         place = self.place.cursor()
 
-        at_once = self.turns if copies_are_asynchronous(k) else _COPIES_IN_FLIGHT
+        at_once = self._turns_at_once
 
         def here(first: int) -> Value:
             """Where this thread reads in a row that is so much further down than `rows_left`."""

@@ -602,6 +602,19 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 
+@pytest.mark.parametrize(("page_size", "padding"), [(1, None), (16, (1, 0))])
+def test_many_rows_are_each_looked_up_in_turns(
+    page_size: int, padding: tuple[int, ...] | None
+) -> None:
+    config = config_of(dims=(128, 128), tile=32, block_q=16, return_lse=True)
+    problem = Problem(config, (70, 33), page_size=page_size, padding=padding)
+    (step,) = steps(problem.call(), 1)
+    assert kernel_of(problem.call(), target("sm_80"), 1).tiling.threads == 32  # 32 rows of a tile
+    assert step.made.proof.complete, step.made.proof.report()
+    assert step.made.global_proof.complete, step.made.global_proof.report()
+    problem.check(*sanitized(problem.call(), 1))
+
+
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
 @OR_MASKED
@@ -669,17 +682,15 @@ def test_default_kernels_do_not_spill(
 
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-WITH_MASKS = [
-    case
-    for case in itertools.product(TARGETS, KINDS, (64, 128, 256))
-    if case != ("sm_120", "f32", 128)  # of pages, with a mask as with a window: 96 bytes
-]
 
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"),
-    mostly_nightly(WITH_MASKS, [("sm_80", "f32", 128), ("sm_80", "bf16", 128)]),
+    mostly_nightly(
+        itertools.product(TARGETS, KINDS, (64, 128, 256)),
+        [("sm_80", "f32", 128), ("sm_120", "f32", 128), ("sm_80", "bf16", 128)],
+    ),
 )
 @pytest.mark.parametrize("window", [(30, None), nightly(None)], ids=str)
 def test_default_kernels_with_a_mask_do_not_spill(
@@ -687,6 +698,25 @@ def test_default_kernels_with_a_mask_do_not_spill(
 ) -> None:
     config = AttentionConfig(head_dim, causal=True, mask=True, window=window, **KINDS[kind])
     assert_default_kernels_do_not_spill(config, name, assembler, TREE[:1])
+
+
+EVERYTHING: dict[str, Any] = {
+    "window": (30, None), "softcap": 9.0, "alibi": True, "sink": True, "mask": True,
+}  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_default_kernels_with_any_feature_do_not_spill(
+    head_dim: int, kind: str, name: str, assembler: Assembler
+) -> None:
+    for features in (*({name: how} for name, how in EVERYTHING.items()), EVERYTHING):
+        config = AttentionConfig(head_dim, causal=True, **features, **KINDS[kind])
+        mask = TREE[:1] if config.mask else None
+        assert_default_kernels_do_not_spill(config, name, assembler, mask)
 
 
 # ------------------------------------------------------------------------------------------
