@@ -147,7 +147,7 @@ def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
         return k.load(at)
     value = k.var(at.dtype, 0.0 if at.dtype.is_float else 0)
     with only_if(k, inside):
-        value.set(k.load(at))
+        k.load(at, into=value)
     return value
 
 
