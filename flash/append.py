@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flash.append_kernel import COUNTS, WARPS, AppendConfig, append_build
 from flash.arrays import ArrayView
 from flash.dtypes import E4M3, DType
-from flash.features import LENGTHS, Features
+from flash.features import LENGTHS, MAX_POSITIONS, Features
 from flash.step import Step, launch_step, outer_strides
 from ptxgen.target import Target
 
@@ -71,7 +71,7 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
         _, heads, seq_q, _ = turned.q.shape
         # Without a query nothing is divided by these, but no number may be 0.
         values |= {"q_rows": batch * heads * seq_q, "seq_q": max(seq_q, 1), "heads": max(heads, 1)}
-        values["positions"] = turned.cos.shape[0]
+        values["positions"] = min(turned.cos.shape[0], MAX_POSITIONS)
         rows += batch * heads * seq_q
     for name, (steps, _) in made.config.arrays.items():
         strides = zip(steps, outer_strides(arrays[name]), strict=True)

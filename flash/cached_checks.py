@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView
 from flash.config import WIDENED, AttentionConfig
-from flash.decode_checks import problems_of_array, problems_of_operands, problems_of_size
-from flash.dtypes import DTYPES, E4M3, F32
+from flash.decode_checks import (
+    problem_of_address,
+    problems_of_array,
+    problems_of_operands,
+    problems_of_size,
+)
+from flash.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.kv_arguments import INT32_MAX, integers
 from flash.kv_cache import KVCache
 from flash.launch import out_problems
@@ -166,6 +171,12 @@ def problems_of_kernels(
         yield from _problems_of_e4m3(cache, config, backend)
     if "rotary_cos" in views and backend == "cuda":
         yield from _problems_of_turning(cache, views)
+    if backend == "cuda":
+        yield from (
+            problem_of_address(name, array, OF_ARRAYS[array.dtype].nbytes)
+            for name, array in views.items()
+            if name in ("k", "v", *_TABLES) and not _is_aligned(array)
+        )
     for name in ("q", "out"):
         if name in views:
             yield from problems_of_array(config, name, views[name])
@@ -186,9 +197,16 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
     turned = [views["q"], *new] if tables else new
     return (
         all(array.strides[-1] == 1 or array.shape[-1] == 1 for array in (*new, *tables))
+        and all(_is_aligned(array) for array in (*new, *tables))
         and all(table.dtype == F32.array_name for table in tables)
         and len({array.dtype for array in turned}) == 1
     )
+
+
+def _is_aligned(array: ArrayView) -> bool:
+    """Whether an array begins where its elements may; of a type that is refused, anywhere."""
+    element = OF_ARRAYS.get(array.dtype)
+    return element is None or array.pointer % element.nbytes == 0
 
 
 def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:

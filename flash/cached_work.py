@@ -94,7 +94,8 @@ class CachedWork:
         is_empty = 0 in task.out.shape[:3]
         by_kernel = appends_by_kernel(task.cache, task.views, task.backend)
         new = joining(task.views, task.interleaved) if by_kernel else None
-        self._q = self._room_for_queries() if task.turns and new is None else task.views["q"]
+        turned_before = task.turns and (new is None or is_empty)
+        self._q = self._room_for_queries() if turned_before else task.views["q"]
         self._attend = _nothing if is_empty else self._prepared_attention(new)
         self._write: Callable[[int], object] = self._write_rows
         if new is not None and not is_empty:  # the kernel that attends writes, or one before it

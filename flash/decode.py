@@ -19,7 +19,7 @@ from flash.arrays import ArrayView
 from flash.build import proved_build
 from flash.config import AttentionConfig, KernelConfig
 from flash.dtypes import E4M3, OF_ARRAYS, DType
-from flash.features import LAST_KEYS, LENGTHS, MAX_NEW_ROWS, Appended
+from flash.features import LAST_KEYS, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
 from flash.merge_launch import MergeCall, merging
 from flash.packing import packing_saves_ctas
 from flash.step import Step, aligned, launch_step, outer_strides
@@ -263,7 +263,8 @@ def _attending(
     if call.new is not None and features.appended is not None:
         given |= call.new.operands
         values["n"] = call.new.k.shape[2]
-        values["positions"] = 0 if call.new.cos is None else call.new.cos.shape[0]
+        if call.new.cos is not None:
+            values["positions"] = min(call.new.cos.shape[0], MAX_POSITIONS)
     operands = {operand: given[operand.name] for operand in features.operands}
     return launch_step(made, arrays, operands, values, blocks_of(call, kernel) * splits)
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView, host_array
 from flash.config import AttentionConfig
 from flash.decode import last_keys
-from flash.dtypes import F32, I32
+from flash.dtypes import F32, I32, OF_ARRAYS
 from flash.features import LAST_KEYS, LENGTHS, MAX_SPLITS, MAX_WINDOWED_SEQ
 from flash.kv_arguments import integer
 from flash.launch import out_problems
 from flash.operands import operand_problems
-from flash.overlap import may_share_elements
+from flash.overlap import may_overlap_itself, may_share_elements
 from flash.placement import MAX_PAGE_SIZE
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
@@ -51,13 +52,22 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
     if out is not None:
         yield from (
             f"out must not share memory with {name}; leave out=None, or pass an array of its own"
-            for name, array in views.items()
-            if name != "out" and may_share_elements(out, array)
+            for name in _sharing(views, "out")
         )
     devices = {array.device for array in views.values() if array.size}
     if len(devices) > 1:
         where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
         yield f"all arrays must be on one device, got {where}; move them to that of the cache"
+
+
+def _sharing(views: Mapping[str, ArrayView], written: str) -> Iterator[str]:
+    """The names of the others that share memory with an array, if their types are such as kernels
+    take.
+    """
+    known = {name: array for name, array in views.items() if array.dtype in OF_ARRAYS}
+    if written in known:
+        array = known.pop(written)
+        yield from (name for name, other in known.items() if may_share_elements(array, other))
 
 
 def capacity_of(views: Mapping[str, ArrayView]) -> int:
@@ -108,20 +118,37 @@ def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) ->
                 f"{name} must be [batch, kv_heads, n, columns] = [{q.shape[0]}, {cache.shape[1]}, "
                 f"{rows}, {dim}], got {list(views[name].shape)}"
             )
-        if views[f"{name}_cache"].read_only:
-            yield f"{name}_cache must be writable for new rows, got a read-only array"
-        if may_share_elements(views[name], views[f"{name}_cache"]):
-            yield f"{name} must not share memory with {name}_cache; pass an array of its own"
-    if rows and 0 in q.shape:
+    if views["k"].size and 0 in q.shape:
         yield f"q must have a query where there are new rows, got shape {list(q.shape)}"
     if _COS in views:
         yield from _problems_of_tables(config, views)
-    if q.device == HOST and q.shape[0]:
-        yield from _problems_of_new_on_host(views)
+    if views["k"].size:
+        yield from _problems_of_written(views)
+        if q.device == HOST:
+            yield from _problems_of_new_on_host(views)
+
+
+def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Why new rows cannot be written to the caches."""
+    for name, other in (("k_cache", "v_cache"), ("v_cache", "k_cache")):
+        array = views[name]
+        if array.read_only:
+            yield f"{name} must be writable for new rows, got a read-only array"
+        if may_overlap_itself(array.shape, array.strides):
+            yield (
+                f"{name} must have an element of its own for each index where there are new rows, "
+                f"got strides {list(array.strides)} for shape {list(array.shape)}; copy it"
+            )
+        yield from (
+            f"{sharer} must not share memory with {name} where there are new rows; pass an array "
+            "of its own"
+            for sharer in _sharing(views, name)
+            if sharer != "out" and (sharer, name) != (other, "v_cache")  # said once
+        )
 
 
 def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    cos, sin = views[_COS], views[_SIN]
+    cos, sin, k = views[_COS], views[_SIN], views["k"]
     for name in (_COS, _SIN):
         array = views[name]
         if array.dtype != F32.array_name or (array.shape[1] > 1 and array.strides[1] != 1):
@@ -129,6 +156,13 @@ def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView])
                 f"{name} must be float32 with dense rows, got {array.dtype} with strides "
                 f"{list(array.strides)}; convert it"
             )
+        if array.pointer % F32.nbytes:
+            yield problem_of_address(name, array, F32.nbytes)
+    if not k.shape[2]:
+        yield (
+            f"k must have new rows where there are rotary tables, got shape {list(k.shape)}; leave "
+            "these out, and turn q before"
+        )
     if cos.shape != sin.shape or not cos.shape[0] or cos.shape[1] > config.head_dim // 2:
         yield (
             "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
@@ -137,26 +171,59 @@ def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView])
 
 
 def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with numbers that can be read."""
-    numbers = {
-        name: host_array(views[name]).astype(np.int64)
-        for name in LENGTHS
-        if name in views and views[name].device == HOST
-    }
-    index = numbers.get("cache_batch_idx")
-    if index is not None and len(np.unique(index)) < views["q"].shape[0]:
+    """What is wrong with numbers that can be read, if nothing is wrong with where they are."""
+    batch = views["q"].shape[0]
+    numbers = {"cache_batch_idx": np.arange(batch), "leftpad_k": np.zeros(batch, np.int64)}
+    for name in LENGTHS:
+        array = views.get(name)
+        if array is None:
+            continue
+        if array.device != HOST or array.dtype != I32.array_name:
+            return
+        if tuple(array.shape) not in ((), (1,), (batch,)):
+            return
+        numbers[name] = np.broadcast_to(host_array(array), batch).astype(np.int64)
+    index, used = numbers["cache_batch_idx"], numbers["seqused_k"]
+    if len(np.unique(index)) < batch:
         yield (
             "cache_batch_idx must name a sequence once where there are new rows, got "
             f"{index.tolist()}"
         )
-    used = numbers.get("seqused_k")
-    if _COS in views and used is not None:
-        needed = int(np.max(used - numbers.get("leftpad_k", 0)))
-        if views[_COS].shape[0] < needed:
-            yield (
-                f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
-                f"{views[_COS].shape[0]}"
-            )
+        return
+    if "block_table" in views:
+        yield from _problems_of_pages(views, index, used)
+    needed = int(np.max(used - numbers["leftpad_k"]))
+    if _COS in views and views[_COS].shape[0] < needed:
+        yield (
+            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
+            f"{views[_COS].shape[0]}"
+        )
+
+
+def _problems_of_pages(
+    views: Mapping[str, ArrayView], index: NDArray[np.int64], used: NDArray[np.int64]
+) -> Iterator[str]:
+    """Whether a page that new rows are written to is that of other keys, too: nothing says who
+    comes first, who writes or who reads.
+    """
+    given, page_size, new = views["block_table"], views["k_cache"].shape[2], views["k"].shape[2]
+    if given.device != HOST or given.dtype != I32.array_name or not page_size:
+        return
+    table = host_array(given)
+    if not (index.min() >= 0 and index.max() < len(table)):
+        return
+    named, written = [], []
+    for sequence, rows in zip(index, used, strict=True):
+        pages = table[sequence, : -(-max(int(rows), 0) // page_size)]
+        named.append(pages)
+        written.append(pages[max(int(rows) - new, 0) // page_size :])
+    pages, times = np.unique(np.concatenate(named), return_counts=True)
+    shared = np.intersect1d(pages[times > 1], np.concatenate(written))
+    if shared.size:
+        yield (
+            "block_table must name a page that new rows are written to once, got page "
+            f"{shared[0]} several times"
+        )
 
 
 def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
@@ -176,7 +243,12 @@ def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> I
             f"{list(array.strides)} for shape {list(array.shape)}; copy it"
         )
     if array.size and (not array.pointer or array.pointer % nbytes):
-        yield f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}"
+        yield problem_of_address(name, array, nbytes)
+
+
+def problem_of_address(name: str, array: ArrayView, nbytes: int) -> str:
+    """That an array does not begin where its elements may."""
+    return f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}"
 
 
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:

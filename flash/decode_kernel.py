@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class DecodeKernel:
         self._space: dict[tuple[int, int], ArrayView] = {}
         self._ready: dict[tuple[object, ...], _Prepared] = {}
         self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
-        self._checked: set[tuple[object, ...]] = set()
+        self._checked: dict[tuple[object, ...], list[tuple[int, int]]] = {}
 
     def __repr__(self) -> str:
         return f"DecodeKernel({self.config!r})"
@@ -151,7 +151,8 @@ class DecodeKernel:
         with dense rows, these of k and q are turned by their positions, neighbouring columns
         together if `rotary_interleaved` (`flash/rotary.py`). Up to 16 rows are written by the
         kernel that attends if it has one CTA, or one for each of `splits`, for all queries of a
-        head of K; others by a launch before it.
+        head of K; others by a launch before it. Rows that are written are keys of one item only:
+        each has a sequence, and pages for its new rows, of its own.
 
         `splits`: into how many parts the keys are divided, 1 to 32768, of which CTAs of their own
         attend to each. "auto" is a rule (`flash.decode.choose_splits`) that goes by the device, the
@@ -224,17 +225,20 @@ class DecodeKernel:
         return (made, results.deliver(lse, like)) if with_lse else made
 
     def _check(self, views: dict[str, ArrayView]) -> None:
-        """Raise `LaunchError` with all that is wrong with the arrays of a call; what does not
-        depend on addresses and numbers is asked once.
+        """Raise `LaunchError` with all that is wrong with the arrays of a call; on a GPU once for
+        all whose addresses differ in nothing that matters.
         """
         most = ALIGNMENTS[0]
         key = tuple([(name, array[1:6], array.pointer % most) for name, array in views.items()])
-        if key in self._checked and views["q"].device != HOST and _out_is_apart(views):
+        reaches = self._checked.get(key)
+        is_known = reaches is not None and (key, _near(views, reaches)) in self._checked
+        if is_known and views["q"].device != HOST:
             return
         raise_problems(list(problems_of(self.config, views)), WHO)
         if len(self._checked) >= _MOST_KEPT:
             self._checked.clear()
-        self._checked.add(key)
+        reaches = [reach(a.shape, a.strides, OF_ARRAYS[a.dtype].nbytes) for a in views.values()]
+        self._checked[key] = self._checked[key, _near(views, reaches)] = reaches
 
     def prepared(
         self,
@@ -368,22 +372,26 @@ def _on_host(work: Callable[[], None]) -> Callable[[int], None]:
     return lambda _: work()
 
 
-def _out_is_apart(views: Mapping[str, ArrayView]) -> bool:
-    """Whether `out`, if it is given, and all others certainly share no memory."""
-    out = views.get("out")
-    if out is None:
-        return True
-    begin, end = _extent(out)
-    return all(
-        end <= low or high <= begin
-        for low, high in (_extent(array) for name, array in views.items() if name != "out")
+def _near(
+    views: Mapping[str, ArrayView], reaches: Sequence[tuple[int, int]]
+) -> tuple[tuple[str, str, int], ...]:
+    """Each array that is written, each other that lies where it does, though perhaps between its
+    elements, and how far apart they begin.
+    """
+    spans = [
+        (name, array.pointer, array.pointer + low, array.pointer + high)
+        for (name, array), (low, high) in zip(views.items(), reaches, strict=True)
+    ]
+    written = {"out", "k_cache", "v_cache"} if "k" in views else {"out"}
+    return tuple(
+        [
+            (one, other, there - here)
+            for one, here, begin, end in spans
+            if one in written
+            for other, there, low, high in spans
+            if low < end and begin < high and other != one
+        ]
     )
-
-
-def _extent(array: ArrayView) -> tuple[int, int]:
-    """The addresses of an array's first byte, and behind its last."""
-    low, high = reach(array.shape, array.strides, OF_ARRAYS[array.dtype].nbytes)
-    return array.pointer + low, array.pointer + high
 
 
 def _geometry(call: CacheCall) -> tuple[object, ...]:

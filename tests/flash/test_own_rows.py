@@ -11,20 +11,27 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from device_arrays import CudaArray, interpret, on_device
+from fake_driver import FakeDevice, FakeDriver
 from judge import rounded_normal
 from kernel_runs import mostly_nightly, nightly, with_place
 
+import flash
 from flash import AttentionConfig, DecodeKernel
 from flash.arrays import host_array, view
 from flash.build import build
 from flash.config import KernelConfig
 from flash.decode import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
+from flash.decode_step import DecodeStep
 from flash.features import MAX_NEW_ROWS
 from flash.rotary import rotary_tables
 from flash.step import Step
 from ptxgen import interpreter
+from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT
 from ptxgen.runtime.assembler import Assembler
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target
 
 Array = np.ndarray[Any, Any]
@@ -435,3 +442,434 @@ def test_default_kernels_do_not_spill(
         usage = assembler.assemble(build(kernel).text, name).kernel(kernel.name)
         spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
         assert spilled == 0, (kernel.name, usage)
+
+
+# ------------------------------------------------------------------------------------------
+# `DecodeKernel.launch`
+
+
+def arrays_of(case: Case) -> dict[str, Array]:
+    """The arguments of a launch, by name."""
+    call = case.call()
+    assert call.new is not None
+    named = {"q": call.q, "k_cache": call.k, "v_cache": call.v, "k": call.new.k, "v": call.new.v}
+    found = {**named, **call.operands}
+    if call.new.cos is not None and call.new.sin is not None:
+        found |= {"rotary_cos": call.new.cos, "rotary_sin": call.new.sin}
+    return {name: host_array(array) for name, array in found.items()}
+
+
+def launch(kernel: DecodeKernel, arrays: dict[str, Any], **how: Any) -> Any:
+    given = dict(arrays)
+    caches = [given.pop(name) for name in ("q", "k_cache", "v_cache", "k", "v")]
+    return kernel.launch(*caches, **given, **how)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A GPU that runs what is launched, without an assembler."""
+
+    def missing(**_: object) -> object:
+        raise BackendError("no assembler here")
+
+    monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
+    found = FakeDriver(FakeDevice())
+    found.on_launch = lambda one: interpret(found, one)
+    return found
+
+
+def on_gpu(driver: FakeDriver, config: AttentionConfig) -> DecodeKernel:
+    return DecodeKernel(config, cuda=CudaBackend(driver), cache=ModuleCache(None))
+
+
+LAUNCHED: dict[str, tuple[Case, tuple[int, int]]] = {
+    "its_own": (
+        Case("f32", (24, 16), n=3, seq_q=2, page_size=4, rotary_dim=16, interleaved=True, **PADDED),
+        (1, 2),
+    ),
+    "before": (Case("f32", (24, 16), n=17, seq_q=2, rotary_dim=24, lengths=(40, 20, 18)), (2, 3)),
+    "not_turned": (Case("f16", (16, 16), n=2, lengths=(20, 1, 5), index=(3, 0, 1)), (1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_every_backend_writes_the_same_rows_and_means_the_same(
+    driver: FakeDriver, name: str
+) -> None:
+    case, launches = LAUNCHED[name]
+    config = replace(case.config, target="sm_90")
+    how: dict[str, Any] = {"rotary_interleaved": case.interleaved}
+    kernel = on_gpu(driver, config)
+    wanted = arrays_of(case)
+    out, lse = launch(kernel, wanted, **how, backend="cpu")
+    for splits, count in zip((1, 2), launches, strict=True):
+        here = arrays_of(case)
+        got = launch(kernel, here, **how, splits=splits, backend="interpreter")
+        there = arrays_of(case)
+        placed = {key: on_device(driver, array) for key, array in there.items()}
+        driver.launches.clear()
+        made = launch(kernel, placed, **how, splits=splits)
+        assert len(driver.launches) == count
+        for one, other in zip(made, got, strict=True):
+            assert driver.fetch(one.pointer, other).tobytes() == other.tobytes()
+        for cache in ("k_cache", "v_cache"):
+            assert here[cache].tobytes() == wanted[cache].tobytes()
+            fetched = driver.fetch(placed[cache].pointer, here[cache])
+            assert fetched.tobytes() == wanted[cache].tobytes()
+        error = 1e-2 if case.kind == "f16" else 1e-5
+        for one, other in zip(got, (out, lse), strict=True):
+            np.testing.assert_allclose(
+                one.astype(np.float64), other.astype(np.float64), rtol=error, atol=error
+            )
+
+
+def test_each_call_may_bring_other_rows(driver: FakeDriver) -> None:
+    """Kernels and plans are kept, and only addresses change; so does what turns rows."""
+    case = Case("f32", (8, 8), n=2, rotary_dim=8, lengths=(20, 5))
+    kernel = on_gpu(driver, replace(case.config, target="sm_90"))
+    rng = np.random.default_rng(3)
+    for n, rotary_dim, interleaved in ((2, 8, False), (2, 8, True), (1, 4, True), (2, 8, False)):
+        arrays = arrays_of(replace(case, n=n, rotary_dim=rotary_dim))
+        for name in ("q", "k", "v"):
+            arrays[name] = rng.standard_normal(arrays[name].shape, np.float32)
+        placed = {key: on_device(driver, array) for key, array in arrays.items()}
+        out, _ = launch(kernel, placed, rotary_interleaved=interleaved)
+        wanted, _ = launch(kernel, arrays, rotary_interleaved=interleaved, backend="cpu")
+        np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-5)
+        for name in ("k_cache", "v_cache"):
+            fetched = driver.fetch(placed[name].pointer, arrays[name])
+            assert fetched.tobytes() == arrays[name].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_without_a_new_row_a_cache_is_only_read(backend: str) -> None:
+    arrays = arrays_of(Case("f32", (8, 8), lengths=(20, 5)))
+    arrays["seqused_k"] -= 1  # there is no row behind
+    for name in ("k_cache", "v_cache"):
+        arrays[name].flags.writeable = False
+    kernel = DecodeKernel(Case("f32", (8, 8)).config)
+    none = {name: arrays[name][:, :, :0] for name in ("k", "v")}
+    index = np.array([1, 1], np.int32)
+    out, lse = launch(kernel, {**arrays, **none}, cache_batch_idx=index, backend=backend)
+    del arrays["k"], arrays["v"]
+    q, k, v = (arrays.pop(name) for name in ("q", "k_cache", "v_cache"))
+    wanted = kernel.launch(q, k, v, **arrays, cache_batch_idx=index, backend=backend)
+    assert (out.tobytes(), lse.tobytes()) == tuple(array.tobytes() for array in wanted)
+    empty = {"q": q[:0], "k_cache": k, "v_cache": v, "k": none["k"][:0], "v": none["v"][:0]}
+    nobody = np.zeros(0, np.int32)
+    out, _ = launch(kernel, empty, seqused_k=nobody, cache_batch_idx=nobody, backend=backend)
+    assert out.shape == (0, 4, 1, 8)
+
+
+# ------------------------------------------------------------------------------------------
+# refusals
+
+FIT = Case("f32", (16, 8), n=2, lengths=(9, 5), rotary_dim=8)  # room for 12 rows
+FITTING = arrays_of(FIT)
+COS, SIN = FITTING["rotary_cos"], FITTING["rotary_sin"]
+K, V, K_CACHE, V_CACHE = (FITTING[name] for name in ("k", "v", "k_cache", "v_cache"))
+
+
+def shifted(array: Array) -> Array:
+    """A copy that begins at an odd address."""
+    room = np.zeros(array.nbytes + 1, np.uint8)
+    found = room[1:].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+def read_only(array: Array) -> Array:
+    found = array.view()
+    found.flags.writeable = False
+    return found
+
+
+OF_ITS_OWN = "where there are new rows; pass an array of its own"
+TABLES_SHAPE = (
+    "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
+    "head_dim=16, got"
+)
+MISPLACED, ODD_K = shifted(COS), shifted(K)
+REPEATED = np.lib.stride_tricks.as_strided(
+    K_CACHE, K_CACHE.shape, (0, *K_CACHE.strides[1:]), writeable=True
+)
+PAGES = np.array([[0, 1, 2], [3, 1, 4]], np.int32)
+PAGED = {
+    "k_cache": np.zeros((5, 2, 4, 16), np.float32), "v_cache": np.zeros((5, 2, 4, 8), np.float32),
+}  # fmt: skip
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "v_alone": ({"k": None, "rotary_cos": None, "rotary_sin": None},
+                "v is given without k; give both, or neither"),
+    "k_alone": ({"v": None}, "k is given without v; give both, or neither"),
+    "cos_alone": ({"rotary_sin": None},
+                  "rotary_cos is given without rotary_sin; give both, or neither"),
+    "sin_alone": ({"rotary_cos": None},
+                  "rotary_sin is given without rotary_cos; give both, or neither"),
+    "tables_alone": ({"k": None, "v": None},
+                     "rotary_cos is given without k; give both, or neither"),
+    "ranks": (
+        {"k": K[0], "v": V[0], "rotary_cos": COS[0], "rotary_sin": SIN[0]},
+        "4 problems\n"
+        "  k must have 4 dimensions, got shape [2, 2, 16]\n"
+        "  v must have 4 dimensions, got shape [2, 2, 8]\n"
+        "  rotary_cos must have 2 dimensions, got shape [4]\n"
+        "  rotary_sin must have 2 dimensions, got shape [4]",
+    ),
+    "shapes": (
+        {"k": K[:, :1], "v": V[:, :, :1]},
+        "2 problems\n"
+        "  k must be [batch, kv_heads, n, columns] = [2, 2, 2, 16], got [2, 1, 2, 16]\n"
+        "  v must be [batch, kv_heads, n, columns] = [2, 2, 2, 8], got [2, 2, 1, 8]",
+    ),
+    "types": (
+        {"k": K.astype(np.float64), "v": V.astype(np.float16)},
+        "2 problems\n"
+        "  k must be float32, as the config says, got float64; convert it\n"
+        "  v must be float32, as the config says, got float16; convert it",
+    ),
+    "columns": (
+        {"k": np.repeat(K, 2, axis=3)[..., ::2]},
+        "k must be dense in its last dimension (stride 1), got strides [128, 64, 32, 2] for shape "
+        "[2, 2, 2, 16]; copy it",
+    ),
+    "addresses": (
+        {"k": ODD_K, "rotary_cos": MISPLACED},
+        "2 problems\n"
+        f"  k must begin at a multiple of 4 bytes, got address {ODD_K.ctypes.data:#x}\n"
+        f"  rotary_cos must begin at a multiple of 4 bytes, got address {MISPLACED.ctypes.data:#x}",
+    ),
+    "read_only": (
+        {"k_cache": read_only(K_CACHE), "v_cache": read_only(V_CACHE)},
+        "2 problems\n"
+        "  k_cache must be writable for new rows, got a read-only array\n"
+        "  v_cache must be writable for new rows, got a read-only array",
+    ),
+    "repeated": (
+        {"k_cache": REPEATED},
+        "k_cache must have an element of its own for each index where there are new rows, got "
+        "strides [0, 192, 16, 1] for shape [2, 2, 12, 16]; copy it",
+    ),
+    "rows_of_the_cache": (
+        {"k": K_CACHE[:, :, 3:5], "v": V_CACHE[:, :, 3:5]},
+        f"2 problems\n  k must not share memory with k_cache {OF_ITS_OWN}\n"
+        f"  v must not share memory with v_cache {OF_ITS_OWN}",
+    ),
+    "rows_of_the_other_cache": (
+        {"v": K_CACHE[:, :, :2, :8]}, f"v must not share memory with k_cache {OF_ITS_OWN}"
+    ),
+    "one_cache": (
+        {"v_cache": K_CACHE[..., :8]}, f"v_cache must not share memory with k_cache {OF_ITS_OWN}"
+    ),
+    "no_query": (
+        {"q": FITTING["q"][:, :, :0]},
+        "q must have a query where there are new rows, got shape [2, 4, 0, 16]",
+    ),
+    "tables_and_no_row": (
+        {"k": K[:, :, :0], "v": V[:, :, :0]},
+        "k must have new rows where there are rotary tables, got shape [2, 2, 0, 16]; leave these "
+        "out, and turn q before",
+    ),
+    "types_of_tables": (
+        {"rotary_cos": COS.astype(np.float64), "rotary_sin": np.repeat(SIN, 2, axis=1)[:, ::2]},
+        "2 problems\n"
+        "  rotary_cos must be float32 with dense rows, got float64 with strides [4, 1]; convert "
+        "it\n"
+        "  rotary_sin must be float32 with dense rows, got float32 with strides [8, 2]; convert it",
+    ),
+    "one_table_is_shorter": ({"rotary_sin": SIN[:-1]}, f"{TABLES_SHAPE} [12, 4] and [11, 4]"),
+    "wide_tables": (
+        dict.fromkeys(("rotary_cos", "rotary_sin"), np.ones((12, 9), np.float32)),
+        f"{TABLES_SHAPE} [12, 9] and [12, 9]",
+    ),
+    "short_tables": (
+        {"rotary_cos": COS[:8], "rotary_sin": SIN[:8]},
+        "rotary_cos and rotary_sin must have a row for each of 9 positions, got 8",
+    ),
+    "one_sequence_twice": (
+        {"cache_batch_idx": np.array([1, 1], np.int32)},
+        "cache_batch_idx must name a sequence once where there are new rows, got [1, 1]",
+    ),
+    "one_sequence_for_all": (
+        {"cache_batch_idx": np.array([1], np.int32)},
+        "cache_batch_idx must name a sequence once where there are new rows, got [1, 1]",
+    ),
+    "a_page_of_two": (
+        {**PAGED, "block_table": PAGES},
+        "block_table must name a page that new rows are written to once, got page 1 several times",
+    ),
+    "a_page_twice": (
+        {**PAGED, "block_table": np.array([[2, 1, 2], [3, 0, 4]], np.int32)},
+        "block_table must name a page that new rows are written to once, got page 2 several times",
+    ),
+    "lengths": (
+        {"seqused_k": np.zeros(0, np.int32), "leftpad_k": np.zeros(3, np.int32)},
+        "2 problems\n"
+        "  seqused_k must be [batch] = [2], or of a shape that broadcasts to it, got [0]\n"
+        "  leftpad_k must be [batch] = [2], or of a shape that broadcasts to it, got [3]",
+    ),
+    "type_of_lengths": (
+        {"seqused_k": np.array([9, np.nan], np.float32)},
+        "seqused_k must be int32, got float32; convert it",
+    ),
+    "index": (
+        {**PAGED, "block_table": PAGES, "cache_batch_idx": np.array([0, 2], np.int32)},
+        "cache_batch_idx must hold numbers from 0 to 1, got 2",
+    ),
+}  # fmt: skip
+
+
+def refusal(call: Any, *arrays: object, **how: Any) -> str:
+    with pytest.raises(LaunchError) as caught:
+        call(*arrays, **how)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_rows_that_cannot_join_are_refused(name: str) -> None:
+    how, message = REFUSED[name]
+    given = {key: array for key, array in {**FITTING, **how}.items() if array is not None}
+    kernel = DecodeKernel(FIT.config)
+    for backend in ("cpu", "interpreter"):
+        assert refusal(kernel.launch, **given, backend=backend) == f"DecodeKernel.launch: {message}"
+
+
+def test_pages_of_a_common_beginning_are_read_by_all() -> None:
+    table = np.array([[1, 0, 2], [1, 3, 4]], np.int32)  # new rows are in pages 2, and 3
+    given = {**FITTING, **PAGED, "block_table": table, "seqused_k": np.array([10, 7], np.int32)}
+    DecodeKernel(FIT.config).launch(**given, backend="cpu")
+
+
+def test_the_order_of_columns_is_one_of_two() -> None:
+    with pytest.raises(ConfigError) as caught:
+        DecodeKernel(FIT.config).launch(**FITTING, rotary_interleaved=1)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "DecodeKernel.launch: rotary_interleaved must be True or False, got 1"
+    )
+
+
+def test_what_shares_memory_on_a_gpu_is_found_in_every_call(driver: FakeDriver) -> None:
+    case = Case("f32", (16, 8), lengths=(9, 5))
+    kernel = on_gpu(driver, replace(case.config, target="sm_90"))
+    arrays = arrays_of(case)
+    placed = {key: on_device(driver, array) for key, array in arrays.items()}
+    for _ in range(2):
+        launch(kernel, placed)
+    of_the_cache = CudaArray(placed["v_cache"].pointer, arrays["k"])
+    for _ in range(2):
+        driver.calls.clear()
+        assert refusal(launch, kernel, {**placed, "k": of_the_cache}) == (
+            f"DecodeKernel.launch: k must not share memory with v_cache {OF_ITS_OWN}"
+        )
+        assert not {"cuMemAlloc", "cuLaunchKernel"} & set(driver.names())
+
+
+def test_caches_may_lie_between_each_other(driver: FakeDriver) -> None:
+    case = Case("f32", (8, 8), lengths=(20, 5))
+    kernel = on_gpu(driver, replace(case.config, target="sm_90"))
+    arrays = arrays_of(case)
+    both = np.stack([arrays["k_cache"], arrays["v_cache"]], axis=3)  # a row of K, then one of V
+    together = on_device(driver, both)
+    placed: dict[str, Any] = {key: on_device(driver, array) for key, array in arrays.items()}
+    for n, name in enumerate(("k_cache", "v_cache")):
+        one = both[:, :, :, n]
+        begin = one.__array_interface__["data"][0] - both.__array_interface__["data"][0]
+        placed[name] = CudaArray(together.pointer + begin, one)
+    wanted, _ = launch(kernel, arrays, backend="cpu")
+    for _ in range(2):
+        out, _ = launch(kernel, placed)
+        np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-5)
+    there = driver.fetch(together.pointer, both)
+    for n, name in enumerate(("k_cache", "v_cache")):
+        assert there[:, :, :, n].tobytes() == arrays[name].tobytes()
+
+
+# ------------------------------------------------------------------------------------------
+# caches
+
+
+def strided(array: Array) -> Array:
+    return np.repeat(array, 2, axis=3)[..., ::2]
+
+
+def turned_around(array: Array) -> Array:
+    return np.ascontiguousarray(array[:, ::-1, ::-1])[:, ::-1, ::-1]
+
+
+Change = Any
+AS_GIVEN: Change = np.asarray
+ROWS: dict[str, tuple[int, Change, Change]] = {  # of new rows, and of tables
+    "few": (2, AS_GIVEN, AS_GIVEN),
+    "many": (17, AS_GIVEN, AS_GIVEN),
+    "tables_of_f64": (1, AS_GIVEN, lambda table: table.astype(ml_dtypes.bfloat16)),
+    "tables_of_f16": (2, AS_GIVEN, lambda table: table.astype(np.float16)),
+    "strides": (3, strided, lambda table: np.repeat(table, 2, axis=1)[:, ::2]),
+    "backwards": (3, turned_around, lambda table: table[::-1]),
+    "odd_addresses": (2, shifted, shifted),
+    "read_only": (2, read_only, read_only),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("dtype", ["f32", nightly("e4m3")])
+def test_kernels_append_to_a_cache_what_the_host_does(dtype: str, name: str) -> None:
+    n, of_rows, of_tables = ROWS[name]
+    kind = np.float16 if dtype == "e4m3" else np.float32
+    rng = np.random.default_rng(1)
+    tables = [of_tables(table) for table in rotary_tables(60, 8)]
+    caches = [
+        flash.KVCache(
+            1, 3, 2, 16, 60, head_dim_v=8, dtype=dtype, page_size=4, backend=backend
+        )
+        for backend in ("cpu", "interpreter")
+    ]  # fmt: skip
+    for which in ([2, 0], [0, 1], [0, 2]):
+        shapes = ((2, 4, 2, 16), (2, 2, n, 16), (2, 2, n, 8))
+        q, k, v = (rounded_normal(rng, shape, kind) for shape in shapes)
+        results = []
+        for cache in caches:
+            step = DecodeStep(
+                q, cache, of_rows(k), of_rows(v), layer=0, cache_batch_idx=which, leftpad=[1, 0],
+                rotary_cos=tables[0], rotary_sin=tables[1], return_lse=True,
+            )  # fmt: skip
+            step()
+            step.launch()  # once more, where the rows are already
+            results.append((step.out, step.lse))
+        error = 1e-2 if dtype == "e4m3" else 1e-5
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_allclose(
+                one.astype(np.float64), other.astype(np.float64), rtol=error, atol=error
+            )
+        for b in range(3):
+            for rows in ("keys", "values"):
+                one, other = (getattr(cache, rows)(0, b) for cache in caches)
+                assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_rows_are_turned_where_there_is_no_query(backend: str) -> None:
+    tables = rotary_tables(60, 8)
+    cache, other = (flash.KVCache(1, 2, 2, 16, 60, backend=name) for name in (backend, "cpu"))
+    rng = np.random.default_rng(1)
+    k, v = (rounded_normal(rng, (2, 2, 3, 16)) for _ in range(2))
+    q = rounded_normal(rng, (2, 4, 3, 16))
+    how: dict[str, Any] = {"layer": 0, "rotary_cos": tables[0], "rotary_sin": tables[1]}
+    flash.attention_with_kvcache(read_only(q[:, :, :0]), cache, k, v, **how)
+    flash.attention_with_kvcache(q, other, k, v, **how)
+    assert cache.keys(0, 1).tobytes() == other.keys(0, 1).tobytes()
+
+
+def test_odd_addresses_on_a_gpu_are_refused(driver: FakeDriver) -> None:
+    cache = flash.KVCache(1, 2, 2, 16, 60, backend="cuda", cuda=CudaBackend(driver))
+    q, k = (on_device(driver, np.zeros((2, 2, 1, 16), np.float32)) for _ in range(2))
+    tables = [on_device(driver, table) for table in rotary_tables(60, 8)]
+    odd = CudaArray(k.pointer + 2, np.zeros((2, 2, 1, 8), np.float32))
+    table = CudaArray(tables[0].pointer + 1, np.zeros((50, 8), np.float32))
+    assert refusal(
+        flash.attention_with_kvcache, q, cache, CudaArray(odd.pointer, np.zeros((2, 2, 1, 16),
+        np.float32)), k, layer=0, rotary_cos=table, rotary_sin=tables[1],
+    ) == (
+        "attention_with_kvcache: 2 problems\n"
+        f"  k must begin at a multiple of 4 bytes, got address {odd.pointer:#x}\n"
+        f"  rotary_cos must begin at a multiple of 4 bytes, got address {table.pointer:#x}"
+    )  # fmt: skip
+    assert not cache.lengths.any()
