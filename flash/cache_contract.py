@@ -11,7 +11,14 @@ from typing import Any, Final
 from flash.append_kernel import COUNTS, AppendBuild, AppendConfig
 from flash.append_kernel import MAX_ROWS as MAX_APPENDED
 from flash.append_kernel import WARPS as APPEND_WARPS
-from flash.contract import cache_layout, cache_room
+from flash.contract import (
+    NOT_WRITTEN_MEANWHILE,
+    ONE_PLACE,
+    cache_layout,
+    cache_room,
+    rotary_words,
+    turned_together,
+)
 from flash.dtypes import F32, F32_BYTES, DType
 from flash.features import MAX_SPLITS, Operand
 from flash.launch_contract import (
@@ -24,10 +31,6 @@ from flash.launch_contract import (
 from flash.merge_kernel import MAX_ROWS, MERGE_STRIDES, MergeBuild
 from flash.merge_kernel import WARPS as MERGE_WARPS
 
-_NOT_WRITTEN_MEANWHILE: Final = (
-    "what the kernel is told of the sequences is not written while it runs; whatever it says, "
-    "nothing outside the arrays is accessed"
-)
 _EXACTLY: Final = "block and grid are exactly as given"
 
 
@@ -48,8 +51,7 @@ def append_contract(made: AppendBuild) -> dict[str, Any]:
                 "dtype": config.dtype.name,
                 "head_dim": config.head_dim,
                 "head_dim_v": config.head_dim_v,
-                "rotary_dim": config.rotary_dim,
-                "rotary_interleaved": config.interleaved,
+                **rotary_words(config.rotary_dim, interleaved=config.interleaved),
             },
             meanings=_append_meanings(config, types),
             types=types,
@@ -120,21 +122,13 @@ def _of_append(config: AppendConfig, operand: Operand) -> Operand:
 
 
 def _append_constraints(config: AppendConfig) -> Iterator[str]:
-    if config.rotary_dim:
-        yield (
-            "columns i and i + rotary_dim / 2 of a row are turned together"
-            if not config.interleaved
-            else "columns 2 i and 2 i + 1 of a row are turned together"
-        )
+    yield from turned_together(config.rotary_dim, interleaved=config.interleaved)
     yield "all arrays, and their strides in bytes, are multiples of their elements' size"
     yield "the last dimension of all arrays is dense (stride 1)"
-    yield (
-        "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
-        "written to is of one sequence"
-    )
+    yield ONE_PLACE
     yield _EXACTLY
     yield "what is written shares no memory with what is read, or with anything else written"
-    yield _NOT_WRITTEN_MEANWHILE
+    yield NOT_WRITTEN_MEANWHILE
 
 
 def merge_contract(made: MergeBuild) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from flash.append_kernel import AppendBuild, AppendConfig, append_build
 from flash.arrays import HOST, ArrayView
 from flash.build import Build, build
 from flash.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
-from flash.decode import E4M3_TARGET, CacheCall, kernel_of
+from flash.decode import E4M3_TARGET, CacheCall, Joining, blocks_of, kernel_of
 from flash.decode_kernel import DecodeKernel
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, E4M3, F32, DType
@@ -85,12 +85,20 @@ def decode(
     splits: bool = False,
     seq_q: int = 1,
     group: int = 1,
+    append: bool = False,
+    rotary_dim: int = 0,
+    rotary_interleaved: bool = False,
 ) -> Build:
     """The kernel that attends to a cache, for arrays as aligned as the config says.
 
     `splits`: whether it divides the keys among CTAs, into as many parts as a launch says, so that O
     and LSE are parts which `merge` makes a kernel for. Tiles, and whether heads are packed,
     are chosen for `seq_q` queries of `group` heads for each head of K and V; the kernel takes any.
+
+    `append`: whether it first writes 1 to 16 new rows of each sequence, which a launch gives, to
+    the cache; these are of the type of the queries. With a `rotary_dim`, an even number of columns,
+    it turns these of new keys and of queries. It takes no more queries of a head of K and V than a
+    CTA has.
 
     Raises `ConfigError` for what does not go with a cache, `VerifyError` for a fault of the
     generator's.
@@ -100,9 +108,25 @@ def decode(
         _integer("decode", name, value, MAX_CTAS)
     if cache.kv_dtype is not None:
         _require_widened(config)
+    turned = _turned("decode", rotary_dim, rotary_interleaved, config.head_dim)
+    if turned and not append:
+        raise ConfigError(
+            "decode: rotary_dim is for a kernel that appends; give append=True, or turn queries "
+            "and new keys by the kernel of cache_kernels.append"
+        )
     target = cache.target(config.target, "decode")
-    parts = 2 if splits else 1
-    return build(kernel_of(_example(config, cache, seq_q, group), target, parts))
+    call = _example(config, cache, seq_q, group)
+    if append:
+        call = call._replace(new=_new_rows(call, turned, rotary_interleaved))
+    kernel = kernel_of(call, target, 2 if splits else 1)
+    if append and kernel.features.appended is None:
+        raise ConfigError(
+            f"decode: a kernel that appends must have the queries of a head of K and V in one CTA, "
+            f"got {seq_q} of {group} heads, which are {blocks_of(call, kernel)} CTAs of "
+            f"{kernel.tiling.block_q} rows; use append=False and the kernel of "
+            "cache_kernels.append"
+        )
+    return build(kernel)
 
 
 def append(
@@ -126,14 +150,7 @@ def append(
     _integer(who, "head_dim", head_dim, MAX_HEAD_DIM)
     value_dim = head_dim if head_dim_v is None else head_dim_v
     _integer(who, "head_dim_v", value_dim, MAX_HEAD_DIM_V)
-    turned = integer(rotary_dim, 0, head_dim)
-    if turned is None or turned % 2:
-        raise ConfigError(
-            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got "
-            f"{rotary_dim!r}"
-        )
-    if rotary_interleaved and not turned:
-        raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
+    turned = _turned(who, rotary_dim, rotary_interleaved, head_dim)
     return append_build(
         AppendConfig(
             cache.target(target, who), head_dim, value_dim, _dtype(who, "dtype", dtype),
@@ -181,6 +198,19 @@ def _integer(who: str, name: str, value: object, most: int) -> None:
         raise ConfigError(f"{who}: {name} must be an integer from 1 to {most}, got {value!r}")
 
 
+def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
+    """How many columns are."""
+    turned = integer(rotary_dim, 0, head_dim)
+    if turned is None or turned % 2:
+        raise ConfigError(
+            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got "
+            f"{rotary_dim!r}"
+        )
+    if interleaved and not turned:
+        raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
+    return turned
+
+
 def _dtype(who: str, name: str, value: object) -> DType:
     if value not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
@@ -211,9 +241,7 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
     operands = (*config.features.operands, *cache.features.operands)
 
     def array(shape: tuple[int, ...], dtype: DType) -> ArrayView:
-        return ArrayView(
-            first, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None
-        )
+        return _nowhere(shape, dtype, first)
 
     out = (1, group, seq_q, config.value_dim)
     return CacheCall(
@@ -227,4 +255,18 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
         cache.page_size or 0,
         rows,
         config.scale,
+    )
+
+
+def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool) -> Joining:
+    """One for each head of K and V, and the angles of one position."""
+    config = call.config
+    k, v = (_nowhere((1, 1, 1, dim), config.element) for dim in (config.head_dim, config.value_dim))
+    angles = _nowhere((1, rotary_dim // 2), F32) if rotary_dim else None
+    return Joining(k, v, angles, angles, interleaved)
+
+
+def _nowhere(shape: tuple[int, ...], dtype: DType, pointer: int = 0) -> ArrayView:
+    return ArrayView(
+        pointer, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None
     )

@@ -7,6 +7,7 @@ launch it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,10 +43,11 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     if features.page_size:
         of_k = f"pages, kv_heads, {features.page_size}"
     sizes = {"Q": of_q, "K": of_k, "V": of_k, "O": of_q}
+    new = ", and new rows written" if features.appended is not None else ""
     use = {
         "Q": "the queries, read",
-        "K": "the keys, read",
-        "V": "the values, read",
+        "K": f"the keys, read{new}",
+        "V": f"the values, read{new}",
         "O": "the output, written",
     }
     types = {name: config.element_of(name) for name in rows}
@@ -73,7 +75,7 @@ def parameters(config: KernelConfig) -> dict[str, str]:
             f"rows of K and V, 0 to {longest}; of a sequence without keys the output is 0 and {lse}"
         )
     else:
-        meanings["seq_q"] = f"queries of each head, 1 to {longest}"
+        meanings["seq_q"] = f"queries of each head, 1 to {_most_rows(config)}"
         meanings["seq_k"] = (
             cache_room(features, longest)
             if features.cached
@@ -96,6 +98,11 @@ def cache_room(features: Features, longest: int) -> str:
     return f"rows that a sequence of the cache has room for{paged}, 1 to {longest}"
 
 
+def _most_rows(config: KernelConfig) -> int:
+    """The most query rows of a head, or of packed ones: a block of them if the kernel appends."""
+    return max_seq(config.features) if config.features.appended is None else config.tiling.block_q
+
+
 CAUSAL: Final[dict[str, str]] = {
     "": "none: every query sees every key",
     "bottom_right": (
@@ -112,6 +119,8 @@ def contract(made: Build) -> dict[str, Any]:
     meanings = parameters(config)
     types = {name: config.element_of(name) for name in "QKVO"} | {"LSE": F32}
     types |= {operand.name: operand.dtype for operand in config.features.operands}
+    new = config.features.appended
+    turning = {} if new is None else rotary_words(new.rotary_dim, interleaved=new.interleaved)
     words = Words(
         kind="decode" if config.features.cached else "forward",
         computes={
@@ -121,10 +130,11 @@ def contract(made: Build) -> dict[str, Any]:
             "head_dim_v": t.head_dim_v,
             "tile": t.tile,
             "block_q": t.block_q,
+            **turning,
         },
         meanings=meanings,
         types=types,
-        written=("O", "LSE"),
+        written=(*(() if new is None else ("K", "V")), "O", "LSE"),
         grid=_grid(config),
         constraints=_constraints(config),
         more={
@@ -203,39 +213,80 @@ def cache_layout(features: Features) -> str:
     )
 
 
+NOT_WRITTEN_MEANWHILE: Final = (
+    "what the kernel is told of the sequences is not written while it runs; whatever it says, "
+    "nothing outside the arrays is accessed"
+)
+ONE_PLACE: Final = (
+    "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
+    "written to is of one sequence"
+)
+
+
+def rotary_words(rotary_dim: int, *, interleaved: bool) -> dict[str, Any]:
+    """What a kernel that appends makes of rows, for its contract."""
+    return {"rotary_dim": rotary_dim, "rotary_interleaved": interleaved}
+
+
+def turned_together(rotary_dim: int, *, interleaved: bool) -> Iterator[str]:
+    """Which columns are, if any."""
+    pair = "2 i and 2 i + 1" if interleaved else "i and i + rotary_dim / 2"
+    if rotary_dim:
+        yield f"columns {pair} of a row are turned together"
+
+
 def _constraints(config: KernelConfig) -> list[str]:
-    features = config.features
+    features, new = config.features, config.features.appended
     rows = features.row_counts
+    dense = ["Q", "K", "V", "O", *(o.name for o in features.operands if o.columns)]
+    written, read = ("O and LSE", "what") if new is None else (
+        "O, LSE and the rows of K and V that are written", "what else"
+    )  # fmt: skip
     constraints = [
         _alignments(config),
-        "the last dimension of Q, K, V and O is dense (stride 1)",
+        f"the last dimension of {_and(dense)} is dense (stride 1)",
         f"{rows[0]} and {rows[1]} are at most {max_seq(features)}",
-        *([f"seq_q * group is at most {max_seq(features)}"] if config.packed else []),
+        *([f"seq_q * group is at most {_most_rows(config)}"] if config.packed else []),
         "heads is a multiple of kv_heads",
         "block and grid are exactly as given: the batch is known from the number of CTAs",
-        "O and LSE share no memory with what is read or each other, and no two indices of O name "
-        "one element",
+        f"{written} share no memory with {read} is read or each other, and no two indices of O "
+        "name one element",
     ]
+    if new is not None:
+        constraints += _of_new_rows(config)
+        constraints += turned_together(new.rotary_dim, interleaved=new.interleaved)
     if features.varlen or features.cached:
-        constraints.append(
-            "what the kernel is told of the sequences is not written while it runs; whatever it "
-            "says, nothing outside the arrays is accessed"
-        )
+        constraints.append(NOT_WRITTEN_MEANWHILE)
     return constraints
+
+
+def _of_new_rows(config: KernelConfig) -> Iterator[str]:
+    """A CTA writes the rows that no other one reads."""
+    rows = "seq_q * group" if config.packed else "group is 1, and seq_q"
+    yield (
+        "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
+        f"in one block: {rows} is at most {_most_rows(config)}"
+    )
+    yield ONE_PLACE
 
 
 def _alignments(config: KernelConfig) -> str:
     """What pointers and strides are multiples of."""
     (most, first), *others = [
-        (nbytes, " and ".join(", ".join(names).rsplit(", ", 1)))
-        for nbytes, names in groupby("QKVO", config.alignment_of)
+        (nbytes, _and([*names])) for nbytes, names in groupby("QKVO", config.alignment_of)
     ]
     whose = "their" if len(first) > 1 else "its"
     more = "".join(f"those of {names} of {nbytes}; " for nbytes, names in others)
+    rest = [o.name for o in config.features.operands if o.columns]
+    own = f"; {_and(rest)}, and their strides, of their elements' size" if rest else ""
     return (
         f"{first}, and {whose} strides in bytes, are multiples of {most} bytes; {more}LSE is a "
-        f"multiple of {F32_BYTES}"
+        f"multiple of {F32_BYTES}{own}"
     )
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(", ".join(names).rsplit(", ", 1))
 
 
 def global_contract(config: KernelConfig) -> GlobalContract:
@@ -270,7 +321,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         strides += tuple(operand.stride(axis) for axis in operand.axes)
     bounds = {  # first what others are multiplied with: the proof does away with the last one first
         "group": (1, MAX_CTAS),
-        rows_q: (1, longest),
+        rows_q: (1, _most_rows(config)),
         rows_k: (int(features.cached), longest),
         "batch": (1, MAX_CTAS),
         "kv_heads": (1, MAX_CTAS),
@@ -278,13 +329,15 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         **{n.name: n.bounds for n in config.numbers if n.bounds is not None},
     }
     equal = {"heads": "group * kv_heads"}
+    if features.appended is not None:
+        bounds["group"] = (1, _most_rows(config) if config.packed else 1)
     if features.page_size:
         bounds["table_columns"] = (1, longest // features.page_size)
         equal[rows_k] = f"{features.page_size} * table_columns"
     rows, of = features.longest_q, "heads"
     if config.packed:
         rows, of = "rows", "kv_heads"
-        bounds["rows"], equal["rows"] = (1, longest), "seq_q * group"
+        bounds["rows"], equal["rows"] = (1, _most_rows(config)), "seq_q * group"
     blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
     splits = " * splits" if features.splits else ""
     grid = f"{blocks} * {of} * batch * {t.value_slices}{splits}", 1, 1

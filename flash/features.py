@@ -38,7 +38,7 @@ class Operand:
     """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
 
     One with `more` numbers along its axis than that has is not broadcast; of one with `columns` so
-    many numbers lie together at each place, its last dimension.
+    many numbers lie together at each place, its last dimension, which words call `last`.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Operand:
     meaning: str
     more: int = 0
     columns: int = 0
+    last: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -56,6 +57,11 @@ class Operand:
     def extent(self, axis: str) -> str:
         """How many numbers lie along an axis."""
         return f"{axis} + {self.more}" if self.more else axis
+
+    @property
+    def dims(self) -> str:
+        """All dimensions, in words."""
+        return ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
 
     def stride(self, axis: str) -> str:
         """The name of the parameter with the stride of an axis, in elements."""
@@ -94,14 +100,15 @@ class Appended:
     @property
     def operands(self) -> Iterator[Operand]:
         """The rows, and the angles."""
-        for name, what, columns in (
-            ("k_new", "keys", self.head_dim), ("v_new", "values", self.head_dim_v)
-        ):  # fmt: skip
+        for name, what, columns, last in (
+            ("k_new", "keys", self.head_dim, "head_dim"),
+            ("v_new", "values", self.head_dim_v, "head_dim_v"),
+        ):
             yield Operand(
                 name, self.dtype, ("batch", "kv_heads", "n"),
                 f"the new {what}: row i becomes row seqused_k - n + i of its sequence, or none if "
                 "that is negative",
-                columns=columns,
+                columns=columns, last=last,
             )  # fmt: skip
         for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
             if self.rotary_dim:
@@ -110,7 +117,7 @@ class Appended:
                     f"{what} of the angles by which new rows of K and rows of Q are turned, row r "
                     "of a sequence by those of position r, less its padding, at least 0 and at "
                     "most the last",
-                    columns=self.rotary_dim // 2,
+                    columns=self.rotary_dim // 2, last="rotary_dim / 2",
                 )  # fmt: skip
 
     @property
@@ -290,15 +297,17 @@ class Features:
             ("k", "keys", self.seqused_k),
         ):
             if there:
+                new = ", the new ones among them" if self.appended is not None else ""
                 yield Operand(
                     f"seqused_{side}", I32, _PER_SEQUENCE,
-                    f"how many {what} each sequence has: the first of its rows",
+                    f"how many {what} each sequence has{new}: the first of its rows",
                 )  # fmt: skip
         if self.kv_dtype is not None:
             for what in ("k", "v"):
+                new = ", and new rows divided by" if self.appended is not None else ""
                 yield Operand(
                     f"{what}_scale", F32, ("kv_heads",),
-                    f"what the numbers of {what.upper()} are multiplied with, above 0",
+                    f"what the numbers of {what.upper()} are multiplied with{new}, above 0",
                 )  # fmt: skip
         if self.leftpad_k:
             yield Operand(

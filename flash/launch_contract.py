@@ -125,7 +125,7 @@ def operand_meanings(operands: Iterable[Operand]) -> dict[str, str]:
     return {
         operand.name: (
             f"device address of {operand.name}: {operand.dtype.name} "
-            f"[{', '.join(map(operand.extent, operand.axes))}], read, strides as below; "
+            f"[{operand.dims}], read, strides as below; "
             f"{operand.meaning}"
         )
         for operand in operands

@@ -36,6 +36,8 @@ def meanings(contract: dict[str, Any]) -> dict[str, str]:
         build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
         build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
         cache_kernels.decode(BF16, EVERYTHING, splits=True),
+        cache_kernels.decode(BF16, EVERYTHING, splits=True, append=True, rotary_dim=32, group=8),
+        cache_kernels.decode(BF16, PLAIN, append=True),
         cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True),
         cache_kernels.merge(64, return_lse=True),
     ],
@@ -60,7 +62,7 @@ def test_a_contract_says_what_the_proof_assumes(made: Made) -> None:
     assert written == [
         name for name in ("K", "V", "O", "Q_OUT", "LSE")
         if any(name == a.pointer for a in promised.arrays)
-        and (name not in "KV" or contract["kind"] == "append")
+        and (name not in "KV" or {"K_NEW", "k_new"} & {a.pointer for a in promised.arrays})
     ]  # fmt: skip
 
 
@@ -170,6 +172,79 @@ def test_without_rotary_embedding_there_is_nothing_of_it() -> None:
     assert turned.contract["constraints"][0] == (
         "columns 2 i and 2 i + 1 of a row are turned together"
     )
+
+
+def test_the_kernel_that_attends_says_what_it_appends() -> None:
+    how: dict[str, Any] = {"splits": True, "append": True, "rotary_dim": 32, "group": 8}
+    found = decoding(EVERYTHING, **how)
+    said = meanings(found)
+    pages = "e4m3 [pages, kv_heads, 16, head_dim], strides as below"
+    assert said["K"] == f"device address of the keys, read, and new rows written: {pages}"
+    assert said["k_new"] == (
+        "device address of k_new: bf16 [batch, kv_heads, n, head_dim], read, strides as below; the "
+        "new keys: row i becomes row seqused_k - n + i of its sequence, or none if that is negative"
+    )
+    assert said["v_new"].startswith(
+        "device address of v_new: bf16 [batch, kv_heads, n, head_dim_v]"
+    )
+    assert said["rotary_cos"].startswith(
+        "device address of rotary_cos: f32 [positions, rotary_dim / 2], read, strides as below; "
+    )
+    assert said["seqused_k"].endswith(
+        "; how many keys each sequence has, the new ones among them: the first of its rows"
+    )
+    assert said["k_scale"].endswith(
+        "; what the numbers of K are multiplied with, and new rows divided by, above 0"
+    )
+    rows = {a["name"]: a["row"] for a in found["arrays"]}
+    assert (rows["k_new"], rows["v_new"], rows["rotary_cos"], rows["rotary_sin"]) == (
+        64,
+        32,
+        16,
+        16,
+    )
+    assert (found["rotary_dim"], found["rotary_interleaved"]) == (32, False)
+    assert [found["sizes"][name] for name in ("n", "positions", "seq_q", "group", "rows")] == [
+        {"least": 1, "most": 16}, {"least": 1, "most": 2**30}, {"least": 1, "most": 32},
+        {"least": 1, "most": 32}, {"least": 1, "most": 32, "equal": "seq_q * group"},
+    ]  # fmt: skip
+    assert said["seq_q"] == "queries of each head, 1 to 32"
+    assert found["constraints"] == [
+        "Q, and its strides in bytes, are multiples of 16 bytes; those of K and V of 8; those of O "
+        "of 16; LSE is a multiple of 4; k_new, v_new, rotary_cos and rotary_sin, and their "
+        "strides, of their elements' size",
+        "the last dimension of Q, K, V, O, k_new, v_new, rotary_cos and rotary_sin is dense "
+        "(stride 1)",
+        f"seq_q and seq_k are at most {2**30 - 256}",
+        "seq_q * group is at most 32",
+        "heads is a multiple of kv_heads",
+        "block and grid are exactly as given: the batch is known from the number of CTAs",
+        "O, LSE and the rows of K and V that are written share no memory with what else is read or "
+        "each other, and no two indices of O name one element",
+        "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
+        "in one block: seq_q * group is at most 32",
+        "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
+        "written to is of one sequence",
+        "columns i and i + rotary_dim / 2 of a row are turned together",
+        "what the kernel is told of the sequences is not written while it runs; whatever it says, "
+        "nothing outside the arrays is accessed",
+        "the grid has 1 to 2147483647 CTAs: with no query there is nothing to launch",
+        "the device runs sm_89 or later",
+    ]
+
+
+def test_heads_that_are_not_packed_are_as_many_as_those_of_k_where_one_appends() -> None:
+    found = decoding(append=True)
+    assert "rotary_dim / 2" not in " ".join(found["constraints"])
+    assert found["sizes"]["group"] == {"least": 1, "most": 1}
+    block = found["block_q"]
+    assert found["constraints"][6] == (
+        "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
+        f"in one block: group is 1, and seq_q is at most {block}"
+    )
+    assert found["constraints"][0].endswith("; k_new and v_new, and their strides, of their "
+                                            "elements' size")  # fmt: skip
+    assert found["sizes"]["seq_q"] == {"least": 1, "most": block}
 
 
 @pytest.mark.parametrize(("lse", "words"), [(False, "not written: "), (True, "device address of")])
