@@ -38,11 +38,18 @@ examples:
   python tools/emit.py decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
       --page-size 64 -o paged.ptx
   python tools/emit.py decode --head-dim 64 --dtype f16 --kv-dtype e4m3 --leftpad-k --json
+  python tools/emit.py decode --head-dim 128 --dtype bf16 --causal --group 8 --splits \\
+      --page-size 64 --append --rotary-dim 128 -o token.ptx
 
 The kernel takes any number of queries, of heads that share a head of K and V, and of sequences:
 --seq-q and --group are what tiles are chosen for. A launch says how long each sequence is
 (seqused_k). With --splits it also says into how many parts the keys are divided; O and LSE are then
 parts, in f32, for the kernel of python tools/emit.py merge.
+
+With --append it writes up to 16 new rows of each sequence to the cache itself, where seqused_k
+counts them already, and with --rotary-dim turns those of K, and the queries: no launch of python
+tools/emit.py append is needed. It then takes no more queries than a CTA has, the heads that share
+a head of K together.
 
 {_OUTPUTS}
 """
@@ -100,6 +107,15 @@ def _add_cache(group: argparse._ArgumentGroup) -> None:
     add("--cache-batch-idx", action="store_true", help="a launch says which sequences are meant")
 
 
+def _add_rotary(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--rotary-dim", type=number, default=0, metavar="N",
+        help="columns of rotary embedding, even (default: 0)",
+    )  # fmt: skip
+    add("--rotary-interleaved", action="store_true", help="of neighbours, not of halves")
+
+
 def _cache(arguments: argparse.Namespace) -> CacheConfig:
     return CacheConfig(
         arguments.page_size, arguments.kv_dtype, arguments.leftpad_k, arguments.cache_batch_idx
@@ -126,6 +142,8 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
     _add_cache(group)
     add = group.add_argument
     add("--splits", action="store_true", help="the keys are divided into parts")
+    add("--append", action="store_true", help="it writes new rows of K and V to the cache first")
+    _add_rotary(group)
     for option, what in (
         ("--seq-q", "queries"),
         ("--group", "heads that share a head of K and V"),
@@ -144,6 +162,9 @@ def _decode(arguments: argparse.Namespace) -> Made:
         splits=arguments.splits,
         seq_q=arguments.seq_q,
         group=arguments.group,
+        append=arguments.append,
+        rotary_dim=arguments.rotary_dim,
+        rotary_interleaved=arguments.rotary_interleaved,
     )
 
 
@@ -156,13 +177,10 @@ def _add_append(group: argparse._ArgumentGroup) -> None:
         target=_TARGET,
     )  # fmt: skip
     _add_cache(group)
-    add = group.add_argument
-    add(
-        "--rotary-dim", type=number, default=0, metavar="N",
-        help="columns of rotary embedding, even (default: 0)",
-    )  # fmt: skip
-    add("--rotary-interleaved", action="store_true", help="of neighbours, not of halves")
-    add("--counts", action="store_true", help="each sequence has a number of new rows of its own")
+    _add_rotary(group)
+    group.add_argument(
+        "--counts", action="store_true", help="each sequence has a number of new rows of its own"
+    )
 
 
 def _append(arguments: argparse.Namespace) -> Made:

@@ -68,8 +68,13 @@ class Cache(NamedTuple):
         scale = self.arrays.get(f"{name.lower()}_scale")
         return stored if scale is None else stored * scale[:, None, None]
 
+    def turned(self, q: Any, cos: Any, sin: Any) -> Any:
+        """A query of each item, at the position of its new row."""
+        positions = np.subtract(self.lengths, self.padding)[:, None]
+        return rotated(q, cos, sin, positions, interleaved=False).astype(q.dtype)
 
-def cache_of(append: Host, layout: set[str], rng: np.random.Generator) -> Cache:
+
+def cache_of(kernel: Host, layout: set[str], rng: np.random.Generator) -> Cache:
     """A cache of 3 sequences, 2 of which have rows; everything else is no number."""
     kv_heads, batch, capacity = 2, 2, 24
     indexed = "indexed" in layout
@@ -77,14 +82,14 @@ def cache_of(append: Host, layout: set[str], rng: np.random.Generator) -> Cache:
     kv_batch = 3 if indexed else batch
     arrays: dict[str, Any] = {}
     if "paged" in layout:
-        size = append.array_of("K")["dims"][2]["extent"]
+        size = kernel.array_of("K")["dims"][2]["extent"]
         columns = capacity // size
         pages = kv_batch * columns
         arrays["block_table"] = rng.permutation(pages).astype(np.int32).reshape(kv_batch, columns)
         sizes = {"pages": pages, "kv_heads": kv_heads}
     else:
         sizes = {"kv_batch": kv_batch, "batch": kv_batch, "kv_heads": kv_heads, "seq_k": capacity}
-    arrays |= {name: append.empty(name, **sizes) for name in "KV"}
+    arrays |= {name: kernel.empty(name, **sizes) for name in "KV"}
     if "e4m3" in layout:
         arrays["k_scale"], arrays["v_scale"] = np.array([[0.5, 2], [1, 0.7]], np.float32)
     if indexed:
@@ -108,6 +113,24 @@ def numbers_of(kernel: Host, **given: float) -> dict[str, float]:
     return {name: value for name, value in given.items() if name in names}
 
 
+def append_first(append: Host, cache: Cache, qkv: tuple[Any, ...], tables: tuple[Any, ...]) -> Any:
+    """The queries after a launch that puts k and v into the cache."""
+    q, k, v = qkv
+    arrays = {"K_NEW": k, "V_NEW": v, **cache.arrays}
+    names = {array["name"] for array in append.contract["arrays"]}
+    if "counts" in names:  # the second row of each item is none
+        arrays |= {"K_NEW": np.concatenate([k, k * np.nan], axis=2)}
+        arrays |= {"V_NEW": np.concatenate([v, v * np.nan], axis=2)}
+        arrays["counts"] = np.array([1, 1], np.int32)
+    turned = q
+    if "Q_OUT" in names:
+        batch, heads, seq_q, _ = q.shape
+        turned = append.empty("Q_OUT", batch=batch, heads=heads, seq_q=seq_q)
+        arrays |= {"Q": q, "Q_OUT": turned, "COS": tables[0], "SIN": tables[1]}
+    append.launch(arrays, **numbers_of(append, seq_k=24))
+    return turned
+
+
 def seen(last: Any, keys: Any) -> Any:
     """[1, heads, seq_q, keys]: those that a mask of the last ones lets be seen."""
     count = min(keys.shape[2], last.shape[2])
@@ -127,6 +150,10 @@ def seen(last: Any, keys: Any) -> Any:
         ("bf16", {"e4m3"}, 0),
         ("f16", {"paged", "counted", "rotary"}, 0),
         ("f16", {"mask", "paged", "padded"}, 2),
+        ("f32", {"alone"}, 0),
+        ("f32", {"alone", "rotary", "lse"}, 0),
+        ("f16", {"alone", "rotary", "paged", "padded", "indexed"}, 3),
+        ("bf16", {"alone", "rotary", "e4m3"}, 2),
     ],
     ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
@@ -143,36 +170,34 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
     rotary = ["--rotary-dim", "12"] if "rotary" in layout else []
     lse = ["--return-lse"] if "lse" in layout else []
     counted = ["--counts"] if "counted" in layout else []
-    append = host(capfd, "append", *how, *rotary, *counted)
+    alone = ["--append", *rotary] if "alone" in layout else []  # what attends appends
     decode = host(
         capfd, "decode", *how, "--tile", "16", "--causal", "--group", "2", *lse,
-        *mask, *(["--splits"] if splits else []),
+        *mask, *alone, *(["--splits"] if splits else []),
     )  # fmt: skip
     merge = host(capfd, "merge", "--head-dim-v", str(DIM_V), "--dtype", dtype, *lse)
 
     rng = np.random.default_rng(len(layout))
-    cache = cache_of(append, layout, rng)
+    cache = cache_of(decode, layout, rng)
     q, k, v = (
         rng.standard_normal((2, heads, 1, dim)).astype(TYPES[dtype])
         for heads, dim in ((4, DIM), (2, DIM), (2, DIM_V))
     )
-    arrays = {"K_NEW": k, "V_NEW": v, **cache.arrays}
-    if counted:  # the second row of each item is none
-        new = {"K_NEW": k, "V_NEW": v}
-        arrays |= {name: np.concatenate([x, x * np.nan], axis=2) for name, x in new.items()}
-        arrays["counts"] = np.array([1, 1], np.int32)
-    turned = q
-    if rotary:
-        cos, sin = rotary_tables(24, 12)
-        turned = append.empty("Q_OUT", batch=2, heads=4, seq_q=1)
-        arrays |= {"Q": q, "Q_OUT": turned, "COS": cos, "SIN": sin}
-    append.launch(arrays, **numbers_of(append, seq_k=24))
+    cos, sin = rotary_tables(24, 12)
+    if alone:
+        arrays: dict[str, Any] = {"Q": q, "k_new": k, "v_new": v}
+        arrays |= {"rotary_cos": cos, "rotary_sin": sin} if rotary else {}
+        turned = cache.turned(q, cos, sin) if rotary else q
+    else:
+        append = host(capfd, "append", *how, *rotary, *counted)
+        turned = append_first(append, cache, (q, k, v), (cos, sin))
+        arrays = {"Q": turned}
 
     out = np.full((2, 4, 1, DIM_V), np.nan, TYPES[dtype])
     found_lse = np.full((2, 4, 1), np.nan, np.float32)
     numbers = {"group": 2, "softmax_scale": 0.25, "section": 4, "splits": splits}
     shown = rng.random((2, 4, 1, 9)) < 0.5
-    arrays = {"Q": turned, **cache.arrays, **({"mask": shown} if mask else {})}
+    arrays |= {**cache.arrays, **({"mask": shown} if mask else {})}
     if splits:
         parts = decode.empty("O", batch=2, heads=4, seq_q=1, splits=splits)
         of_parts = decode.empty("LSE", batch=2, heads=4, seq_q=1, splits=splits)
@@ -223,6 +248,8 @@ OPTIONS = {
         ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
         ["--dtype", "f16", "--block-q", "32", "--stages", "2"],
         ["--block-q", "auto", "--seq-q", "40"], ["--block-q", "auto", "--group", "40"],
+        ["--append"], ["--append", "--rotary-dim", "8"],
+        ["--append", "--rotary-dim", "8", "--rotary-interleaved"], ["--append", "--group", "2"],
     ],
     "append": [
         ["--head-dim-v", "8"], ["--dtype", "f16"], ["--dtype", "bf16"], ["--target", "sm_90"],
@@ -266,6 +293,11 @@ def test_every_option_makes_another_kernel_that_its_contract_describes(
             "decode", "--head-dim", "128", "--dtype", "bf16", "--causal", "--splits", "--group",
             "8", "--page-size", "64", "--cache-batch-idx", "--leftpad-k",
         ],
+        [
+            "decode", "--head-dim", "128", "--dtype", "bf16", "--causal", "--splits", "--group",
+            "8", "--page-size", "64", "--append", "--rotary-dim", "128",
+        ],
+        ["decode", "--head-dim", "64", "--causal", "--append", "--rotary-dim", "32"],
         ["append", "--head-dim", "128", "--dtype", "bf16", "--rotary-dim", "128"],
         ["append", "--head-dim", "64", "--page-size", "16"],
         ["merge", "--head-dim-v", "128", "--dtype", "bf16", "--return-lse"],
@@ -291,6 +323,7 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
     kernel: str, assembler: Assembler, tmp_path: Path
 ) -> None:
     argv = [kernel, "--head-dim", "64", "--dtype", "f16", "--kv-dtype", "e4m3"]
+    argv += ["--append", "--rotary-dim", "64"] if kernel == "decode" else []
     for target in ([], ["--target", "sm_120"]):
         assert tool.main([*argv, *target, "--assemble", "-o", str(tmp_path / "x")]) == 0
         name = target[1] if target else "sm_89"
@@ -308,6 +341,8 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
                 ["--causal"], ["--dtype", "f16", "--block-q", "32"], ["--splits"], ["--mask"],
                 ["--page-size", "4"], ["--leftpad-k"], ["--cache-batch-idx"],
                 ["--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
+                ["--append", "--rotary-dim", "8", "--page-size", "4", "--splits"],
+                ["--append", "--dtype", "f16", "--block-q", "32", "--kv-dtype", "e4m3"],
             )
         ),
     ],
@@ -339,7 +374,7 @@ def test_help_shows_examples_that_work(
         for line in shown.splitlines()
         if line.startswith(f"  python tools/emit.py {kernel} --")
     ]
-    assert len(examples) == {"decode": 3, "append": 3, "merge": 2}[kernel]
+    assert len(examples) == {"decode": 4, "append": 3, "merge": 2}[kernel]
     monkeypatch.chdir(tmp_path)
     for argv in examples:
         assert tool.main(argv) == 0
@@ -399,6 +434,28 @@ def test_forward_may_be_said(capfd: pytest.CaptureFixture[str]) -> None:
             "AttentionConfig: head_dim must be an integer from 1 to 256, got 300; beyond 256 a CTA "
             "cannot keep its rows in registers and shared memory, where the largest tile that fits "
             "256 is 64 on sm_90",
+        ),
+        (
+            ["decode", "--head-dim", "16", "--rotary-dim", "8"],
+            "decode: rotary_dim is for a kernel that appends; give append=True, or turn queries "
+            "and new keys by the kernel of cache_kernels.append",
+        ),
+        (
+            ["decode", "--head-dim", "16", "--append", "--rotary-interleaved"],
+            "decode: rotary_interleaved is for a rotary_dim; give one",
+        ),
+        (
+            ["decode", "--head-dim", "16", "--append", "--rotary-dim", "18"],
+            "decode: rotary_dim must be an even number from 0 to head_dim=16, got 18",
+        ),
+        (
+            [
+                "decode", "--head-dim", "16", "--block-q", "16", "--append", "--seq-q", "9",
+                "--group", "2",
+            ],
+            "decode: a kernel that appends must have the queries of a head of K and V in one CTA, "
+            "got 9 of 2 heads, which are 2 CTAs of 16 rows; use append=False and the kernel of "
+            "cache_kernels.append",
         ),
         (
             ["append", "--head-dim", "257"],
