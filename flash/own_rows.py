@@ -3,8 +3,8 @@ needed for that.
 
 A row is written by the one CTA that reads it: that of its head and, where several share the keys,
 of the part whose tiles it is in. So a CTA has all queries of a head of K and V. Rows that no query
-sees are those of the first part, or the last. What a query is turned by, `flash/new_rows.py` says;
-that happens in shared memory.
+sees are before those that one sees, because the last query sees the last row: they are those of the
+first part. What a query is turned by, `flash/new_rows.py` says; that happens in shared memory.
 """
 
 from __future__ import annotations
@@ -87,9 +87,8 @@ class OwnRows:
             return is_there
         key, tile = place if padding is None else place - padding, self.cta.tile
         assert self.cta.first_tile is not None  # of a part
-        is_first, is_last = part.number == 0, part.number == part.splits - 1
-        not_before = is_first | (key >= self.cta.first_tile * tile)
-        return is_there & not_before & (is_last | (key < self.cta.tiles * tile))
+        not_before = (part.number == 0) | (key >= self.cta.first_tile * tile)
+        return is_there & not_before & (key < self.cta.tiles * tile)
 
     def _write(self, row: Value, place: Value, lane: Value) -> None:
         k, head = self.k, self.cta.kv_head
