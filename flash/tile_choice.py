@@ -58,9 +58,8 @@ DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
     TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
-# Narrower copies go through registers, which larger tiles, and wider slices of V, do not leave.
+# Narrower copies go through registers, which larger tiles do not leave.
 _TILE_THROUGH_REGISTERS: Final = 32
-_SLICE_THROUGH_REGISTERS: Final = 160
 # So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
 _TILE_WITH_PLANES: Final = 32
 _WIDE: Final = 128  # elements of a row
@@ -131,8 +130,6 @@ class TileRequest:
         computes the scores again.
         """
         widest = WIDEST_F32_GRADE if self.operands is F32_GRADE else MAX_HEAD_DIM
-        if self.head_dim_v > widest and self.alignment < LEAST_ASYNCHRONOUS:
-            widest = _SLICE_THROUGH_REGISTERS
         return -(-self.head_dim_v // widest)
 
     @property
