@@ -445,14 +445,14 @@ TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ASSEMBLED = [
     case
     for case in itertools.product(TARGETS, KINDS, (64, 128, 256))
-    if case != ("sm_120", "f32", 128)  # of pages and parts: 72 bytes, without new rows 80
+    if case[1:] != ("f32_grade", 256)  # two slices of values, of which none has the rows to itself
 ]
 
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"),
-    mostly_nightly(ASSEMBLED, [("sm_80", "f32", 64), ("sm_90", "bf16", 128)]),
+    mostly_nightly(ASSEMBLED, [("sm_120", "f32", 128), ("sm_90", "bf16", 128)]),
 )
 def test_default_kernels_do_not_spill(
     name: str, kind: str, head_dim: int, assembler: Assembler
