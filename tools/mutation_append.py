@@ -4,7 +4,6 @@ must make of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from flash.kv_memory import stored
 from flash.rotary import rotary_tables, rotated
 from flash.step import Step
 from ptxgen.target import target
-from tools.mutation_arrays import with_margins, within_margins
+from tools.mutation_arrays import bits_differ, copied, with_margins, within_margins
 from tools.mutation_subject import Array, Launch, Subject
 
 _SEED: Final = 20251
@@ -130,7 +129,7 @@ class _Arrays:
             (within_margins(tables[0], F32), within_margins(tables[1], F32)),
             given,
             (results[0], results[1], results[2]),
-            _like(results),
+            (copied(results[0]), copied(results[1]), copied(results[2])),
         )
         made._fill(p)
         return made
@@ -188,33 +187,10 @@ class _Arrays:
 
     def wrong(self) -> str:
         """What is wrong with the results, in words; empty if nothing is."""
-        for name, got, wanted in zip(("K", "V", "Q"), self.results, self.wanted, strict=True):
-            bad = _bits(got) != _bits(wanted)
-            if bad.any():
-                at = tuple(int(n) for n in np.argwhere(bad)[0])
-                return f"{name}{list(at)} has other bits; {bad.sum()} elements differ"
-        return ""
+        arrays = zip(("K", "V", "Q"), self.results, self.wanted, strict=True)
+        return next(filter(None, (bits_differ(*each) for each in arrays)), "")
 
 
 def _plain(array: Array) -> Array:
     """A cache of one byte as the kernel takes it."""
     return array.view(np.uint8) if array.itemsize == 1 else array
-
-
-def _like(arrays: Sequence[Array]) -> tuple[Array, Array, Array]:
-    """Copies, margins included."""
-    found = [np.array(_whole(a))[tuple(map(slice, a.shape))] for a in arrays]
-    return found[0], found[1], found[2]
-
-
-def _whole(array: Array) -> Array:
-    """An array with its margins."""
-    whole = array.base
-    assert isinstance(whole, np.ndarray)
-    return whole
-
-
-def _bits(array: Array) -> Array:
-    """The bits of an array, margins included."""
-    whole = _whole(array)
-    return whole.view(f"u{whole.itemsize}")

@@ -11,6 +11,9 @@ from ptxgen.ir import Symbol
 from tools.mutation_proofs import instrs
 from tools.mutations import Mutant
 
+# The steps of a kernel between which and its loops the first tiles are fetched; the second is there
+# where queries are turned.
+STARTING: Final = ("shared memory, and the first tiles", "queries are turned where they are")
 _BARRIERS: Final = ("bar.sync", "barrier.")
 
 

@@ -342,10 +342,31 @@ def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
 
 def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:
     """Whether anything but these rows of O is other than it was, in words."""
-    whole = view.base
-    assert isinstance(whole, np.ndarray)
+    whole = _whole(view)
     bits = np.dtype(f"u{whole.itemsize}")
     changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)
     rows = queries if view.strides[2] >= 0 else queries[::-1]
     changed[:, :, : view.shape[2], : view.shape[3]] &= ~rows[:, None]
     return "O is written outside its rows and columns" if changed.any() else ""
+
+
+def bits_differ(what: str, got: Array, wanted: Array) -> str:
+    """The first element, in the margins too, that has other bits than it should, in words."""
+    bits, right = (whole.view(f"u{whole.itemsize}") for whole in (_whole(got), _whole(wanted)))
+    bad = bits != right
+    if not bad.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(bad)[0])
+    return f"{what}{list(at)} has other bits; {bad.sum()} elements differ"
+
+
+def copied(array: Array) -> Array:
+    """A copy of an array within its margins."""
+    return np.array(_whole(array))[tuple(map(slice, array.shape))]
+
+
+def _whole(array: Array) -> Array:
+    """An array with its margins."""
+    whole = array.base
+    assert isinstance(whole, np.ndarray)
+    return whole

@@ -2,7 +2,7 @@
 must make of them.
 
 Where the keys are shared out among parts, it is not said which part has which: the parts have to be
-merged to attention to all keys.
+merged to attention to all keys. Kernels that append must leave the cache as it was beside new rows.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import numpy as np
 
 from flash.arrays import view
 from flash.config import AttentionConfig
-from flash.decode import CacheCall, Parts, Workspace, kernel_of, steps_of
+from flash.decode import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.dtypes import E4M3, F32, I32, DType
 from flash.kv_memory import loaded, stored
 from flash.mma_tiling import MmaTiling
 from flash.reference import attention_reference
+from flash.rotary import rotary_tables, rotated
 from flash.step import Step
 from ptxgen.target import target
 from tools.mutation_arrays import (
     SCORES,
     allowed,
+    bits_differ,
+    copied,
     difference,
     epsilon,
     margins_changed,
@@ -37,6 +40,8 @@ from tools.mutation_subject import Array, Launch, Subject
 _SEED: Final = 20252
 _ROOM: Final = 5  # rows of a sequence that no item uses
 _SPARE: Final = 2  # sequences, likewise
+_NEW: Final = (7, 1, 3, 16)  # rows that are appended, problem by problem
+_POSITIONS: Final = 200  # rows of the tables of angles
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class CacheProblem:
     """Attention of `seq_q` queries of each item to its keys, which are behind `padding` rows those
     up to `used`, and shared out among `splits`, if the kernel knows of that. V of the last
     `nan_last` keys is NaN; `scores` and `negative` are as in `tools/mutation_problems.py`. With
-    `full` sequences have no room for more keys than the longest has.
+    `full` sequences have no room for more keys than the longest has. The last `n` rows of each item
+    are new, and tables of angles have `positions` rows.
     """
 
     seq_q: int
@@ -57,12 +63,15 @@ class CacheProblem:
     scores: str = "random"
     negative: bool = False
     full: bool = False
+    n: int = 0
+    positions: int = _POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
     """What a kernel for a cache is made for. `indexed`: items say of which sequence they are, and
-    how many rows of it are padding. `scales` makes the cache one of e4m3.
+    how many rows of it are padding. `scales` makes the cache one of e4m3. With a `rotary_dim` the
+    kernel appends, and turns so many columns.
     """
 
     config: AttentionConfig
@@ -70,6 +79,7 @@ class CacheSettings:
     has_splits: bool = True
     indexed: bool = True
     scales: bool = False
+    rotary_dim: int = 0
 
     @property
     def stored(self) -> DType:
@@ -88,7 +98,7 @@ def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> S
 
     def prepare(problem: CacheProblem) -> Launch:
         arrays = _Arrays.of(own, problem)
-        return Launch.of(arrays.step(), (arrays.out, arrays.lse), arrays.wrong)
+        return Launch.of(arrays.step(), (arrays.out, arrays.lse, *arrays.cache), arrays.wrong)
 
     made = _Arrays.of(own, problems[0]).step().made
     return Subject(name, made.kernel.name, made.threads, made.module, problems, prepare)
@@ -138,7 +148,29 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     # Behind the last key lies nothing.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
     others = (one, padded, grouped, alone, negative, *scores, *hidden, *full, *ragged)
-    return (first, two_blocks, *others)
+    found = (first, two_blocks, *others)
+    return _appending(own, found) if own.rotary_dim else found
+
+
+def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[CacheProblem, ...]:
+    """The same with new rows, and all queries of a head of K in one block. Of more there are items
+    with fewer rows than are new, with padding among these, with as many parts as tiles, and with
+    one row in all that sees NaN.
+    """
+    block, tile = own.config.kernel().tiling.block_q, own.config.kernel().tiling.tile
+
+    def fitting(p: CacheProblem, n: int) -> CacheProblem:
+        heads = p.heads if own.config.pack_gqa is True else p.kv_heads
+        return replace(p, heads=heads, seq_q=min(p.seq_q, block * p.kv_heads // heads), n=n)
+
+    more = (
+        CacheProblem(3, (2 * tile + 4, tile, 9, 3), (0, 0, 7, 2), n=16),
+        CacheProblem(1, (3 * tile, 2 * tile + 1, tile + 3), (0, 1, tile + 1), n=4, positions=tile),
+        CacheProblem(5, (3 * tile + 2, 2 * tile + 5), (0, 4), n=tile, splits=5),
+        CacheProblem(1, (tile + 3, tile), heads=2, n=1, nan_last=1),
+    )
+    found = [fitting(p, _NEW[i % len(_NEW)]) for i, p in enumerate(problems)]
+    return (*found, *(fitting(p, p.n) for p in more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +186,9 @@ class _Arrays:
     operands: dict[str, Array]
     out: Array
     lse: Array
+    wanted: tuple[Array, Array]  # the cache, afterwards
+    new: dict[str, Array]  # rows, and tables of angles, by name
+    attending: Array  # the queries, turned
     keys: list[tuple[Array, Array]] = field(default_factory=list)  # of each item
 
     @classmethod
@@ -188,7 +223,14 @@ class _Arrays:
         else:
             out = with_margins((*rows, config.value_dim), config.element, None, reverse=False)
             lse = np.full(rows, np.nan, np.float32)
-        made = cls(own, p, q, (k, v), given, out, lse)
+        new = {}
+        if own.rotary_dim:
+            for name, dim in zip(("k", "v"), dims, strict=True):
+                shape = (batch, p.kv_heads, p.n, dim)
+                new[name] = with_margins(shape, config.element, random, reverse=False)
+            tables = rotary_tables(p.positions, own.rotary_dim)
+            new |= {n: within_margins(t, F32) for n, t in zip(("cos", "sin"), tables, strict=True)}
+        made = cls(own, p, q, (k, v), given, out, lse, (copied(k), copied(v)), new, q.copy())
         for b, place in enumerate(index):
             made._fill(b, int(place), random)
         return made
@@ -202,16 +244,46 @@ class _Arrays:
             random.standard_normal((1, p.kv_heads, count, d)).astype(config.element.numpy)
             for d in (config.head_dim, config.value_dim)
         )
-        SCORES[p.scores](self.q[b : b + 1], k, v, max(LANE_ROWS * p.kv_heads // p.heads, 1))
+        q, rest = self.q[b : b + 1], slice(own.rotary_dim, None)  # turned infinities would be NaN
+        SCORES[p.scores](q[..., rest], k[..., rest], v, max(LANE_ROWS * p.kv_heads // p.heads, 1))
         v[:, :, max(count - p.nan_last, 0) :] = np.nan
+        if own.rotary_dim:
+            self._append(b, sequence, k, v)
+        self.attending[b] = self._turned(b, self.q) if own.rotary_dim else self.q[b]
         scales = [self._scale(name) for name in ("k_scale", "v_scale")]
         rows = [stored(x[0], own.stored, s) for x, s in zip((k, v), scales, strict=True)]
-        for side, of_side in zip(self.cache, rows, strict=True):
-            for row in range(begin, end):
+        for side, of_side in zip((*self.cache, *self.wanted), (*rows, *rows), strict=True):
+            for row in range(begin, end - p.n):
                 place, within = self._place(sequence, row)
                 side[place, :, within] = of_side[:, row - begin]
         k, v = (loaded(x, s)[None] for x, s in zip(rows, scales, strict=True))
         self.keys.append((k, v))
+
+    def _append(self, b: int, sequence: int, k: Array, v: Array) -> None:
+        """Make new rows of the last keys and values of an item, and turn them in place; rows of
+        padding among the new ones are of their own.
+        """
+        p, begin = self.problem, self.own.padding(self.problem)[b]
+        first = p.used[b] - p.n
+        k_new, v_new = self.new["k"][b], self.new["v"][b]
+        keys = max(p.n - max(begin - first, 0), 0)  # of the new rows
+        there = k.shape[2] - keys
+        k_new[:, p.n - keys :], v_new[:, p.n - keys :] = k[0, :, there:], v[0, :, there:]
+        turned = self._turned(b, self.new["k"])
+        k[0, :, there:] = turned[:, p.n - keys :]
+        for i in range(max(-first, 0), p.n):
+            place, within = self._place(sequence, first + i)
+            for side, row in zip(self.wanted, (turned[:, i], v_new[:, i]), strict=True):
+                side[place, :, within] = row
+
+    def _turned(self, b: int, x: Array) -> Array:
+        """The rows of an item, the last of which are at the position of its last key."""
+        end = self.problem.used[b] - self.own.padding(self.problem)[b]
+        places = np.arange(end - x.shape[2], end)
+        positions = np.clip(places, 0, self.problem.positions - 1)[None]
+        cos, sin = self.new["cos"], self.new["sin"]
+        turned: Array = rotated(x[b : b + 1], cos, sin, positions, interleaved=False)[0]
+        return turned.astype(x.dtype)
 
     def _scale(self, name: str) -> Array | None:
         scale = self.operands.get(name)
@@ -236,7 +308,11 @@ class _Arrays:
         out, lse = view(self.out, "out"), view(self.lse, "lse")
         space = Workspace(Parts(out, lse)) if own.has_splits else Workspace()
         splits = p.splits if own.has_splits else 1
-        call = CacheCall(own.config, view(self.q, "q"), k, v, out, lse, given, size, room, scale)
+        new = {name: view(array, name) for name, array in self.new.items()}
+        call = CacheCall(
+            own.config, view(self.q, "q"), k, v, out, lse, given, size, room, scale,
+            Joining(new["k"], new["v"], new["cos"], new["sin"]) if new else None,
+        )  # fmt: skip
         kernel = kernel_of(call, target(str(own.config.target)), max(splits, 1 + own.has_splits))
         return steps_of(call, kernel, splits, space)[0]
 
@@ -257,6 +333,8 @@ class _Arrays:
             difference("O", out, exact[0], errors[0])
             or difference("LSE", lse, exact[1], errors[1])
             or changed
+            or bits_differ("K", self.cache[0], self.wanted[0])
+            or bits_differ("V", self.cache[1], self.wanted[1])
         )
 
     def _expected(self, kind: Any) -> tuple[Array, Array]:
@@ -265,9 +343,9 @@ class _Arrays:
         scale = config.scale * (-1 if p.negative else 1)
         found = [
             attention_reference(
-                self.q[b : b + 1], k, v, causal="bottom_right", softmax_scale=scale, dtype=kind
+                q[None], k, v, causal="bottom_right", softmax_scale=scale, dtype=kind
             )
-            for b, (k, v) in enumerate(self.keys)
+            for q, (k, v) in zip(self.attending, self.keys, strict=True)
         ]  # fmt: skip
         out, lse = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         return out, lse

@@ -147,6 +147,18 @@ def subjects() -> dict[str, Subject]:
                 "target": "sm_80", "head_dim": 4, "tile": 16, "block_q": 16, "pack_gqa": False,
             },
         ),
+        # The same with new rows that the kernel writes itself, turned as queries are.
+        cache_subject(
+            "f16-sm_80-cache-paged-append", page_size=4, rotary_dim=10, attention={
+                "target": "sm_80", "dtype": "f16", "head_dim": 16, "head_dim_v": 24, "tile": 16,
+                "block_q": 32, "pack_gqa": True,
+            },
+        ),
+        cache_subject(
+            "f32-sm_80-cache-append", indexed=False, has_splits=False, rotary_dim=4, attention={
+                "target": "sm_80", "head_dim": 8, "tile": 16, "block_q": 16, "pack_gqa": False,
+            },
+        ),
         cache_subject(
             "e4m3-sm_89-cache", indexed=False, has_splits=False, scales=True, attention={
                 "target": "sm_89", "dtype": "f16", "head_dim": 32, "tile": 16, "block_q": 32,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.mutation_argument import Reason
+from tools.mutation_argument import STARTING, Reason
 from tools.mutation_proofs import proved
 from tools.mutation_row_reasons import OF_NEW_ROWS
 from tools.mutations import Mutant
@@ -25,13 +25,13 @@ def reason(mutant: Mutant, block: int, *, same: bool = True) -> str | None:
 
 
 _SKIPPED: Final = "@!?%p"
-_START: Final = "shared memory, and the first tiles"
+_START: Final = STARTING[0]
 _NOT_CAUSAL: Final = "^(?!.*(top_left|bottom_right))"
 
 REASONS: Final = (
     *(
         Reason(
-            kind, change, "attention_forward", _START, before,
+            kind, change, "_start_first", _START, before,
             "without any tile of keys, what the first loads bring is read by nobody",
         )
         for kind, change, before in (
@@ -61,9 +61,10 @@ REASONS: Final = (
     ),
     *(
         Reason(
-            kind, change, "NonFinite.__init__", _START, before,
+            kind, change, "NonFinite.__init__", step, before,
             "all threads may store the same 0: the first 1 is stored behind a barrier",
         )
+        for step in STARTING
         for kind, change, before in (
             ("mask", "dropped", _SKIPPED), ("mask", "inverted", _SKIPPED),
             ("bound", "+1", "setp.eq.u32"), ("bound", "inverted", "setp.eq.u32"),
@@ -282,11 +283,12 @@ REASONS: Final = (
     ),
     *(
         Reason(
-            kind, change, function, _START, before,
+            kind, change, function, step, before,
             "in pages what is read behind the last row is that row again, of a key that is hidden, "
             "and made 0 where it is not finite, as in any tile that is cut",
             entry="_bottom_right.*_page[0-9]",
         )
+        for step in STARTING
         for kind, change, function, before in (
             ("mask", "always the first", "PanelLoader._copy", "selp.u32"),
             ("bound", "-1", "PanelLoader._start_copies", "setp.gt.s32"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.mutation_argument import Reason
+from tools.mutation_argument import STARTING, Reason
 
-_TURNING: Final = "queries are turned where they are"
+_TURNING: Final = STARTING[1]
 _GUARDED: Final = "@%p"
 _ONE_PANEL: Final = "_d16v24_.*_rotary"
 
@@ -74,6 +74,7 @@ OF_NEW_ROWS: Final = (
             ("loop-bound", "never taken", "@%p[0-9]+ bra .loop"),
             ("loop-bound", "lt to le", "setp.lt.u32"),
             ("shared-address", "operand 2 +4", "add.u32"),
+            ("shared-address", "operand 2 -4", "add.u32"),
         )
     ),
     *(

@@ -38,6 +38,7 @@ FEATURES = "f16-sm_80-features"
 MERGE = "f16-sm_80-merge"
 APPEND = "f16-sm_80-append-paged"
 CACHE = "f16-sm_80-cache-paged"
+APPENDING = "f16-sm_80-cache-paged-append"  # and attending
 
 
 def numbers(kernel: str, kind: str, change: str = "") -> list[int]:
@@ -191,18 +192,44 @@ def test_a_condition_that_holds_in_every_thread_may_be_dropped() -> None:
     assert found == [proved, None] * 4
 
 
-def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong() -> None:
-    subject = subjects()[APPEND]
+@pytest.mark.parametrize(
+    ("kernel", "nth", "place"), [(APPEND, 2, "29, 1, 5, 87"), (APPENDING, 1, "233, 1, 5, 23")]
+)
+def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
+    kernel: str, nth: int, place: str
+) -> None:
+    subject = subjects()[kernel]
 
     def meddling(*given: Any, args: Any, **how: Any) -> Result:
         done = interpreter.run(*given, args=args, **how)
-        keys = args[2].base  # with its margins
+        keys = args[nth].base  # with its margins
         keys[-1, -1, -1, -1] = -keys[-1, -1, -1, -1]  # NaN as before, but for its sign
         return done
 
     ran = subject.run(subject.module, subject.problems[0], launch=meddling)
-    assert ran.wrong == "K[29, 1, 5, 87] has other bits; 1 elements differ"
+    assert ran.wrong == f"K[{place}] has other bits; 1 elements differ"
     assert subject.run(subject.module, subject.problems[0]).wrong == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "function", "who", "what"),
+    [
+        ("barrier", "deleted", "OwnRows._write_all", "sanitizer", "cp.async"),  # read too early
+        ("bound", "+1", "OwnRows._is_own", "value", "K["),  # the first row of the cache is left out
+        ("bound", "inverted", "OwnRows._is_own", "sanitizer", "cp.async"),  # by another part
+        ("bound", "ge to gt", "OwnRows._is_own", "value", "O["),  # by no part
+        ("loop-bound", "lt to le", "OwnRows._write_all", "trap", "k_new"),  # one row more
+        ("bound", "+1", "_inside", "sanitizer", "st.global"),  # a column twice, turned and not
+    ],
+)  # fmt: skip
+def test_new_rows_are_written_once_in_time_by_the_part_that_reads_them(
+    kind: str, change: str, function: str, who: str, what: str
+) -> None:
+    all_of = mutants_of(APPENDING)
+    at = [n for n in numbers(APPENDING, kind, change) if all_of[n].where.endswith(function)]
+    found = judge(APPENDING, at[0])
+    assert found.caught_by == who, found
+    assert what in found.what
 
 
 def test_a_part_that_has_seen_no_key_may_hold_anything() -> None:
