@@ -8,11 +8,14 @@ PYTEST_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
+FRAMEWORKS := $(VENV)/.frameworks
+PYTEST := $(PY) -m pytest -n auto --dist worksteal
 COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types layers docs-check mutants coverage nightly bench clean distclean
+.PHONY: help demo test slow blas frameworks lint types layers docs-check mutants coverage nightly \
+  bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -20,17 +23,28 @@ help: ## list the targets
 demo: $(READY) ## generate, check, assemble and run two attention kernels
 	$(PY) tools/demo.py
 
-test: $(READY) ## the tests; those that need a GPU skip themselves where there is none
-	$(PY) -m pytest -n auto --dist worksteal -m "not nightly" $(PYTEST_ARGS)
+test: $(READY) ## the quick tests; those that need a GPU skip themselves where there is none
+	$(PYTEST) -m "not slow and not nightly" $(PYTEST_ARGS)
+
+slow: $(READY) ## the tests that .ci/run has besides those of make test
+	$(PYTEST) -m "slow and not nightly" $(PYTEST_ARGS)
+
+blas: $(READY) ## tests that judge sums of floats, with each other BLAS kernel of this CPU
+	@set -e; for kernel in $$($(PY) tools/blas_kernels.py); do \
+	  echo "OPENBLAS_CORETYPE=$$kernel"; \
+	  OPENBLAS_CORETYPE=$$kernel $(PYTEST) -m "judged and not slow and not nightly" $(PYTEST_ARGS); \
+	done
+
+frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip themselves without them
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
 
 coverage: $(READY) ## the tests, and which lines they reach; three times as long
-	$(PY) -m pytest -n auto --dist worksteal -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
+	$(PYTEST) -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
 
 nightly: $(READY) ## all tests, also those that take minutes
-	$(PY) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 lint: $(READY) ## style and format
 	$(PY) -m ruff check .
@@ -60,6 +74,10 @@ distclean: clean ## the same, and .venv
 # Installed again only when pyproject.toml changes: everything else is found in place.
 $(READY): pyproject.toml | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+$(FRAMEWORKS): pyproject.toml | $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[frameworks]'
 	@touch $@
 
 # The first interpreter that is new enough makes .venv.

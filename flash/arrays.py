@@ -58,16 +58,17 @@ class ArrayView(NamedTuple):
 def view(array: object, name: str, stream: int | None = None) -> ArrayView:
     """The view of `array`, which messages call `name`.
 
-    Takes numpy arrays, torch tensors (what they require in gradients is ignored), and anything with
-    `__cuda_array_interface__` or `__dlpack__`. `stream` is the CUDA stream that will use the array,
-    for producers that order their work before it. Raises `LaunchError` for anything else.
+    Takes numpy arrays, torch tensors (`flash/caller.py` refuses those that require gradients), and
+    anything with `__cuda_array_interface__` or `__dlpack__`. `stream` is the CUDA stream that will
+    use the array, for producers that order their work before it. Raises `LaunchError` for anything
+    else.
     """
     reader = _READERS.get(type(array))
     if reader is not None:
         return reader(array, name)
     if isinstance(array, np.ndarray):
         return _view_numpy(array, name)
-    if any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__):
+    if is_tensor(array):
         _READERS[type(array)] = _view_torch
         return _view_torch(array, name)
     if _has_cuda_interface(array):
@@ -78,6 +79,11 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
         f"{name} must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
         f"got {type(array).__name__}; convert with numpy.asarray({name}, numpy.float32)"
     )
+
+
+def is_tensor(array: object) -> bool:
+    """Whether it is a tensor of torch, which is not imported for that."""
+    return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__)
 
 
 def _has_cuda_interface(array: object) -> bool:

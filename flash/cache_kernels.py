@@ -13,13 +13,13 @@ from flash.decode_kernel import DecodeKernel
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, E4M3, F32, DType
 from flash.features import Features
-from flash.kv_arguments import integer
 from flash.launch import MAX_CTAS
 from flash.merge_kernel import MergeBuild, MergeConfig, merge_build
 from flash.placement import MAX_PAGE_SIZE
 from flash.tile_choice import natural_alignment
 from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
-from ptxgen.errors import ConfigError, did_you_mean
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -45,12 +45,12 @@ class CacheConfig:
         if self.page_size is not None and integer(self.page_size, 1, MAX_PAGE_SIZE) is None:
             raise ConfigError(
                 f"CacheConfig: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, or None for "
-                f"contiguous memory, got {self.page_size!r}"
+                f"contiguous memory, got {shown(self.page_size)}"
             )
         if self.kv_dtype not in (None, E4M3.name):
             raise ConfigError(
                 f"CacheConfig: kv_dtype must be {E4M3.name!r}, or None for the type of the "
-                f"queries, got {self.kv_dtype!r}"
+                f"queries, got {shown(self.kv_dtype)}"
             )
 
     @property
@@ -181,7 +181,8 @@ def merge(
     possible = [n for n in ALIGNMENTS if result.nbytes <= n <= natural]
     if alignment is not None and alignment not in possible:
         raise ConfigError(
-            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got {alignment!r}"
+            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got "
+            f"{shown(alignment)}"
         )
     return merge_build(
         MergeConfig(
@@ -195,7 +196,7 @@ def merge(
 
 def _integer(who: str, name: str, value: object, most: int) -> None:
     if integer(value, 1, most) is None:
-        raise ConfigError(f"{who}: {name} must be an integer from 1 to {most}, got {value!r}")
+        raise ConfigError(f"{who}: {name} must be an integer from 1 to {most}, got {shown(value)}")
 
 
 def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
@@ -215,7 +216,7 @@ def _dtype(who: str, name: str, value: object) -> DType:
     if value not in DTYPES:
         known = ", ".join(map(repr, DTYPES))
         raise ConfigError(
-            f"{who}: {name} must be one of {known}, got {value!r}{did_you_mean(str(value), DTYPES)}"
+            f"{who}: {name} must be one of {known}, got {shown(value)}{did_you_mean(value, DTYPES)}"
         )
     return DTYPES[str(value)]
 

@@ -72,8 +72,8 @@ def attention_with_kvcache(
     batch.
 
     Raises `LaunchError` with problems of the arguments, `ConfigError` for what `AttentionConfig`
-    refuses and unknown backends, `CacheFullError` if there is no room for k and v. The cache is
-    then as it was.
+    refuses and unknown backends, `CacheFullError` if there is no room for k and v. After these and
+    any other exception the cache is as it was; `out` may have been written.
     """
     return _Once(
         q, cache, k, v, layer=layer, causal=causal, window=window, softcap=softcap,
@@ -90,3 +90,4 @@ class _Once(DecodeStep):
     """
 
     _again = False
+    _who = "attention_with_kvcache"

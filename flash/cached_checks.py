@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView
-from flash.config import WIDENED, AttentionConfig
+from flash.config import WIDENED, AttentionConfig, config_of_call
 from flash.decode_checks import (
     problem_of_address,
     problems_of_array,
@@ -22,11 +22,11 @@ from flash.kv_arguments import INT32_MAX, integers
 from flash.kv_cache import KVCache
 from flash.launch import out_problems
 from flash.overlap import may_share_elements
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.arguments import is_one_of
+from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.settings import AUTO
 
-WHO: Final = "attention_with_kvcache"
 _TABLES: Final = ("rotary_cos", "rotary_sin")
 _CAUSAL: Final = (True, False, "bottom_right")
 
@@ -48,41 +48,41 @@ class Rows(NamedTuple):
 
 
 def check_choices(
-    cache: object, causal: object, backend: str, stream: object, order: object
+    who: str, cache: object, causal: object, backend: object, stream: object, order: object
 ) -> str:
     """The backend. Raises `LaunchError` or `ConfigError` for the first choice that there is not."""
     if not isinstance(cache, KVCache):
         raise LaunchError(
-            f"{WHO}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
+            f"{who}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
             "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
         )
-    asked = check_backend(backend, WHO)
+    asked = check_backend(backend, who)
     name = cache.backend if asked == AUTO else asked
     if (name == "cuda") != (cache.memory.device != HOST):
         where = "a GPU" if name == "cuda" else "the host"
         raise LaunchError(
-            f"{WHO}: backend {name!r} computes on {where}, but the cache is of "
+            f"{who}: backend {name!r} computes on {where}, but the cache is of "
             f"{cache.backend!r}; make one with backend={name!r}"
         )
     if stream is not None and name != "cuda":
         raise LaunchError(
-            f"{WHO}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
+            f"{who}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
         )
-    if causal not in _CAUSAL:
+    if not is_one_of(causal, _CAUSAL):
         raise ConfigError(
-            f"{WHO}: causal must be True, False or 'bottom_right', got {causal!r}: the newest "
+            f"{who}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "
             "query is at the position of the newest key"
         )
     if not isinstance(order, bool):
-        raise ConfigError(f"{WHO}: rotary_interleaved must be True or False, got {order!r}")
+        raise ConfigError(f"{who}: rotary_interleaved must be True or False, got {shown(order)}")
     return name
 
 
-def require_both(given: dict[str, object], one: str, other: str) -> None:
+def require_both(who: str, given: dict[str, object], one: str, other: str) -> None:
     """Raise `LaunchError` if one of two arguments is given without the other."""
     for name, missing in ((one, other), (other, one)):
         if name in given and missing not in given:
-            raise LaunchError(f"{WHO}: {name} is given without {missing}; give both, or neither")
+            raise LaunchError(f"{who}: {name} is given without {missing}; give both, or neither")
 
 
 @functools.lru_cache(maxsize=128, typed=True)
@@ -99,6 +99,7 @@ def config_of(*choices: Any) -> AttentionConfig:
 
 
 def _new_config(
+    who: str,
     head_dim: int,
     head_dim_v: int,
     dtype: str,
@@ -109,9 +110,9 @@ def _new_config(
     mask: bool,
     sink: bool,
 ) -> AttentionConfig:
-    return AttentionConfig(
-        head_dim, head_dim_v, dtype, causal, window=window, softcap=softcap, alibi=alibi, mask=mask,
-        sink=sink,
+    return config_of_call(
+        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, window=window,
+        softcap=softcap, alibi=alibi, mask=mask, sink=sink,
     )  # fmt: skip
 
 
@@ -250,15 +251,17 @@ def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> 
         )
 
 
-def rows_of_call(cache: KVCache, layer: int, which: list[int], new: int, leftpad: object) -> Rows:
+def rows_of_call(
+    who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object
+) -> Rows:
     """Lengths and padding. Raises `LaunchError` for padding that is none."""
     of_layer = cache.lengths[layer]
     after = [int(of_layer[sequence]) + new for sequence in which]
     padding = [0] * len(which) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(which))
     if padding is None or any(n > length for n, length in zip(padding, after, strict=True)):
         raise LaunchError(
-            f"{WHO}: leftpad must be {len(which)} integers, from 0 to the lengths of their "
-            f"sequences, {after}, got {leftpad!r}"
+            f"{who}: leftpad must be {len(which)} integers, from 0 to the lengths of their "
+            f"sequences, {after}, got {shown(leftpad)}"
         )
     return Rows(which, after, padding)
 

@@ -14,15 +14,16 @@ from flash import results
 from flash.append import NewRows, Turned
 from flash.arrays import ArrayView, host_array, view
 from flash.cached_append import prepared_append
-from flash.cached_checks import WHO, Rows, appends_by_kernel, problems_of_rotary
+from flash.cached_checks import Rows, appends_by_kernel, problems_of_rotary
+from flash.caller import raise_problems
 from flash.config import AttentionConfig
 from flash.decode import CacheCall, Joining, joining
 from flash.decode_cpu import attend_to_rows
 from flash.decode_kernel import DecodeKernel
 from flash.dtypes import E4M3, F32
+from flash.journal import Journal
 from flash.kv_cache import KVCache
 from flash.kv_places import Places
-from flash.launch import raise_problems
 from flash.placement import Stretch
 from flash.rotary import rotated
 from ptxgen.errors import LaunchError
@@ -32,11 +33,12 @@ Array = NDArray[Any]
 
 
 class Task(NamedTuple):
-    """A checked call: `sequences` are those of its items, `padding` how many of their first rows
-    are no keys, `views` its arrays by name; `longest` is the most keys that a sequence may have.
-    `stream` is None for the current one of q's library.
+    """A checked call; `who` is what messages call. `sequences` are those of its items, `padding`
+    how many of their first rows are no keys, `views` its arrays by name; `longest` is the most keys
+    that a sequence may have. `stream` is None for the current one of q's library.
     """
 
+    who: str
     cache: KVCache
     layer: int
     backend: str
@@ -103,23 +105,38 @@ class CachedWork:
         elif new is not None and task.backend == "cuda":
             self._write = self._prepared_append(new)
 
+    def once(self, result: object) -> object:
+        """`advance` and `launch`, both or neither, and then this result."""
+
+        def work(journal: Journal) -> object:
+            self._advance(journal)
+            self.launch()
+            return result
+
+        return self._task.cache.whole(work, self._stream(), self._follow)
+
     def advance(self) -> None:
         """Make room, and let the rows count. Raises `CacheFullError`, and `LaunchError` for
-        positions that rotary tables do not have, before anything is changed.
+        positions that rotary tables do not have.
         """
+        self._task.cache.whole(self._advance, self._stream(), self._follow)
+
+    def _advance(self, journal: Journal) -> None:
         task, cache, stream = self._task, self._task.cache, self._stream()
         n, sequences = task.new_rows, task.sequences
         if task.turns:
             of_layer = cache.ledger.of(task.layer, sequences)
             after = Rows(sequences, [length + n for length in of_layer], task.padding)
-            raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), WHO)
+            raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), task.who)
         if n:
-            cache.advance(WHO, task.layer, sequences, [n] * len(sequences), stream)
-        self.update()
+            cache.advance(task.who, task.layer, sequences, [n] * len(sequences), journal, stream)
+        self._follow(stream)
 
     def update(self) -> None:
         """Bring up to date what says on a GPU where rows are."""
-        stream = self._stream()
+        self._follow(self._stream())
+
+    def _follow(self, stream: int) -> None:
         self._task.cache.update(stream)
         if self._places is not None:
             self._places.follow(stream)
@@ -135,7 +152,7 @@ class CachedWork:
             least = min(lengths, default=task.new_rows)
             if least < task.new_rows:
                 raise LaunchError(
-                    f"{WHO}: {task.new_rows} new rows must count before they are written, but "
+                    f"{task.who}: {task.new_rows} new rows must count before they are written, but "
                     f"sequence {task.sequences[lengths.index(least)]} has {least} tokens in layer "
                     f"{task.layer}; call advance() or KVCache.grow before launch()"
                 )
@@ -145,7 +162,7 @@ class CachedWork:
     # ---------------------------------------------------------------------------------------------
 
     def _stream(self) -> int:
-        return self._task.cache.stream_of(WHO, self._task.stream, self._like)
+        return self._task.cache.stream_of(self._task.who, self._task.stream, self._like)
 
     def _room_for_queries(self) -> ArrayView:
         task, like = self._task, self._like
@@ -172,7 +189,11 @@ class CachedWork:
             task.scale, new,
         )  # fmt: skip
         return _kernel(task.config, cache.cuda).prepared(
-            call, backend=task.backend, splits=task.splits, room=cache.memory.workspace, who=WHO
+            call,
+            backend=task.backend,
+            splits=task.splits,
+            room=cache.memory.workspace,
+            who=self._task.who,
         )
 
     @property
@@ -192,7 +213,7 @@ class CachedWork:
         turned = None
         if new.cos is not None and new.sin is not None:
             turned = Turned(new.cos, new.sin, new.interleaved, self._q, self._q)
-        return prepared_append(WHO, cache.cuda, cache.memory.device[1], rows, turned)
+        return prepared_append(self._task.who, cache.cuda, cache.memory.device[1], rows, turned)
 
     def _write_rows(self, stream: int) -> None:
         """The host turns, and writes or copies."""

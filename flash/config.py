@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from flash.dtypes import DTYPES, F32, DType
+from flash.dtypes import DTYPES, F32, DType, config_name
 from flash.features import MAX_WINDOWED_SEQ, NO_FEATURES, SECTION, Features, Number
 from flash.mma_tiling import MmaTiling
 from flash.philox import threshold
@@ -25,7 +23,8 @@ from flash.tile_choice import (
     offered_tiles,
 )
 from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
-from ptxgen.errors import ConfigError
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -37,6 +36,7 @@ MAX_SCALE: Final = 2.0**127
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
 _SIDES: Final = 2  # of a window
+_UNLIMITED: Final = -1  # a side of a window, as flash-attn writes it
 _FLAGS: Final = (
     "return_lse", "alibi", "mask", "sink", "varlen", "seqused_q", "seqused_k",
 )  # fmt: skip
@@ -131,8 +131,9 @@ class AttentionConfig:
 
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim. Wide values are dealt to several CTAs
     by columns, of which each computes the scores for itself (`flash/tile_choice.py`).
-    dtype: "f32", "f16" or "bf16", of Q, K, V and O; sums and LSE are f32. The 16-bit ones run on
-    tensor cores and need sm_80 or later.
+    dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
+        "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit ones run on tensor
+        cores and need sm_80 or later.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
     of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of Q, K,
     P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact anyway.
@@ -149,10 +150,10 @@ class AttentionConfig:
     part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
     seq_q]).
-    window: (left, right), how many keys before and behind its own position a query sees; None for
-        no limit on that side. Positions are aligned as `causal` says, and by the last query and key
-        without it; with causality nothing behind is seen anyway.
-    softcap: scaled scores become softcap * tanh(score / softcap); None for no cap.
+    window: (left, right), how many keys before and behind its own position a query sees; None or -1
+        for no limit on that side. Positions are aligned as `causal` says, and by the last query and
+        key without it; with causality nothing behind is seen anyway.
+    softcap: scaled scores become softcap * tanh(score / softcap); None or 0 for no cap.
     alibi, mask, sink: whether launches give `alibi_slopes`, `mask` and `sink`.
     dropout: the probability, from 0 to less than 1 and in steps of 1/65536, to make a weight 0; the
         others are divided by the probability to be kept. Launches give `dropout_seed`.
@@ -200,6 +201,7 @@ class AttentionConfig:
         object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
         object.__setattr__(self, "head_dim_v", _head_dim_v(value_dim))
+        object.__setattr__(self, "dtype", config_name(self.dtype))
         _require_one_of("dtype", self.dtype, tuple(DTYPES))
         _require_one_of(
             "precision", self.precision, choices(self.element), hint=self._why_no_precision
@@ -214,20 +216,22 @@ class AttentionConfig:
         for flag in _FLAGS:
             if not isinstance(getattr(self, flag), bool):
                 raise ConfigError(
-                    f"AttentionConfig: {flag} must be True or False, got {getattr(self, flag)!r}"
+                    f"AttentionConfig: {flag} must be True or False, got "
+                    f"{shown(getattr(self, flag))}"
                 )
+        object.__setattr__(self, "bias", config_name(self.bias))
         _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
         self._require_packable()
         object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
-        _require_softcap(self.softcap)
+        object.__setattr__(self, "softcap", _softcap(self.softcap))
         _require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
         _require_packing(self.pack_gqa, self.features)
+        stages = (1,) if self.precision == IEEE else STAGES
+        _require_one_of("stages", self.stages, (*stages, "auto"))
         _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
         blocks_q = self.tile_request.blocks_q
         _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
-        stages = (1,) if self.precision == IEEE else STAGES
-        _require_one_of("stages", self.stages, (*stages, "auto"))
         _require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
         choose_tiling(
@@ -328,7 +332,7 @@ class AttentionConfig:
 
     def kernel(
         self,
-        target: Target | None = None,
+        target: Target | str | None = None,
         alignment: int | None = None,
         return_lse: bool | None = None,
     ) -> KernelConfig:
@@ -337,8 +341,11 @@ class AttentionConfig:
 
         Raises `ConfigError` if the tiles do not fit the target.
         """
-        target = target or find_target(self.target or DEFAULT_TARGET)
-        if alignment is None:
+        target = find_target(self.target or DEFAULT_TARGET if target is None else target)
+        if alignment is not None:
+            possible = [n for n in ALIGNMENTS if n >= self.element.nbytes]
+            _require_one_of("alignment", alignment, (*possible, None))
+        else:
             natural = natural_alignment(self.head_dim, self.value_dim, self.element)
             alignment = natural if self.alignment == "auto" else int(self.alignment)
         return KernelConfig(
@@ -357,6 +364,17 @@ class AttentionConfig:
         return replace(self, target=target)
 
 
+def config_of_call(who: str, **fields: Any) -> AttentionConfig:
+    """The config that a function makes of its arguments. Raises `ConfigError`, of which `who` is
+    the function that was called.
+    """
+    try:
+        return AttentionConfig(**fields)
+    except ConfigError as error:
+        said = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
+        raise ConfigError(f"{who}: {said}") from None
+
+
 def _require_packing(pack_gqa: bool | str, features: Features) -> None:
     if pack_gqa is True and features.varlen:
         raise ConfigError(
@@ -365,45 +383,40 @@ def _require_packing(pack_gqa: bool | str, features: Features) -> None:
         )
 
 
-def _size(value: Any, most: int) -> int | None:
-    """`value` as an int, if it is an integer of any kind (numpy's too) from 1 to `most`."""
-    if not isinstance(value, bool):
-        with suppress(TypeError):  # not an integer of any kind
-            size = operator.index(value)
-            if 1 <= size <= most:
-                return size
-    return None
-
-
 def _head_dim(value: Any) -> int:
-    size = _size(value, MAX_HEAD_DIM)
+    size = integer(value, 1, MAX_HEAD_DIM)
     if size is not None:
         return size
     target = most_generous()
     tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
     raise ConfigError(
-        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got {value!r}; "
+        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got "
+        f"{shown(value)}; "
         f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
         f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
     )
 
 
 def _head_dim_v(value: Any) -> int:
-    size = _size(value, MAX_HEAD_DIM_V)
+    size = integer(value, 1, MAX_HEAD_DIM_V)
     if size is not None:
         return size
     raise ConfigError(
         f"AttentionConfig: head_dim_v must be an integer from 1 to {MAX_HEAD_DIM_V}, got "
-        f"{value!r}; beyond {MAX_HEAD_DIM_V} split V by columns, and each call gives those of O"
+        f"{shown(value)}; beyond {MAX_HEAD_DIM_V} split V by columns, and each call gives "
+        "those of O"
     )
 
 
 def _require_one_of(
     name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
 ) -> None:
-    if not any(type(value) is type(choice) and value == choice for choice in legal):
+    if not is_one_of(value, legal):
         words = ", ".join(map(repr, legal))
-        raise ConfigError(f"AttentionConfig: {name} must be one of {words}, got {value!r}{hint()}")
+        meant = did_you_mean(value, [choice for choice in legal if isinstance(choice, str)])
+        raise ConfigError(
+            f"AttentionConfig: {name} must be one of {words}, got {shown(value)}{meant or hint()}"
+        )
 
 
 def is_scale(value: object) -> bool:
@@ -417,7 +430,7 @@ def _require_scale(value: Any) -> None:
     if value is not None and not is_scale(value):
         raise ConfigError(
             f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
-            f"or None for 1/sqrt(head_dim), got {value!r}"
+            f"or None for 1/sqrt(head_dim), got {shown(value)}"
         )
 
 
@@ -426,34 +439,36 @@ def _window(value: Any, is_causal: bool) -> tuple[int | None, int | None] | None
     if value is None:
         return None
     sides = tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(sides) != _SIDES or not all(map(_is_side, sides)):
+    counts = [
+        None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides
+    ]
+    if len(sides) != _SIDES or any(
+        count is None and side is not None for side, count in zip(sides, counts, strict=True)
+    ):
         raise ConfigError(
             "AttentionConfig: window must be (left, right), each a number of keys from 0 to "
-            f"{MAX_WINDOWED_SEQ} or None for no limit, got {value!r}"
+            f"{MAX_WINDOWED_SEQ}, or None or -1 for no limit, got {shown(value)}"
         )
-    left, right = (None if side is None else operator.index(side) for side in sides)
+    left, right = (None if count == _UNLIMITED else count for count in counts)
     right = None if is_causal else right
     return None if (left, right) == (None, None) else (left, right)
 
 
-def _is_side(value: Any) -> bool:
-    if value is None:
-        return True
-    with suppress(TypeError):
-        return not isinstance(value, bool) and 0 <= operator.index(value) <= MAX_WINDOWED_SEQ
-    return False
-
-
-def _require_softcap(value: Any) -> None:
-    if value is not None and not (is_scale(value) and _LEAST_SOFTCAP <= value <= _MOST_SOFTCAP):
+def _softcap(value: Any) -> float | None:
+    """The cap; None for none, which 0 is, too."""
+    if value is None or (is_scale(value) and value == 0):
+        return None
+    if not (is_scale(value) and _LEAST_SOFTCAP <= value <= _MOST_SOFTCAP):
         raise ConfigError(
             f"AttentionConfig: softcap must be a number from {_LEAST_SOFTCAP:g} to "
-            f"{_MOST_SOFTCAP:g}, or None for no cap, got {value!r}"
+            f"{_MOST_SOFTCAP:g}, or None or 0 for no cap, got {shown(value)}"
         )
+    return float(value)
 
 
 def _require_dropout(value: Any) -> None:
     if not is_scale(value) or not 0 <= value < 1:
         raise ConfigError(
-            f"AttentionConfig: dropout must be a probability from 0 to less than 1, got {value!r}"
+            "AttentionConfig: dropout must be a probability from 0 to less than 1, got "
+            f"{shown(value)}"
         )

@@ -38,6 +38,10 @@ SAFE_SUM = 2.0**-100
 
 _F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # of an f16, 13 places up
 
+# BLAS adds up in an order that may depend on where a matrix begins and how far apart its rows are,
+# if the product is one of a matrix and a vector. Memory for it begins at multiples of this.
+_ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
+
 # Starting a thread costs about 0.2 ms, which is this many multiplications.
 WORTH_A_THREAD = 2**24
 
@@ -80,7 +84,7 @@ def attention_cpu(
     ALiBi or a bias up to 4 * `BLOCK_Q * BLOCK_K` elements more.
     `threads` is at most how many threads work, by default as many as BLAS would use. BLAS is
     held to one thread in the whole process while this runs. Repeated calls give the same bits,
-    whatever the number of threads.
+    whatever the number of threads, and wherever the arrays lie with whatever strides.
 
     Raises ConfigError when `causal` is not a known word.
     """
@@ -170,23 +174,29 @@ class _Workspace:
         keys = min(BLOCK_K, job.k.shape[2])
 
         self._buffers = {
-            name: np.empty(size, job.dtype)
+            name: _aligned(size, job.dtype)
             for name, size in {
                 "q": rows * d, "k": keys * d, "v": keys * d_v, "scores": rows * keys,
-                "acc": rows * d_v, "part": rows * d_v,
+                "acc": rows * d_v, "part": rows * d_v, "ones": keys,
             }.items()
         }  # fmt: skip
-        self.ones = np.ones(keys, job.dtype)
+        self.ones = self._buffers["ones"]
+        self.ones.fill(1)
 
     def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
         """The front of buffer `name` as a dense [rows, columns]."""
         return self._buffers[name][: rows * columns].reshape(rows, columns)
 
-    def for_blas(self, name: str, x: NDArray[Any]) -> NDArray[Any]:
-        """`x` itself if BLAS can read it in place, else a copy in buffer `name`."""
+    def for_blas(self, name: str, x: NDArray[Any], rows: int) -> NDArray[Any]:
+        """`x` itself if BLAS can read it in place, else a copy in buffer `name`. The other factor
+        has so many rows: if either is a vector, `x` is only read in place if it lies as the copy
+        would.
+        """
         size = self.ones.itemsize
         step, unit = x.strides
         in_place = step >= x.shape[1] * size and step % size == 0 and unit == size
+        if 1 in (rows, *x.shape):
+            in_place &= step == x.shape[1] * size and x.ctypes.data % _ALIGNMENT == 0
         if in_place and x.dtype == self.ones.dtype:
             return x  # numpy 2.0 multiplies other strides slowly, without BLAS
         copy = self.take(name, *x.shape)
@@ -195,6 +205,13 @@ class _Workspace:
         else:
             copy[...] = x
         return copy
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array of `size` elements whose first is at a multiple of `_ALIGNMENT`."""
+    raw = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first : first + size * dtype.itemsize].view(dtype)
 
 
 def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
@@ -218,8 +235,7 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
     """Attention of one block of queries, of heads that share a key/value head, to all keys."""
     kv = heads.start // job.group
     q, k, v = job.q[b, heads, queries], job.k[b, kv], job.v[b, kv]
-    scaled = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
-    np.multiply(q, job.dtype.type(job.scale), out=scaled.reshape(q.shape))
+    scaled = _scaled(job, space, q)
 
     block = b, heads, queries
     acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=False)
@@ -229,6 +245,19 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
     job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
     if job.lse is not None:
         job.lse[b, heads, queries] = (top + np.log(total)).reshape(q.shape[:2])
+
+
+def _scaled(job: _Job, space: _Workspace, q: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """The rows of q times the scale, and what products with them are still to be multiplied by: 1,
+    or the scale if a number of q would become infinite.
+    """
+    rows = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
+    scaled = rows.reshape(q.shape)
+    np.multiply(q, job.dtype.type(job.scale), out=scaled)
+    if not (np.isinf(scaled) & np.isfinite(q)).any():
+        return rows, 1.0
+    scaled[...] = q
+    return rows, job.scale
 
 
 def _safe(acc: NDArray[Any], total: NDArray[Any]) -> bool:
@@ -241,7 +270,7 @@ def _safe(acc: NDArray[Any], total: NDArray[Any]) -> bool:
 def _sweep(
     job: _Job,
     space: _Workspace,
-    scaled: NDArray[Any],
+    scaled: tuple[NDArray[Any], float],
     k: NDArray[Any],
     v: NDArray[Any],
     block: tuple[int, slice, slice],
@@ -250,12 +279,12 @@ def _sweep(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
 
-    `block` is batch, heads and queries. `top` is each row's greatest score if `shifted`, as in
-    FlashAttention-2, else 0: that saves finding it and subtracting it, but the sums may overflow or
-    vanish.
+    `scaled` is what `_scaled` gives, and `block` is batch, heads and queries. `top` is each row's
+    greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding it and
+    subtracting it, but the sums may overflow or vanish.
     """
-    rules, queries = job.rules, block[2]
-    rows, count, d_v = len(scaled), queries.stop - queries.start, v.shape[1]
+    (q, factor), rules, queries = scaled, job.rules, block[2]
+    rows, count, d_v = len(q), queries.stop - queries.start, v.shape[1]
     acc, part = space.take("acc", rows, d_v), space.take("part", rows, d_v)
     acc.fill(0)
     top, total = _before_any_key(rules.sinks(*block[:2], rows), rows, job.dtype, shifted)
@@ -264,7 +293,9 @@ def _sweep(
     for k0 in range(seen.start, seen.stop, BLOCK_K):
         keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
         score = space.take("scores", rows, keys.stop - k0)
-        np.matmul(scaled, space.for_blas("k", k[keys]).T, out=score)
+        np.matmul(q, space.for_blas("k", k[keys], rows).T, out=score)
+        if factor != 1:
+            score *= job.dtype.type(factor)
         by_head = score.reshape(-1, count, keys.stop - k0)
         rules.apply(by_head, *block, keys)
         hidden = rules.hidden(*block, keys)
@@ -280,7 +311,7 @@ def _sweep(
         weight = np.exp(score, out=score)
         total += weight @ space.ones[: keys.stop - k0]  # BLAS: four times as fast as sum(axis=1)
         rules.drop(by_head, *block, keys)
-        acc += _weigh(weight, space.for_blas("v", v[keys]), hidden, out=part)
+        acc += _weigh(space, weight, v[keys], hidden, out=part)
     return acc, total, top
 
 
@@ -296,25 +327,31 @@ def _before_any_key(
 
 
 def _weigh(
-    weight: NDArray[Any], value: NDArray[Any], hidden: NDArray[np.bool_] | None, out: NDArray[Any]
+    space: _Workspace,
+    weight: NDArray[Any],
+    v: NDArray[Any],
+    hidden: NDArray[np.bool_] | None,
+    out: NDArray[Any],
 ) -> NDArray[Any]:
-    """`weight @ value` in `out`; `hidden` is [heads or 1, queries, keys], or None.
+    """`weight @ v` in `out`; `hidden` is [heads or 1, queries, keys], or None.
 
-    A hidden key has weight 0, but 0 * NaN is NaN. Hence the rows of `value` that are not finite
-    are left out of the product, and added to the queries that see them.
+    A hidden key has weight 0, but 0 * NaN is NaN. Hence the rows of `v` that are not finite are
+    left out of the product, and added to the queries that see them.
     """
+    value = space.for_blas("v", v, len(weight))
     if hidden is None:
         return np.matmul(weight, value, out=out)
     wild = np.flatnonzero(~np.isfinite(value).all(axis=1))
     if wild.size == 0:
         return np.matmul(weight, value, out=out)
-    tame = value.copy()
+    odd, tame = value[wild], space.take("v", *value.shape)
+    tame[...] = value
     tame[wild] = 0
     np.matmul(weight, tame, out=out)
     queries, keys = hidden.shape[1:]
     by_head = out.reshape(-1, queries, value.shape[1])
     weight_by_head = weight.reshape(-1, queries, keys)
-    for key in wild:
-        part = weight_by_head[:, :, key, None] * value[key]
+    for key, row in zip(wild, odd, strict=True):
+        part = weight_by_head[:, :, key, None] * row
         by_head += np.where(hidden[:, :, key, None], 0, part)
     return out

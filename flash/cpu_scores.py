@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.philox import STEPS, kept, threshold
-from flash.reference import Causal, Window, key_limits, position_offset
+from flash.reference import Causal, Window, as_scores, key_limits, position_offset
 
 Array = NDArray[Any]
 
@@ -71,11 +71,11 @@ class ScoreRules:
             np.tanh(score, out=score)
             np.multiply(score, cap, out=score)
         if self.alibi_slopes is not None:
-            slopes = self.alibi_slopes[b, heads].astype(self.dtype)
+            slopes = as_scores(self.alibi_slopes[b, heads].astype(self.dtype))
             distance = self._positions(queries) - np.arange(keys.start, keys.stop)
             score -= slopes[:, None, None] * np.abs(distance).astype(self.dtype)
         if self.bias is not None:
-            score += self.bias[b, heads, queries, keys].astype(self.dtype)
+            score += as_scores(self.bias[b, heads, queries, keys].astype(self.dtype))
 
     def hidden(self, b: int, heads: slice, queries: slice, keys: slice) -> Array | None:
         """[heads or 1, queries, keys]: True where a query does not see a key; None if all are
@@ -112,7 +112,7 @@ class ScoreRules:
         """The sink of each of `rows` rows of these heads, head by head."""
         if self.sink is None:
             return None
-        found = self.sink[b, heads].astype(self.dtype)
+        found = as_scores(self.sink[b, heads].astype(self.dtype))
         return np.repeat(found, rows // len(found))
 
     def _positions(self, queries: slice) -> Array:

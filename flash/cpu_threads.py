@@ -4,48 +4,63 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 
 class BlasThreads:
-    """Counts the calls that need single-threaded BLAS; the last one gives its threads back.
+    """Knows the calls that need single-threaded BLAS; the last one gives its threads back.
 
     The number of BLAS threads belongs to the process, so that two overlapping calls that each
-    saved and restored it could leave it at one for ever.
+    saved and restored it could leave it at one for ever. So could a call that is interrupted on its
+    way in or out: the numbers are noted before the first is changed, and forgotten once all are
+    back, and a call that is gone without having said so is not counted.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users = 0
-        self._usual = 1
-        self._limit = ExitStack()
+        self._users: weakref.WeakSet[_User] = weakref.WeakSet()
+        self._usual: list[tuple[Any, int]] = []  # libraries that are held, and their threads
         self._libraries: ThreadpoolController | None = None
 
     @contextmanager
     def one_each(self) -> Iterator[int]:
         """BLAS runs single-threaded inside; the value is the thread count it had before."""
-        with self._lock:
-            if self._users == 0:
-                self._usual = self._hold()
-            self._users += 1
+        user = _User()
         try:
-            yield self._usual
+            with self._lock:
+                self._users.add(user)
+                usual = self._hold()
+            yield usual
         finally:
             with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    self._limit.close()
+                self._users.discard(user)
+                if not self._users:
+                    self._give_back()
 
     def _hold(self) -> int:
         """Limit every BLAS to one thread; return the count of the one that had the most."""
         if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
             self._libraries = ThreadpoolController().select(user_api="blas")
-        counts = [library["num_threads"] for library in self._libraries.info()]
-        self._limit.enter_context(self._libraries.limit(limits=1))
-        return max(counts, default=os.cpu_count() or 1)
+        if not self._usual:
+            found = self._libraries.lib_controllers
+            self._usual = [(library, library.num_threads) for library in found]
+        for library, _ in self._usual:
+            library.set_num_threads(1)
+        return max((count for _, count in self._usual), default=os.cpu_count() or 1)
+
+    def _give_back(self) -> None:
+        for library, count in self._usual:
+            library.set_num_threads(count)
+        self._usual = []
+
+
+class _User:
+    """A call that is going on."""
 
 
 BLAS_THREADS = BlasThreads()

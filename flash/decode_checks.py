@@ -14,12 +14,13 @@ from flash.config import AttentionConfig
 from flash.decode import last_keys
 from flash.dtypes import F32, I32, OF_ARRAYS
 from flash.features import LAST_KEYS, LENGTHS, MAX_SPLITS, MAX_WINDOWED_SEQ
-from flash.kv_arguments import integer
-from flash.launch import out_problems
+from flash.kv_arguments import MOST_ITEMS
+from flash.launch import MAX_CTAS, out_problems
 from flash.operands import operand_problems
 from flash.overlap import may_overlap_itself, may_share_elements
 from flash.placement import MAX_PAGE_SIZE
-from ptxgen.errors import LaunchError
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
 
 WHO: Final = "DecodeKernel.launch"
@@ -230,6 +231,11 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
     """Whether a sequence has more rows than kernels count."""
     if max(capacity, q.shape[2] * q.shape[1]) > MAX_WINDOWED_SEQ:
         yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
+    if q.shape[0] * q.shape[1] > MAX_CTAS:
+        yield (
+            f"batch times heads must be at most {MAX_CTAS}, got {q.shape[0]} * {q.shape[1]}; split "
+            "the batch"
+        )
 
 
 def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
@@ -237,7 +243,7 @@ def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> I
     wanted, nbytes = config.element.array_name, config.element.nbytes
     if array.dtype != wanted:
         yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
-    if array.size and array.shape[-1] > 1 and array.strides[-1] != 1:
+    if array.size and array.shape and array.shape[-1] > 1 and array.strides[-1] != 1:
         yield (
             f"{name} must be dense in its last dimension (stride 1), got strides "
             f"{list(array.strides)} for shape {list(array.shape)}; copy it"
@@ -305,6 +311,8 @@ def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterato
     ):  # fmt: skip
         array = views.get(name)
         if array is not None and array.device == HOST and array.dtype == I32.array_name:
+            if array.size > MOST_ITEMS:
+                continue  # of no shape that fits, as has been said
             numbers = host_array(array)
             wrong = numbers[(numbers < 0) | (numbers > most)]
             if wrong.size:
@@ -318,7 +326,7 @@ def splits_of(who: str, given: object) -> int | None:
     found = integer(given, 1, MAX_SPLITS)
     if found is None:
         raise LaunchError(
-            f"{who}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {given!r}"
+            f"{who}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {shown(given)}"
         )
     return found
 
@@ -331,6 +339,7 @@ def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
     found = integer(given, 0, MAX_WINDOWED_SEQ)
     if found is None:
         raise LaunchError(
-            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {given!r}"
+            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
+            f"{shown(given)}"
         )
     return min(found, capacity)

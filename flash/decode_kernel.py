@@ -11,6 +11,7 @@ import numpy as np
 
 from flash import results
 from flash.arrays import HOST, ArrayView, host_array, view
+from flash.caller import Caller, flag, raise_problems, views_of
 from flash.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
 from flash.decode import (
     E4M3_TARGET,
@@ -30,21 +31,22 @@ from flash.dlpack import dense_strides
 from flash.dtypes import F32, OF_ARRAYS, DType
 from flash.features import LENGTHS
 from flash.gpu import GpuLauncher
-from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
 from flash.overlap import reach
 from flash.resources import KernelResources
 from flash.step import Step, require_grid
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend, LoadedKernel, cuda_backend
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
 _MOST_KEPT: Final = 512  # geometries of calls
 _ALIGNED: Final = ALIGNMENTS[0]  # bytes, where an array of the workspace begins
+_NEEDED: Final = ("q", "k_cache", "v_cache")
 _NOT_CACHED: Final = ("varlen", "bias", "dropout")
 
 
@@ -83,7 +85,7 @@ class DecodeKernel:
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
-                f"DecodeKernel: config must be an AttentionConfig, got {config!r}; "
+                f"DecodeKernel: config must be an AttentionConfig, got {shown(config)}; "
                 "make one with flash.AttentionConfig(head_dim=64, causal=True)"
             )
         wrong = [name for name in _NOT_CACHED if getattr(config, name)]
@@ -94,7 +96,9 @@ class DecodeKernel:
                 "use AttentionKernel, or leave that out"
             )
         self.config = config
-        self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
+        self._gpu = GpuLauncher(
+            config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO
+        )
         self._space: dict[tuple[int, int], ArrayView] = {}
         self._ready: dict[tuple[object, ...], _Prepared] = {}
         self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
@@ -173,24 +177,30 @@ class DecodeKernel:
         """
         if not isinstance(rotary_interleaved, bool):
             raise ConfigError(
-                f"{WHO}: rotary_interleaved must be True or False, got {rotary_interleaved!r}"
+                f"{WHO}: rotary_interleaved must be True or False, got {shown(rotary_interleaved)}"
             )
-        with_lse = self.config.return_lse if return_lse is None else return_lse
-        explicit = None if stream is None else results.stream_handle(stream)
+        with_lse = self.config.return_lse
+        if return_lse is not None:
+            with_lse = flag(WHO, "return_lse", return_lse)
+        explicit = None if stream is None else results.stream_handle(stream, WHO)
         given = {
             "q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v,
             "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "seqused_k": seqused_k,
             "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
             "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink, "out": out,
         }  # fmt: skip
-        views = views_of({n: a for n, a in given.items() if a is not None}, WHO)
+        views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
         name = self._choose(backend, views["q"])
         if name == "cuda":
             views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
         self._check(views)
         number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
-        scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
+        scale = (
+            self.config.scale
+            if softmax_scale is None
+            else scale_of(self.config, softmax_scale, Caller(WHO))
+        )
         device = views["k_cache"].device  # an empty q may not say where it is
         like = views["q"]._replace(device=device)
         _check_place(name, like, explicit)
@@ -268,10 +278,10 @@ class DecodeKernel:
         steps = steps_of(call, kernel, parts, space)
         return _on_host(functools.partial(_interpret, steps))
 
-    def _choose(self, backend: str, q: ArrayView) -> str:
+    def _choose(self, backend: object, q: ArrayView) -> str:
         """The backend of a call. Raises `ConfigError` for an unknown name."""
-        if backend != AUTO:
-            return check_backend(backend)
+        if not isinstance(backend, str) or backend != AUTO:
+            return check_backend(backend, WHO)
         return "cpu" if q.device == HOST else "cuda"
 
     def _prepared_on_gpu(

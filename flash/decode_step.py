@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from flash import results
 from flash.arrays import view
 from flash.cached_checks import (
-    WHO,
     check_choices,
     config_of,
     problems_of_kernels,
@@ -19,11 +18,11 @@ from flash.cached_checks import (
     rows_of_call,
 )
 from flash.cached_work import CachedWork, Task
+from flash.caller import Caller, flag, raise_problems, views_of
 from flash.decode_checks import splits_of
 from flash.dtypes import F32, OF_ARRAYS
 from flash.gpu import launcher_of
 from flash.kv_cache import KVCache
-from flash.launch import raise_problems, views_of
 from flash.launch import scale as scale_of
 from ptxgen.runtime.settings import AUTO
 
@@ -47,6 +46,7 @@ class DecodeStep:
     """
 
     _again: ClassVar = True
+    _who: ClassVar = "DecodeStep"
 
     def __init__(
         self,
@@ -74,46 +74,48 @@ class DecodeStep:
         backend: str = AUTO,
         stream: object = None,
     ) -> None:
-        name = check_choices(cache, causal, backend, stream, rotary_interleaved)
-        parts = splits_of(WHO, splits)
-        layer = cache.check_layer(WHO, layer)
+        who = self._who
+        name = check_choices(who, cache, causal, backend, stream, rotary_interleaved)
+        parts = splits_of(who, splits)
+        with_lse = flag(who, "return_lse", return_lse)
+        layer = cache.check_layer(who, layer)
         optional = {
             "k": k, "v": v, "out": out, "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink,
             "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
         }  # fmt: skip
         given = {"q": q} | {name: array for name, array in optional.items() if array is not None}
-        require_both(given, "k", "v")
-        require_both(given, "rotary_cos", "rotary_sin")
-        views = views_of(given, WHO)
+        require_both(who, given, "k", "v")
+        require_both(who, given, "rotary_cos", "rotary_sin")
+        views = views_of(given, who)
         if name == "cuda":
             locate = launcher_of(cache.cuda).located
-            views = {key: locate(array, WHO) for key, array in views.items()}
+            views = {key: locate(array, who) for key, array in views.items()}
             if self._again:  # whoever writes them later than now does so in the order of the stream
                 views = {key: array._replace(stream=None) for key, array in views.items()}
-        which = cache.check_sequences(WHO, cache_batch_idx, "cache_batch_idx", repeated=k is None)
-        raise_problems(list(problems_of_rows(cache, views, len(which))), WHO)
+        which = cache.check_sequences(who, cache_batch_idx, "cache_batch_idx", repeated=k is None)
+        raise_problems(list(problems_of_rows(cache, views, len(which))), who)
         config = config_of(
-            cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal, window,
+            who, cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal, window,
             softcap, "alibi_slopes" in views, "mask" in views, "sink" in views,
         )  # fmt: skip
-        raise_problems(list(problems_of_others(config, views)), WHO)
+        raise_problems(list(problems_of_others(config, views)), who)
         if name != "cpu":
-            raise_problems(list(problems_of_kernels(cache, config, views, name)), WHO)
+            raise_problems(list(problems_of_kernels(cache, config, views, name)), who)
         rows = rows_of_call(
-            cache, layer, which, views["k"].shape[2] if "k" in views else 0, leftpad
+            who, cache, layer, which, views["k"].shape[2] if "k" in views else 0, leftpad
         )
-        raise_problems(list(problems_of_rotary(cache, views, rows)), WHO)
-        scale = scale_of(config, softmax_scale)
+        raise_problems(list(problems_of_rotary(cache, views, rows)), who)
+        scale = scale_of(config, softmax_scale, Caller(who, has_config=False))
 
         like = views["q"]._replace(device=cache.memory.device)  # which an empty array may not say
-        explicit = None if name != "cuda" or stream is None else results.stream_handle(stream)
+        explicit = None if name != "cuda" or stream is None else results.stream_handle(stream, who)
         shape = (*like.shape[:3], cache.head_dim_v)
         room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
         made = room(shape, config.element) if out is None else out
-        lse = room(shape[:3], F32) if return_lse else None
+        lse = room(shape[:3], F32) if with_lse else None
         longest = cache.capacity if self._again else max(rows.after, default=0)
         task = Task(
-            cache, layer, name, config, scale, which, rows.padding, views, rotary_interleaved,
+            who, cache, layer, name, config, scale, which, rows.padding, views, rotary_interleaved,
             parts, longest, explicit, view(made, "out") if out is None else views["out"],
             None if lse is None else view(lse, "lse"),
         )  # fmt: skip
@@ -122,10 +124,10 @@ class DecodeStep:
         self.lse: Any = None if lse is None else results.deliver(lse, like)
 
     def __call__(self) -> Any:
-        """Append and attend: `out`, or (out, lse)."""
-        self.advance()
-        self.launch()
-        return self.out if self.lse is None else (self.out, self.lse)
+        """Append and attend: `out`, or (out, lse). If anything is raised, the new rows do not
+        count.
+        """
+        return self._work.once(self.out if self.lse is None else (self.out, self.lse))
 
     def advance(self) -> None:
         """Make room in the cache for the new rows, which count from now on; on a GPU, lengths and

@@ -29,7 +29,7 @@ class DeviceNumbers:
         self._there = there
         self._dtype = dtype
         self._cuda = cuda
-        self._last = b""  # what was copied
+        self._last: bytes | None = None  # what is there, if that is known
         self.view = part_of(there, 0, there.shape, dtype)
 
     def row(self, index: int) -> ArrayView:
@@ -40,6 +40,7 @@ class DeviceNumbers:
         """Be these from now on, in the order of `stream`."""
         given = values.tobytes()
         if given != self._last:
+            self._last = None  # until the copy has come through
             self._copy(self._there.pointer, values, stream)
             self._last = given
 

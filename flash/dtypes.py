@@ -50,6 +50,42 @@ E4M3_MAX: Final = 448.0  # the largest number of that type (OCP 8-bit floating p
 F32_BYTES: Final = F32.nbytes
 
 
+# Other names of the types of `CACHE_DTYPES`: those that array libraries and papers write.
+_OTHER_NAMES: Final = {
+    **{t.array_name: t.name for t in CACHE_DTYPES.values()},
+    "fp32": "f32", "single": "f32", "fp16": "f16", "half": "f16", "float8_e4m3": "e4m3",
+}  # fmt: skip
+
+
+def config_name(given: object) -> object:
+    """The name in a config of an element type that is called by another name ("float16", "half",
+    "torch.bfloat16") or given as an object (`torch.bfloat16`, `numpy.float32`, an `ml_dtypes` or
+    `jax.numpy` type, a `numpy.dtype`); whatever else is given, itself.
+    """
+    name = given if isinstance(given, str) else _library_name(given)
+    if name is None:
+        return given
+    short = name.removeprefix("torch.")
+    return _OTHER_NAMES.get(short, short if short in CACHE_DTYPES else given)
+
+
+def _library_name(given: object) -> str | None:
+    """The name of an array library's element type, as that library spells it; None if `given` is no
+    such type.
+    """
+    if type(given).__module__ == "torch":
+        return str(given) if type(given).__name__ == "dtype" else None
+    import numpy as np
+
+    found = given
+    if isinstance(given, type):
+        said = getattr(given, "dtype", None)  # of the types of jax.numpy
+        found = said if isinstance(said, np.dtype) else given
+        if found is given and issubclass(given, np.generic):
+            found = np.dtype(given)
+    return found.name if isinstance(found, np.dtype) and found.isnative else None
+
+
 def dtype(name: str) -> DType:
     """The type called `name` in a config. Raises KeyError for another name."""
     return DTYPES[name]

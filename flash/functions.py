@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from flash.arrays import view
-from flash.config import AttentionConfig
+from flash.caller import Caller, readable_views
+from flash.config import config_of_call
 from flash.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.kernel import AttentionKernel
 from flash.launch import conversion
@@ -43,10 +43,12 @@ def attention(
     last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is
     float32 or of that type.
     """
+    who = _OfAttention.who
     kernel = _kernel_for(
-        _last_dimension(q, "q"), _last_dimension(v, "v"), _dtype_of(q), causal, precision, window,
-        softcap, alibi_slopes is not None, None if bias is None else _dtype_of(bias, "bias"),
-        mask is not None, sink is not None, dropout,
+        _OfAttention, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
+        causal, precision, window, softcap, alibi_slopes is not None,
+        None if bias is None else _dtype_of(who, bias, "bias"), mask is not None, sink is not None,
+        dropout,
     )  # fmt: skip
     return kernel.launch(
         q,
@@ -98,10 +100,11 @@ def attention_varlen(
     given for arrays on a GPU. Returns out as q, or (out, lse [heads, total_q]); rows of no sequence
     are not written. Everything else is as in `attention`, which raises the same.
     """
+    who = _OfVarlen.who
     kernel = _kernel_for(
-        _last_dimension(q, "q"), _last_dimension(v, "v"), _dtype_of(q), causal, precision, window,
-        softcap, alibi_slopes is not None, None, False, sink is not None, dropout, True,
-        seqused_q is not None, seqused_k is not None,
+        _OfVarlen, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
+        causal, precision, window, softcap, alibi_slopes is not None, None, False, sink is not None,
+        dropout, True, seqused_q is not None, seqused_k is not None,
     )  # fmt: skip
     return kernel.launch(
         q,
@@ -123,6 +126,20 @@ def attention_varlen(
     )
 
 
+class _OfAttention(AttentionKernel):
+    """A kernel of `attention`, whose caller made no config."""
+
+    who: ClassVar = "attention"
+    _caller = Caller(who, has_config=False)
+
+
+class _OfVarlen(AttentionKernel):
+    """A kernel of `attention_varlen`."""
+
+    who: ClassVar = "attention_varlen"
+    _caller = Caller(who, has_config=False)
+
+
 def _kernel_for(*choices: Any) -> AttentionKernel:
     try:
         return _kernel(*choices)
@@ -132,6 +149,7 @@ def _kernel_for(*choices: Any) -> AttentionKernel:
 
 @functools.lru_cache(maxsize=128, typed=True)
 def _kernel(
+    of: type[_OfAttention] | type[_OfVarlen],
     head_dim: int,
     head_dim_v: int,
     dtype: str,
@@ -148,19 +166,19 @@ def _kernel(
     seqused_q: bool = False,
     seqused_k: bool = False,
 ) -> AttentionKernel:
-    config = AttentionConfig(
-        head_dim, head_dim_v, dtype, causal, precision=precision, window=window, softcap=softcap,
-        alibi=alibi, bias=bias, mask=mask, sink=sink, dropout=dropout, varlen=varlen,
-        seqused_q=seqused_q, seqused_k=seqused_k,
+    config = config_of_call(
+        of.who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,
+        precision=precision, window=window, softcap=softcap, alibi=alibi, bias=bias, mask=mask,
+        sink=sink, dropout=dropout, varlen=varlen, seqused_q=seqused_q, seqused_k=seqused_k,
     )  # fmt: skip
-    return AttentionKernel(config)
+    return of(config)
 
 
 _NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # in configs, by what arrays call their dtype
 _KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and can be keys
 
 
-def _dtype_of(array: object, name: str = "q") -> str:
+def _dtype_of(who: str, array: object, name: str = "q") -> str:
     """The config's name of an array's element type. Raises `LaunchError` if a kernel has no such
     type; q must have it with k and v.
     """
@@ -169,12 +187,12 @@ def _dtype_of(array: object, name: str = "q") -> str:
         return _NAMES_OF_DTYPES[said]
     except (KeyError, TypeError):  # TypeError: cannot be a key
         pass
-    found = view(array, name)
+    found = readable_views({name: array}, who)[name]
     dtype = OF_ARRAYS.get(found.dtype)
     if dtype is None or dtype.name not in DTYPES:
         wanted = ", ".join(t.array_name for t in DTYPES.values())
         raise LaunchError(
-            f"launch: {name} must be one of {wanted}, got {found.dtype}; convert "
+            f"{who}: {name} must be one of {wanted}, got {found.dtype}; convert "
             f"{'q, k and v, such as ' if name == 'q' else 'it '}with "
             f"{conversion(name, found, F32)}"
         )
@@ -183,8 +201,10 @@ def _dtype_of(array: object, name: str = "q") -> str:
     return dtype.name
 
 
-def _last_dimension(array: object, name: str) -> int:
-    shape = getattr(array, "shape", None) or view(array, name).shape
+def _last_dimension(who: str, array: object, name: str) -> int:
+    shape = getattr(array, "shape", None)
+    if not isinstance(shape, tuple) or not shape:
+        shape = readable_views({name: array}, who)[name].shape
     if not shape:
-        raise LaunchError(f"launch: {name} must have three or four dimensions, got none")
+        raise LaunchError(f"{who}: {name} must have three or four dimensions, got none")
     return int(shape[-1])

@@ -9,6 +9,7 @@ from typing import Final
 
 from flash.arrays import UNKNOWN_DEVICE, ArrayView, host_array
 from flash.build import Build, proved_build
+from flash.caller import LAUNCH
 from flash.config import AttentionConfig
 from flash.dlpack import LEGACY_DEFAULT_STREAM
 from flash.execute import Call, make_plan
@@ -114,9 +115,14 @@ class GpuLauncher(Launcher):
     """Launches the kernels of one config."""
 
     def __init__(
-        self, config: AttentionConfig, backend: CudaBackend, cache: ModuleCache | None = None
+        self,
+        config: AttentionConfig,
+        backend: CudaBackend,
+        cache: ModuleCache | None = None,
+        who: str = LAUNCH.name,
     ) -> None:
         super().__init__(backend, cache)
+        self._who = who
         self.config = config
         self._ready: dict[tuple[Geometry, int, bool, float, int, float], Ready] = {}
 
@@ -151,7 +157,7 @@ class GpuLauncher(Launcher):
             tiling.value_slices,
             kernel.packed,
         )
-        check_limits(geometry, limits)
+        check_limits(geometry, limits, self._who)
 
     def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool) -> Build:
         """The kernel for a launch on a device, of arrays of some alignment in bytes."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flash import packed, results
 from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
 from flash.build import Build, proved_build
+from flash.caller import LAUNCH, flag, raise_problems, require_no_gradients
 from flash.config import AttentionConfig
 from flash.dtypes import F32
 from flash.execute import Call, run_on_cpu, run_on_interpreter
@@ -19,7 +20,6 @@ from flash.launch import (
     alignment,
     check,
     check_addresses,
-    raise_problems,
     variant,
 )
 from flash.launch import scale as scale_of
@@ -29,12 +29,15 @@ from flash.resources import KernelResources
 from ptxgen import ir
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
-from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
-from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.given import cache_of, gpu_of
 from ptxgen.runtime.settings import AUTO, Settings
 
+_FOUR: Final = ("q", "k", "v", "out")
+_NAME: Final = "AttentionKernel"
 _MOST_GEOMETRIES: Final = 512  # that are kept; decoding makes a new one at every step
 
 
@@ -49,6 +52,8 @@ class AttentionKernel:
     Raises `ConfigError` if `config` is no `AttentionConfig`.
     """
 
+    _caller: ClassVar = LAUNCH
+
     def __init__(
         self,
         config: AttentionConfig,
@@ -58,11 +63,13 @@ class AttentionKernel:
     ) -> None:
         if not isinstance(config, AttentionConfig):
             raise ConfigError(
-                f"AttentionKernel: config must be an AttentionConfig, got {config!r}; "
+                f"{_NAME}: config must be an AttentionConfig, got {shown(config)}; "
                 "make one with flash.AttentionConfig(head_dim=64)"
             )
         self.config = config
-        self._gpu = GpuLauncher(config, cuda or cuda_backend(), cache)
+        self._gpu = GpuLauncher(
+            config, gpu_of(_NAME, cuda), cache_of(_NAME, cache), self._caller.name
+        )
         self._geometries: dict[tuple[object, ...], Geometry] = {}
         self._numbers = config.numbers
         self._operand_names = tuple([operand.name for operand in config.features.operands])
@@ -149,8 +156,10 @@ class AttentionKernel:
         `alibi_slopes` and `sink` are float32 [batch, heads], `bias` of the config's type for it and
         `mask` bool [batch, heads, seq_q, seq_k]; each may be of any shape that broadcasts to that,
         with any strides, in either layout. They are given if, and only if, the config says so. A
-        key is hidden by a mask of False and by a bias of -inf. `sink` is one more score of every
-        row, with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config
+        key is hidden by a mask of False and by a bias of -inf; one of -2.3587e38 or less, such as
+        the least float32, also gives it weight 0, on every backend (`docs/numerics.md`, "Ranges",
+        says what of all numbers is right). `sink` is one more score of every row, with a value of
+        0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config
         with dropout makes 0: the same on every backend and for all tiles (`flash/philox.py`).
 
         With a config that says varlen the sequences of a batch have lengths of their own and lie
@@ -169,19 +178,24 @@ class AttentionKernel:
         numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
         GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream object
         of torch, CuPy or cuda.core; default: the current one of q's library) and may not have run
-        yet on return; host arrays are copied there and back, and complete on return. Gradients are
-        not tracked.
+        yet on return; host arrays are copied there and back, and complete on return. There is no
+        backward pass: inputs that require gradients are refused, but in `torch.no_grad()`.
 
         Raises `LaunchError` with every problem of the arguments before anything is allocated or
         asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
         hold, `BackendError` if the backend fails.
         """
-        with_lse = self.config.return_lse if return_lse is None else return_lse
-        scale = self.config.scale if softmax_scale is None else scale_of(self.config, softmax_scale)
+        caller = self._caller
+        with_lse = self.config.return_lse
+        if return_lse is not None:
+            with_lse = flag(caller.name, "return_lse", return_lse)
+        scale = self.config.scale
+        if softmax_scale is not None:
+            scale = scale_of(self.config, softmax_scale, caller)
         numbers = self._numbers
         if dropout_seed is not None or self.config.dropout:
-            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed)}
-        explicit = None if stream is None else results.stream_handle(stream)
+            numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
+        explicit = None if stream is None else results.stream_handle(stream, caller.name)
         given = {
             "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
@@ -190,9 +204,9 @@ class AttentionKernel:
         arrays, operands = self._views(q, k, v, out, given, explicit)
         like = arrays[0]
         geometry = self._geometry(arrays, layout, operands, max_seqlen_q)
-        check_addresses(geometry, arrays, operands)
+        check_addresses(geometry, arrays, operands, caller.name)
         name = self._choose(backend, like)[0]
-        _check_place(name, like, explicit)
+        _check_place(name, like, explicit, caller.name)
         memory = self._gpu.backend
         made = (
             results.empty(
@@ -248,9 +262,9 @@ class AttentionKernel:
         }  # fmt: skip
         arrays, there = self._views(q, k, v, out, given, None)
         geometry = self._geometry(arrays, layout, there, max_seqlen_q)
-        check_addresses(geometry, arrays, there)
+        check_addresses(geometry, arrays, there, self._caller.name)
         name, why = self._choose(backend, arrays[0])
-        _check_place(name, arrays[0], None)
+        _check_place(name, arrays[0], None, self._caller.name)
         return explain(self.config, self._gpu, geometry, arrays, there, name, why)
 
     def _views(
@@ -267,7 +281,7 @@ class AttentionKernel:
         """
         names = self._operand_names
         if names or any(array is not None for array in given.values()):
-            require_operands(self.config.features, given)
+            require_operands(self.config.features, given, self._caller)
         try:
             views = [view(q, "q", stream), view(k, "k", stream), view(v, "v", stream)]
             if out is not None:
@@ -275,8 +289,12 @@ class AttentionKernel:
             operands = {name: view(given[name], name, stream) for name in names}
         except LaunchError:
             named = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
-            raise_problems(unreadable(named | {name: given[name] for name in names}, stream))
+            everything = named | {name: given[name] for name in names}
+            raise_problems(unreadable(everything, stream), self._caller.name)
             raise
+        if any(array.read_only for array in (*views, *operands.values())):
+            named_views = dict(zip(_FOUR, views, strict=False)) | operands
+            require_no_gradients(named_views, self._caller.name)
         return (
             tuple([a if a.device[1] != UNKNOWN_DEVICE else self._gpu.located(a) for a in views]),
             {
@@ -300,10 +318,11 @@ class AttentionKernel:
                     "AttentionConfig(varlen=True, ...)"
                 )
             return self._shared_geometry(arrays, layout, operands)
-        most = packed.most_queries(operands, max_seqlen_q)
+        most = packed.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
         raise_problems(
-            list(packed.length_problems(operands, found.seq_q, found.seq_k, found.longest_q))
+            list(packed.length_problems(operands, found.seq_q, found.seq_k, found.longest_q)),
+            self._caller.name,
         )
         return found
 
@@ -325,7 +344,7 @@ class AttentionKernel:
             q, k, v, *given = arrays
             found = check(
                 self.config, q, k, v, given[0] if given else None, layout=layout,
-                operands=operands, max_seqlen_q=max_seqlen_q,
+                operands=operands, max_seqlen_q=max_seqlen_q, caller=self._caller,
             )  # fmt: skip
             if q.device != HOST and q.device[1] != UNKNOWN_DEVICE:
                 self._gpu.check_limits(found, q.device[1])
@@ -334,10 +353,10 @@ class AttentionKernel:
             self._geometries[key] = found
         return found
 
-    def _choose(self, backend: str, q: ArrayView) -> tuple[str, str]:
+    def _choose(self, backend: object, q: ArrayView) -> tuple[str, str]:
         """The backend of a call, and why. Raises `ConfigError` for an unknown name."""
-        if backend != AUTO:
-            return check_backend(backend), "as asked"
+        if not isinstance(backend, str) or backend != AUTO:
+            return check_backend(backend, self._caller.name), "as asked"
         if (set_by_user := _backend_setting()) != AUTO:
             return set_by_user, f"PTXGEN_BACKEND is {set_by_user}"
         if q.device != HOST:
@@ -372,16 +391,16 @@ def _backend_setting() -> str:
     return Settings.from_environment().backend
 
 
-def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
+def _check_place(backend: str, q: ArrayView, stream: int | None, who: str) -> None:
     """Refuse arrays of a GPU for a backend of the CPU, and a stream for either."""
     if backend == "cuda":
         return
     if q.device != HOST:
         raise LaunchError(
-            f"launch: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
+            f"{who}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
             "the arrays to the host, or use backend='cuda'"
         )
     if stream is not None:
         raise LaunchError(
-            f"launch: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
+            f"{who}: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
         )

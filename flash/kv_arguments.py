@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.arrays import is_tensor
+from flash.caller import views_of
+from flash.dtypes import CACHE_DTYPES, DType, config_name
 from flash.placement import MAX_PAGE_SIZE, Contiguous, Paged, Placement
-from ptxgen.errors import ConfigError, LaunchError, did_you_mean
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 
 INT32_MAX: Final = 2**31 - 1  # what pages, lengths and sequences are counted in
+MOST_ITEMS: Final = 2**24  # of a list that is read; a broadcast array may seem to have any number
 
 
 def size(name: str, value: object, most: int) -> int:
     """`value` as an int from 1 to `most`. Raises `ConfigError` for anything else."""
     found = integer(value, 1, most)
     if found is None:
-        raise ConfigError(f"KVCache: {name} must be an integer from 1 to {most}, got {value!r}")
+        raise ConfigError(
+            f"KVCache: {name} must be an integer from 1 to {most}, got {shown(value)}"
+        )
     return found
 
 
 def one_of(name: str, value: object, known: Sequence[str]) -> str:
     """`value` if it is one of `known`. Raises `ConfigError` otherwise."""
-    if value not in known:
+    if not is_one_of(value, known):
         raise ConfigError(
-            f"KVCache: {name} must be one of {', '.join(known)}, got {value!r}"
-            f"{did_you_mean(str(value), known)}"
+            f"KVCache: {name} must be one of {', '.join(known)}, got {shown(value)}"
+            f"{did_you_mean(value, known)}"
         )
     return str(value)
+
+
+def element(value: object) -> DType:
+    """The type of a cache's elements. Raises `ConfigError` for what is none."""
+    return CACHE_DTYPES[one_of("dtype", config_name(value), tuple(CACHE_DTYPES))]
 
 
 def placement_of(batch: int, capacity: int, page_size: object, pages: object) -> Placement:
@@ -39,7 +49,8 @@ def placement_of(batch: int, capacity: int, page_size: object, pages: object) ->
     if page_size is None:
         if pages is not None:
             raise ConfigError(
-                f"KVCache: pages={pages!r} is for paged memory; give page_size, too, or leave out "
+                f"KVCache: pages={shown(pages)} is for paged memory; give page_size, too, "
+                "or leave out "
                 "pages"
             )
         return Contiguous(batch, capacity)
@@ -54,7 +65,9 @@ def device(given: object) -> int:
     """The number of a GPU. Raises `ConfigError` for what is none."""
     found = integer(given, 0, INT32_MAX)
     if found is None:
-        raise ConfigError(f"KVCache: device must be the number of a GPU, from 0 on, got {given!r}")
+        raise ConfigError(
+            f"KVCache: device must be the number of a GPU, from 0 on, got {shown(given)}"
+        )
     return found
 
 
@@ -62,32 +75,23 @@ def require_no_device(given: object, backend: str) -> None:
     """Raise `ConfigError` if a cache on the host is given a device."""
     if given is not None:
         raise ConfigError(
-            f"KVCache: device={given!r} is for backend='cuda', got backend={backend!r}; leave out "
+            f"KVCache: device={shown(given)} is for backend='cuda', got "
+            f"backend={backend!r}; leave out "
             "the device"
         )
 
 
-def integer(value: object, least: int, most: int) -> int | None:
-    """`value`, an integer of any kind (numpy's too) but no bool, as an int; None for what is none
-    or out of bounds.
-    """
-    if not isinstance(value, bool | np.bool):
-        with suppress(TypeError):
-            found = operator.index(value)  # type: ignore[arg-type]  # or TypeError
-            if least <= found <= most:
-                return found
-    return None
-
-
 def integers(values: object, least: int, most: int, count: int | None = None) -> list[int] | None:
-    """`values`, a list or a one-dimensional array of `count` (None: any number of) integers within
-    bounds; None for anything else.
+    """`values`, a list or a one-dimensional array of `count` (None: up to `MOST_ITEMS`) integers
+    within bounds; None for anything else.
     """
     try:
         found = np.asarray(values)
-    except (TypeError, ValueError):  # ragged, or on a GPU
+    except MemoryError:  # says nothing of the values
+        raise
+    except Exception:  # ragged, on a GPU, or whatever the class of the values raises
         return None
-    if found.ndim != 1 or (count is not None and found.size != count):
+    if found.ndim != 1 or found.size > MOST_ITEMS or (count is not None and found.size != count):
         return None
     if found.size and (found.dtype.kind not in "iu" or found.min() < least or found.max() > most):
         return None
@@ -98,10 +102,14 @@ def scale(who: str, name: str, given: object, shape: tuple[int, int]) -> NDArray
     """Positive numbers of a shape that broadcasts to `shape`, as f32 of that shape. Raises
     `LaunchError` for anything else.
     """
+    if is_tensor(given):
+        views_of({name: given}, who)
+        given = given.detach()  # type: ignore[attr-defined]  # or numpy refuses it
     try:
-        found: NDArray[Any] = np.asarray(given, np.float64).astype(np.float32)
-        wide = np.broadcast_to(found, shape).copy()
-    except (TypeError, ValueError):
+        wide = np.broadcast_to(np.asarray(given), shape).astype(np.float64).astype(np.float32)
+    except MemoryError:  # says nothing of the numbers
+        raise
+    except Exception:  # no numbers, of no such shape, or whatever the class of the values raises
         raise LaunchError(
             f"{who}: {name} must be numbers of a shape that broadcasts to [layers, kv_heads] = "
             f"{list(shape)}, got {_shown(given)}"
@@ -118,4 +126,4 @@ def scale(who: str, name: str, given: object, shape: tuple[int, int]) -> NDArray
 
 def _shown(given: object) -> str:
     shape = getattr(given, "shape", None)
-    return repr(given) if shape is None else f"shape {list(shape)}"
+    return shown(given) if not isinstance(shape, tuple) else f"shape {list(shape)}"

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash import kv_arguments as arguments
 from flash.arrays import HOST, ArrayView
-from flash.dtypes import CACHE_DTYPES, DTYPES, E4M3
+from flash.caller import raise_problems, views_of
+from flash.dtypes import DTYPES, E4M3
 from flash.features import MAX_WINDOWED_SEQ
-from flash.kv_arguments import INT32_MAX, integer, integers
+from flash.journal import Journal
+from flash.kv_arguments import INT32_MAX, integers
 from flash.kv_cuda_memory import CudaMemory
 from flash.kv_ledger import Ledger
-from flash.kv_memory import (
-    HostMemory,
-    KVMemory,
-    LayerArrays,
-    Scales,
-    SmallArrays,
-)
-from flash.launch import conversion, raise_problems, views_of
+from flash.kv_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
+from flash.launch import conversion
 from flash.placement import Stretch
 from flash.results import current_stream, stream_handle
 from flash.tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
-from ptxgen.errors import CacheFullError, LaunchError
-from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.arguments import integer
+from ptxgen.errors import CacheFullError, LaunchError, shown
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.given import gpu_of
 from ptxgen.runtime.settings import BACKENDS
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 class KVCache:
     """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
 
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
-    dtype: "f32", "f16", "bf16" or "e4m3". Of the last, x is stored as x / scale, at most 448 either
+    dtype: "f32", "f16", "bf16" or "e4m3", or what array libraries call these, such as
+        torch.bfloat16 or numpy.float32. Of the last, x is stored as x / scale, at most 448 either
         way and rounded to nearest even, with a scale for each layer and head of K and of V
         (`set_scales`), which is 1 to begin with.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
@@ -50,10 +51,11 @@ class KVCache:
 
     The layers of a model are appended to one after another, so that each has `lengths` of its own.
     Memory is not initialised; rows that were not written never reach a result. A call that raises
-    has changed nothing, unless it is a `BackendError`, which any that uses a GPU may raise. Work on
-    a GPU is put on the stream that a call names, an integer or a stream object, by default the
-    current one of the library that new rows are from, or the default one; who uses several orders
-    them. Not for use by several threads at once.
+    anything, also `MemoryError` or `KeyboardInterrupt`, has changed nothing; `docs/kv-cache.md`
+    says what that means on a GPU, where any may raise `BackendError`. Work on a GPU is put on the
+    stream that a call names, an integer or a stream object, by default the current one of the
+    library that new rows are from, or the default one; who uses several orders them. Not for use by
+    several threads at once.
 
     Raises `ConfigError` for a cache that cannot be.
     """
@@ -67,7 +69,7 @@ class KVCache:
         capacity: int,
         *,
         head_dim_v: int | None = None,
-        dtype: str = "f32",
+        dtype: object = "f32",
         page_size: int | None = None,
         pages: int | None = None,
         backend: str = "cpu",
@@ -82,25 +84,24 @@ class KVCache:
         value_dim = head_dim if head_dim_v is None else head_dim_v
         self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
         self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
-        self.element = CACHE_DTYPES[one_of("dtype", dtype, tuple(CACHE_DTYPES))]
+        self.element = arguments.element(dtype)
         self.backend = one_of("backend", backend, BACKENDS)
         self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
         shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
         dims = (self.head_dim, self.head_dim_v)
         self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
         self._lengths = self.ledger.lengths
-        small = SmallArrays(self._lengths, self.placement.table)
+        scales = (2, self.layers, self.kv_heads)
+        self._scales = np.ones(scales, np.float32) if self.element is E4M3 else None
+        small = SmallArrays(self._lengths, self.placement.table, self._scales)
         self.memory: KVMemory
-        self.cuda = cuda or cuda_backend()
+        self.cuda = gpu_of("KVCache", cuda)
         if self.backend == "cuda":
             ordinal = self.cuda.current_device() if device is None else arguments.device(device)
             self.memory = CudaMemory(shape, dims, self.element, small, self.cuda, ordinal)
         else:
             arguments.require_no_device(device, self.backend)
             self.memory = HostMemory(shape, dims, self.element, small)
-        self._scales: Scales | None = None
-        if self.element is E4M3:
-            self.set_scales(1.0, 1.0)
 
     def __repr__(self) -> str:
         values = f", head_dim_v={self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
@@ -153,9 +154,8 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values, scales, lengths and block table."""
-        table = self.placement.table
-        tables = [self._lengths, *(self._scales or ()), *([] if table is None else [table])]
-        return self.memory.nbytes + sum(int(array.nbytes) for array in tables)
+        small = [array for array in self.memory.small if array is not None]
+        return self.memory.nbytes + sum(int(array.nbytes) for array in small)
 
     def keys(self, layer: int, sequence: int) -> Array:
         """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's type, or
@@ -183,7 +183,7 @@ class KVCache:
         Raises `LaunchError` for other numbers or caches, and if there are tokens.
         """
         who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
-        if self.element is not E4M3:
+        if self._scales is None:
             raise LaunchError(
                 f"{who}: scales are for dtype='e4m3', but this cache is of {self.dtype!r}; append "
                 "to it without scales"
@@ -193,11 +193,9 @@ class KVCache:
                 f"{who}: scales must be set before anything is appended, but sequences have up to "
                 f"{self._lengths.max()} tokens; reset() the cache first"
             )
-        self._scales = (
-            arguments.scale(who, "k_scale", k_scale, shape),
-            arguments.scale(who, "v_scale", v_scale, shape),
-        )
-        self.memory.set_scales(self._scales)
+        given = {"k_scale": k_scale, "v_scale": v_scale}
+        both = np.stack([arguments.scale(who, *named, shape) for named in given.items()])
+        self._scales[...] = both
 
     def append(
         self,
@@ -230,13 +228,17 @@ class KVCache:
         if rows is None:
             raise LaunchError(
                 f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
-                f"sequence, got {counts!r}"
+                f"sequence, got {shown(counts)}"
             )
         on = self.stream_of(who, stream, of_v if of_k.device == HOST else of_k)
-        stretches = self.advance(who, layer, which, rows, on)
-        if any(rows):
-            self.update(on)
-            self.fill(layer, of_k, of_v, stretches, on)
+
+        def work(journal: Journal) -> None:
+            stretches = self.advance(who, layer, which, rows, journal, on)
+            if any(rows):
+                self.update(on)
+                self.fill(layer, of_k, of_v, stretches, on)
+
+        self.whole(work, on)
 
     def grow(self, rows: int, sequences: object = None, *, stream: object = None) -> None:
         """Let sequences, by default all, have so many more rows in every layer, which are written
@@ -248,11 +250,15 @@ class KVCache:
         who = "KVCache.grow"
         count = integer(rows, 0, INT32_MAX)
         if count is None:
-            raise LaunchError(f"{who}: rows must be an integer of at least 0, got {rows!r}")
+            raise LaunchError(f"{who}: rows must be an integer of at least 0, got {shown(rows)}")
         which = self.check_sequences(who, sequences)
         on = self.stream_of(who, stream)
-        self.memory.copy(self.ledger.grow(who, which, count), on)
-        self.update(on)
+
+        def work(journal: Journal) -> None:
+            self.memory.copy(self.ledger.grow(who, which, count, journal), on)
+            self.update(on)
+
+        self.whole(work, on)
 
     def truncate(self, length: object, sequences: object = None) -> None:
         """Forget the last tokens of sequences, by default of all: in every layer they then have
@@ -267,7 +273,7 @@ class KVCache:
         if cuts is None:
             raise LaunchError(
                 f"{who}: length must be an integer of at least 0, or {len(which)} of them, one for "
-                f"each sequence, got {length!r}"
+                f"each sequence, got {shown(length)}"
             )
         for sequence, cut in zip(which, cuts, strict=True):
             layer = int(self._lengths[:, sequence].argmin())
@@ -276,8 +282,7 @@ class KVCache:
                     f"{who}: sequence {sequence} has {self._lengths[layer, sequence]} tokens in "
                     f"layer {layer}, which cannot become {cut}; give at most that number"
                 )
-        for sequence, cut in zip(which, cuts, strict=True):
-            self.ledger.cut(sequence, cut)
+        self._cut(which, cuts)
 
     def reset(self, sequence: int | None = None) -> None:
         """Forget all tokens of a sequence, or of all. Pages that no other sequence shares are free.
@@ -285,17 +290,14 @@ class KVCache:
         Raises `LaunchError` for one sequence without tokens, which is reset twice or never used.
         """
         who = "KVCache.reset"
-        if sequence is None:
-            for each in range(self.batch):
-                self.ledger.cut(each, 0)
-            return
-        which = self.check_sequence(who, sequence)
-        if not self._lengths[:, which].any():
+        which = None if sequence is None else self.check_sequence(who, sequence)
+        if which is not None and not self._lengths[:, which].any():
             raise LaunchError(
                 f"{who}: sequence {which} has no tokens: it was reset before, or never appended "
                 f"to; truncate(0, [{which}]) empties a sequence that may be empty"
             )
-        self.ledger.cut(which, 0)
+        cut = range(self.batch) if which is None else [which]
+        self._cut(cut, [0] * len(cut))
 
     def fork(self, source: int, target: int | None = None, *, stream: object = None) -> int:
         """Let sequence `target`, by default the first without tokens, have the tokens of `source`,
@@ -320,8 +322,12 @@ class KVCache:
                 f"{self._lengths[:, end].max()}; reset it first"
             )
         on = self.stream_of(who, stream)
-        self.memory.copy(self.ledger.share(begin, end), on)
-        return end
+
+        def work(journal: Journal) -> int:
+            self.memory.copy(self.ledger.share(begin, end, journal), on)
+            return end
+
+        return self.whole(work, on)
 
     # ------------------------------------------------------- for kernels, and those who launch them
 
@@ -355,7 +361,7 @@ class KVCache:
         found = integer(layer, 0, self.layers - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: layer must be an integer from 0 to {self.layers - 1}, got {layer!r}"
+                f"{who}: layer must be an integer from 0 to {self.layers - 1}, got {shown(layer)}"
             )
         return found
 
@@ -364,7 +370,8 @@ class KVCache:
         found = integer(sequence, 0, self.batch - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got {sequence!r}"
+                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got "
+                f"{shown(sequence)}"
             )
         return found
 
@@ -379,7 +386,7 @@ class KVCache:
         found = integers(sequences, 0, self.batch - 1)
         if found is None:
             raise LaunchError(
-                f"{who}: {name} must be integers from 0 to {self.batch - 1}, got {sequences!r}"
+                f"{who}: {name} must be integers from 0 to {self.batch - 1}, got {shown(sequences)}"
             )
         if not repeated and len(set(found)) < len(found):
             raise LaunchError(f"{who}: {name} must name each sequence once, got {found}")
@@ -415,13 +422,43 @@ class KVCache:
         if k.dtype != v.dtype and not k.device == v.device == HOST:
             yield (f"k and v on a GPU must be of one type, got {k.dtype}, {v.dtype}; convert them")
 
+    def whole(
+        self,
+        work: Callable[[Journal], T],
+        stream: int = 0,
+        refresh: Callable[[int], None] | None = None,
+    ) -> T:
+        """Do `work`, which notes in a journal what it changes of lengths and places, and whose own
+        work on a GPU is put on `stream`. If it raises anything, the cache is as it was, and what
+        `refresh` (by default `update`) brings up to date on a GPU as well, if the GPU lets it;
+        otherwise the next call does that.
+        """
+        journal, last = Journal(), self.memory.stream
+        try:
+            return work(journal)
+        except BaseException:
+            try:
+                if journal.undo():
+                    with suppress(Exception):  # `work` has failed already, and tells
+                        (refresh or self.update)(stream)
+                        self.memory.wait(stream)
+            finally:
+                self.memory.stream = last
+            raise
+
     def advance(
-        self, who: str, layer: int, sequences: Sequence[int], rows: Sequence[int], stream: int = 0
+        self,
+        who: str,
+        layer: int,
+        sequences: Sequence[int],
+        rows: Sequence[int],
+        journal: Journal,
+        stream: int = 0,
     ) -> list[Stretch]:
         """Let so many more rows of each sequence count in a layer, before they are written, and
         which rows these are. Raises `CacheFullError` if there is no room for all.
         """
-        stretches, copies = self.ledger.append(who, layer, sequences, rows)
+        stretches, copies = self.ledger.append(who, layer, sequences, rows, journal)
         self.memory.copy(copies, stream)
         return stretches
 
@@ -443,6 +480,13 @@ class KVCache:
                 "cache with a larger batch"
             )
         return found
+
+    def _cut(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
+        def work(journal: Journal) -> None:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                self.ledger.cut(sequence, length, journal)
+
+        self.whole(work)
 
     def _copy_of(self, what: str, layer: object, sequence: object) -> tuple[Array, Array]:
         who = f"KVCache.{what}"

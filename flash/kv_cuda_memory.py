@@ -16,7 +16,7 @@ from flash.device_numbers import DeviceNumbers, part_of
 from flash.dlpack import dense_strides
 from flash.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
 from flash.gpu import launcher_of
-from flash.kv_memory import LayerArrays, Scales, SmallArrays, loaded, scale_of
+from flash.kv_memory import LayerArrays, SmallArrays, loaded, scale_of
 from flash.kv_places import Places
 from flash.placement import Copy, Placement, Run, Stretch
 from flash.results import DeviceArray
@@ -55,15 +55,15 @@ class CudaMemory:
         self._layers, self._places, self._kv_heads, self._rows = shape
         self._dims = dims
         self._sides = [self._new((*shape, dim), dtype) for dim in dims]
-        self._scales: Scales | None = None
         self.small = small
         self._lengths = self._follower(small.lengths.shape, I32)
         self._table = None if small.table is None else self._follower(small.table.shape, I32)
-        self._both_scales: tuple[DeviceNumbers, DeviceNumbers] | None = None
+        many = 2 * self._layers, self._kv_heads
+        self._scales = None if small.scales is None else self._follower(many, F32)
         self._layers_there: dict[int, LayerArrays] = {}
         self._named: dict[str, DeviceNumbers] = {}
         self._space = self._new((0,), F32)
-        self._stream = 0  # of the last work
+        self.stream = 0
 
     @property
     def device(self) -> tuple[str, int]:
@@ -93,16 +93,9 @@ class CudaMemory:
             )
         return ""
 
-    def set_scales(self, scales: Scales) -> None:
-        """Those that rows are stored with from now on."""
-        self._scales = scales
-        if self._both_scales is None:
-            of_k, of_v = (self._follower(given.shape, F32) for given in scales)
-            self._both_scales = of_k, of_v
-
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
         """Copy rows between places, in every layer, in the order of `stream`."""
-        self._stream = stream
+        self.stream = stream
         for source, target, rows in copies:
             for side, dim in enumerate(self._dims):
                 nbytes = rows * dim * self._dtype.nbytes
@@ -114,6 +107,10 @@ class CudaMemory:
                         into, of = (self._at(side, layer, p, head, 0) for p in (target, source))
                         self._cuda.copy_on_device(into, of, nbytes, stream, ordinal=self._ordinal)
 
+    def wait(self, stream: int) -> None:
+        """Wait until all work on a stream is done."""
+        self._cuda.synchronize(stream, ordinal=self._ordinal)
+
     def write(
         self,
         layer: int,
@@ -124,7 +121,7 @@ class CudaMemory:
         stream: int,
     ) -> None:
         """Let a kernel write the first rows of each item to where its sequence now ends."""
-        self._stream = stream
+        self.stream = stream
         counts = [stretch.end - stretch.begin for stretch in stretches]
         if not any(counts):
             return
@@ -153,12 +150,13 @@ class CudaMemory:
                     part = rows[head, first : first + n]
                     self._cuda.copy_to_host(
                         part.ctypes.data, self._at(side, layer, place, head, begin), part.nbytes,
-                        self._stream, ordinal=self._ordinal,
+                        self.stream, ordinal=self._ordinal,
                     )  # fmt: skip
                 first += n
             found.append(rows)
-        self._cuda.synchronize(self._stream, ordinal=self._ordinal)
-        k, v = (loaded(rows, scale_of(self._scales, n, layer)) for n, rows in enumerate(found))
+        self.wait(self.stream)
+        scales = self.small.scales
+        k, v = (loaded(rows, scale_of(scales, n, layer)) for n, rows in enumerate(found))
         return k, v
 
     def arrays(self, layer: int) -> LayerArrays:
@@ -166,8 +164,8 @@ class CudaMemory:
         found = self._layers_there.get(layer)
         if found is None:
             of_k, of_v = (part_of(s, layer, s.shape[1:], self._dtype) for s in self._sides)
-            scales = [None, None] if self._both_scales is None else [
-                each.row(layer) for each in self._both_scales
+            scales = [None, None] if self._scales is None else [
+                self._scales.row(side * self._layers + layer) for side in range(2)
             ]  # fmt: skip
             table = None if self._table is None else self._table.view
             found = LayerArrays(of_k, of_v, self._lengths.row(layer), table, *scales)
@@ -176,13 +174,12 @@ class CudaMemory:
 
     def update(self, changed: Iterable[int], stream: int) -> None:
         """Copy what has changed of the small arrays there, in the order of `stream`."""
-        self._stream = stream
         self._lengths.follow(self.small.lengths, stream)
-        if self._scales is not None and self._both_scales is not None:
-            for there, scales in zip(self._both_scales, self._scales, strict=True):
-                there.follow(scales, stream)
+        if self._scales is not None and self.small.scales is not None:
+            self._scales.follow(self.small.scales, stream)
         if self._table is not None and self.small.table is not None:
             self._table.follow_rows(self.small.table, changed, stream)
+        self.stream = stream
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
         """Room for so many: by a name the same as last time, if there were as many."""

@@ -13,7 +13,6 @@ from flash.dtypes import E4M3_MAX, DType
 from flash.placement import Copy, Placement, Run, Stretch
 
 Array = NDArray[Any]
-Scales = tuple[NDArray[np.float32], NDArray[np.float32]]  # of K and of V, [layers, kv_heads]
 
 
 class LayerArrays(NamedTuple):
@@ -32,12 +31,14 @@ class LayerArrays(NamedTuple):
 
 
 class SmallArrays(NamedTuple):
-    """What says where rows are, on the host, where a cache changes it: `lengths` int32 [layers,
-    batch] and the block table, int32 [batch, ceil(capacity / page_size)], if there are pages.
+    """The host's numbers that say where rows are and how they are stored, which a cache changes:
+    `lengths` int32 [layers, batch]; the block table, int32 [batch, ceil(capacity / page_size)], if
+    there are pages; and for e4m3 the scales of K and of V, float32 [2, layers, kv_heads].
     """
 
     lengths: Array
     table: Array | None
+    scales: Array | None
 
 
 class Numbers(Protocol):
@@ -57,6 +58,7 @@ class KVMemory(Protocol):
     """
 
     small: SmallArrays
+    stream: int  # of the last work
 
     @property
     def device(self) -> tuple[str, int]:
@@ -69,11 +71,11 @@ class KVMemory(Protocol):
     def why_not(self, array: ArrayView) -> str:
         """What an array must be that rows are written from, if it is not; else empty."""
 
-    def set_scales(self, scales: Scales) -> None:
-        """Those that rows of e4m3 are stored with from now on."""
-
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
         """Copy rows between places, in every layer."""
+
+    def wait(self, stream: int) -> None:
+        """Wait until all work on a stream is done."""
 
     def write(
         self,
@@ -125,7 +127,7 @@ class HostMemory:
         self.k, self.v = (np.empty((*shape, dim), dtype.numpy) for dim in dims)
         self._dtype = dtype
         self.small = small
-        self._scales: Scales | None = None
+        self.stream = 0
 
     @property
     def nbytes(self) -> int:
@@ -138,15 +140,14 @@ class HostMemory:
             return ""
         return f"must be on the host, where the cache is, got {array.device_name}; copy it there"
 
-    def set_scales(self, scales: Scales) -> None:
-        """Those that rows of e4m3 are stored with from now on."""
-        self._scales = scales
-
     def copy(self, copies: Sequence[Copy], stream: int) -> None:  # noqa: ARG002  # there is none
         """Copy rows between places, in every layer."""
         for source, target, rows in copies:
             for memory in (self.k, self.v):
                 memory[:, target, :, :rows] = memory[:, source, :, :rows]
+
+    def wait(self, stream: int) -> None:
+        """Nothing to do: all work is done."""
 
     def write(
         self,
@@ -159,7 +160,7 @@ class HostMemory:
     ) -> None:
         """Write the first rows of each item where its stretch is."""
         for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
-            rows, scale = host_array(array), scale_of(self._scales, side, layer)
+            rows, scale = host_array(array), scale_of(self.small.scales, side, layer)
             for item, stretch in enumerate(stretches):
                 first = 0
                 for place, begin, count in placement.runs(stretch):
@@ -174,20 +175,20 @@ class HostMemory:
             parts = [memory[layer, run.place, :, run.first : run.first + run.rows] for run in runs]
             empty = memory[layer, 0, :, :0]
             whole = parts[0] if len(parts) == 1 else np.concatenate([empty, *parts], axis=1)
-            found.append(loaded(whole, scale_of(self._scales, side, layer)))
+            found.append(loaded(whole, scale_of(self.small.scales, side, layer)))
         return found[0], found[1]
 
     def arrays(self, layer: int) -> LayerArrays:
         """The memory of a layer, not copied."""
-        k_scale, v_scale = self._scales or (None, None)
-        lengths, table = self.small
+        lengths, table, scales = self.small
+        k_scale, v_scale = (None, None) if scales is None else scales[:, layer]
         return LayerArrays(
             view(self.k[layer], "k"),
             view(self.v[layer], "v"),
             view(lengths[layer], "lengths"),
             None if table is None else view(table, "block_table"),
-            None if k_scale is None else view(k_scale[layer], "k_scale"),
-            None if v_scale is None else view(v_scale[layer], "v_scale"),
+            None if k_scale is None else view(k_scale, "k_scale"),
+            None if v_scale is None else view(v_scale, "v_scale"),
         )
 
     def update(self, changed: Iterable[int], stream: int) -> None:
@@ -214,9 +215,9 @@ class HostNumbers:
         self._values[:] = values
 
 
-def scale_of(scales: Scales | None, side: int, layer: int) -> Array | None:
+def scale_of(scales: Array | None, side: int, layer: int) -> Array | None:
     """That of K or V of a layer, [kv_heads, 1, 1]; None if there is none."""
-    return None if scales is None else scales[side][layer, :, None, None]
+    return None if scales is None else scales[side, layer, :, None, None]
 
 
 def stored(new: Array, dtype: DType, scale: Array | None) -> Array:

@@ -6,15 +6,14 @@ Nothing here asks a device for anything. All problems of a call are reported at 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from flash import overlap
-from flash.arrays import UNKNOWN_DEVICE, ArrayView, unreadable, view
+from flash.arrays import UNKNOWN_DEVICE, ArrayView
+from flash.caller import LAUNCH, Caller, raise_problems
 from flash.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, KernelConfig, is_scale
 from flash.dlpack import dense_strides
 from flash.dtypes import DTYPES, OF_ARRAYS, DType
@@ -25,7 +24,8 @@ from flash.sections import heads_per_section
 from flash.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
 from flash.tile_choice import natural_alignment
 from flash.tiling import BLOCKS_Q, TILES
-from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.runtime.plan import MAX_GRID
 
 # A kernel numbers rows and keys in s32, up to the end of the last, partly empty, block or tile.
@@ -115,6 +115,7 @@ def check(
     layout: str = "bhsd",
     operands: Operands = MappingProxyType({}),
     max_seqlen_q: int | None = None,
+    caller: Caller = LAUNCH,
 ) -> Geometry:
     """The geometry of a call; without `out` that of a dense one. Shapes as in
     `AttentionKernel.launch`. `operands` are those that the config's features have, `max_seqlen_q`
@@ -122,34 +123,35 @@ def check(
 
     Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
     """
-    if layout not in LAYOUTS:
+    if not is_one_of(layout, LAYOUTS):
         raise LaunchError(
-            f"layout must be one of {', '.join(LAYOUTS)}, got "
-            f"{layout!r}{did_you_mean(str(layout), LAYOUTS)}"
+            f"{caller.name}: layout must be one of {', '.join(LAYOUTS)}, got "
+            f"{shown(layout)}{did_you_mean(layout, LAYOUTS)}"
         )
     layout = _layout_of(config, layout)
     arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
-    problems = list(_dtype_problems(config.element, arrays))
+    problems = list(_dtype_problems(config.element, arrays, caller))
     problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
     problems += _device_problems({**arrays, **operands})
     ranks = rank_problems(arrays, layout)
     if not ranks:
-        ranks = shape_problems(config, q.shape, k.shape, v.shape, layout)
+        ranks = shape_problems(config, q.shape, k.shape, v.shape, layout, caller)
     if config.varlen:
         ranks += batch_problems(operands)
     if ranks:
-        raise_problems(problems + ranks)
+        raise_problems(problems + ranks, caller.name)
     geometry = _geometry(config, q, k, v, out, layout)
     if config.varlen:
         batch = operands["cu_seqlens_q"].size - 1
         geometry = replace(geometry, batch=batch, max_seqlen_q=max_seqlen_q or 0)
     problems += out_problems(out, geometry.out_shape)
+    problems += _size_problems(geometry, max_seq(config.features))
     if not operands:
-        raise_problems(problems)
+        raise_problems(problems, caller.name)
         return geometry
     sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
     problems += operand_problems(config.features.operands, operands, sizes)
-    raise_problems(problems)
+    raise_problems(problems, caller.name)
     return replace(geometry, operand_strides=operand_strides(config.features, operands))
 
 
@@ -159,7 +161,8 @@ def _layout_of(config: AttentionConfig, layout: str) -> str:
         return layout
     if layout != LAYOUTS[0]:
         raise LaunchError(
-            f"launch: layout is for batches of one length, got {layout!r}, but with varlen q, k "
+            f"launch: layout is for batches of one length, got {shown(layout)}, but with "
+            "varlen q, k "
             "and v are [total, heads, dim]; leave out the layout"
         )
     return PACKED
@@ -169,6 +172,7 @@ def check_addresses(
     geometry: Geometry,
     arrays: tuple[ArrayView, ...],
     operands: Operands = MappingProxyType({}),
+    who: str = LAUNCH.name,
 ) -> None:
     """Refuse null and misaligned pointers, and an output that shares memory with an input.
 
@@ -197,7 +201,7 @@ def check_addresses(
             for name, array in operands.items()
             if overlap.may_share_elements(out, array)
         ]
-    raise_problems(problems)
+    raise_problems(problems, who)
 
 
 def _address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]:
@@ -229,67 +233,46 @@ def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> in
     return int(config.alignment)
 
 
-def scale(config: AttentionConfig, softmax_scale: object) -> float:
+def scale(config: AttentionConfig, softmax_scale: object, caller: Caller = LAUNCH) -> float:
     """The scale of a call: its own, else the config's. Raises `LaunchError` for no scale."""
     if softmax_scale is None:
         return config.scale
     if not is_scale(softmax_scale):
+        usual = f"the config's {config.scale:g}" if caller.has_config else "1/sqrt(head_dim)"
         raise LaunchError(
-            f"launch: softmax_scale must be a number of at most {MAX_SCALE:g} either way, or None "
-            f"for the config's {config.scale:g}, got {softmax_scale!r}"
+            f"{caller.name}: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
+            f"or None for {usual}, got {shown(softmax_scale)}"
         )
     return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has said that it is a number
 
 
-def seed(config: AttentionConfig, dropout_seed: object) -> int:
+def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH) -> int:
     """The seed of a call. Raises `LaunchError` for no seed, or one without dropout."""
     if not config.dropout:
-        raise LaunchError(
-            "launch: dropout_seed is given, but the config has no dropout; use "
-            "AttentionConfig(dropout=0.1, ...)"
-        )
-    with suppress(TypeError):
-        if not isinstance(dropout_seed, bool):
-            found = operator.index(dropout_seed)  # type: ignore[arg-type]  # or TypeError
-            if 0 <= found < 1 << 64:
-                return found
+        has_not, cure = "dropout is 0", "dropout=0.1"
+        if caller.has_config:
+            has_not, cure = "the config has no dropout", f"AttentionConfig({cure}, ...)"
+        raise LaunchError(f"{caller.name}: dropout_seed is given, but {has_not}; use {cure}")
+    found = integer(dropout_seed, 0, (1 << 64) - 1)
+    if found is not None:
+        return found
+    has = "the config has " if caller.has_config else ""
     raise LaunchError(
-        f"launch: dropout_seed must be an integer from 0 to 2**64 - 1, because the config has "
-        f"dropout={config.dropout:g}, got {dropout_seed!r}"
+        f"{caller.name}: dropout_seed must be an integer from 0 to 2**64 - 1, because "
+        f"{has}dropout={config.dropout:g}, got {shown(dropout_seed)}"
     )
 
 
-def views_of(arrays: Mapping[str, object], who: str = "launch") -> dict[str, ArrayView]:
-    """Views of the arrays that `who` was called with, by name. Raises `LaunchError` with all that
-    are no arrays.
-    """
-    try:
-        return {name: view(array, name) for name, array in arrays.items()}
-    except LaunchError:
-        raise_problems(unreadable(dict(arrays), None), who)
-        raise  # not reached: what has no view once has none again
-
-
-def raise_problems(problems: list[str], who: str = "launch") -> None:
-    """Raise `LaunchError` with all problems, if there are any, that `who` was called with."""
-    if len(problems) == 1:
-        raise LaunchError(f"{who}: {problems[0]}")
-    if problems:
-        raise LaunchError(
-            f"{who}: {len(problems)} problems" + "".join(f"\n  {p}" for p in problems)
-        )
-
-
-def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView]) -> Iterator[str]:
+def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView], caller: Caller) -> Iterator[str]:
     found = {array.dtype for array in arrays.values()}
     other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
     # Where the arrays agree, the config may be what is wrong.
     fits = other is not None and other.name in DTYPES
-    or_else = f", or use AttentionConfig(dtype={other.name!r}, ...)" if other and fits else ""
+    or_else = caller.or_use(f"dtype={other.name!r}") if other and fits else ""
     for name, array in arrays.items():
         if array.dtype != wanted.array_name:
             yield (
-                f"{name} must be {wanted.array_name}, as the config says, got {array.dtype}; "
+                f"{name} must be {wanted.array_name}, {caller.said('as q is')}, got {array.dtype}; "
                 f"convert with {conversion(name, array, wanted)}{or_else}"
             )
 
@@ -431,18 +414,25 @@ def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
     return geometry.longest_q, geometry.heads
 
 
-def check_limits(geometry: Geometry, limits: Limits) -> None:
+def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
+    """What no backend computes: more rows than kernels number, more heads than a grid has CTAs."""
+    names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
+    for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
+        if length > most:
+            yield f"{name} must be at most {most}, got {length}; split it and merge by LSE"
+    if geometry.batch * geometry.heads > MAX_CTAS:
+        yield (
+            f"batch times heads must be at most {MAX_CTAS}, got {geometry.batch} * "
+            f"{geometry.heads}; split the batch"
+        )
+
+
+def check_limits(geometry: Geometry, limits: Limits, who: str = LAUNCH.name) -> None:
     """Refuse, with all problems in one `LaunchError`, what a kernel or its device cannot do."""
-    raise_problems(list(_limit_problems(geometry, limits)))
+    raise_problems(list(_limit_problems(geometry, limits)), who)
 
 
 def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
-    names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
-    for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
-        if length > limits.max_seq:
-            yield (
-                f"{name} must be at most {limits.max_seq}, got {length}; split it and merge by LSE"
-            )
     rows, heads = _rows_of_heads(geometry, limits.packed)
     if limits.packed and rows > limits.max_seq >= geometry.seq_q:
         yield (

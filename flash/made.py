@@ -13,8 +13,7 @@ from ptxgen.text import render
 
 if TYPE_CHECKING:
     from ptxgen.check.global_contract import GlobalContract
-    from ptxgen.check.global_verdicts import GlobalProof
-    from ptxgen.check.proof_verdicts import Proof
+    from ptxgen.check.proof import GlobalProof, Proof, Proofs
     from ptxgen.runtime.plan import ParamSlot
 
 
@@ -57,21 +56,25 @@ class Made(ABC):
         return param_slots(self.kernel.params)
 
     @cached_property
-    def proof(self) -> Proof:
-        """What is proved of the kernel's shared-memory accesses and barriers, for any arguments."""
-        # Here, because text alone is emitted without it.
-        from ptxgen.check.proof import prove_shared
-
-        return prove_shared(self.module, block=self.threads)
-
-    @cached_property
-    def global_proof(self) -> GlobalProof:
-        """What is proved of the kernel's accesses to global memory, for every launch that the
-        contract allows.
+    def proofs(self) -> Proofs:
+        """The proofs of the kernel's accesses to memory and of its barriers, for every launch
+        that the contract allows.
         """
-        from ptxgen.check.global_proof import prove_global
+        # Here, because text alone is emitted without it.
+        from ptxgen.check.proof import prove
 
-        return prove_global(self.module, block=self.threads, contract=self.promised)
+        return prove(self.module, block=self.threads, contract=self.promised)
+
+    @property
+    def proof(self) -> Proof:
+        """The proof of shared memory and barriers."""
+        return self.proofs.shared
+
+    @property
+    def global_proof(self) -> GlobalProof:
+        """The proof of global memory."""
+        assert self.proofs.global_memory is not None
+        return self.proofs.global_memory
 
     @cached_property
     def is_faulty(self) -> bool:
@@ -84,8 +87,4 @@ class Made(ABC):
         the proofs leave unknown passes; they tell.
         """
         if self.is_faulty:
-            from ptxgen.check.global_proof import require_global
-            from ptxgen.check.proof import require_proved
-
-            require_proved(self.proof)
-            require_global(self.global_proof)
+            self.proofs.require()

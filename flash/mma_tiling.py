@@ -47,7 +47,7 @@ F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # and this takes 22 in 
 
 # Of f32: steps of the depth of a product that are summed together (`flash/tf32_products.py`), and
 # fewer where O has more columns than so many, which leaves registers for the operands of fewer.
-_GROUP: Final = 4
+LONGEST_GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
 WIDEST_F32_GRADE: Final = 160  # columns of O of a CTA: beyond, every tile spills
@@ -135,7 +135,7 @@ class MmaTiling:
     @property
     def group(self) -> int:
         """Steps of the depth of a product of tf32 that are summed together."""
-        return _GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
+        return LONGEST_GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
 
     @property
     def registers(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from flash.arrays import ArrayView
+from flash.caller import LAUNCH, Caller
 from flash.features import Features, Operand
 from ptxgen.errors import LaunchError
 
@@ -23,11 +24,14 @@ _SETTINGS = {
 }
 
 
-def require_operands(features: Features, given: Mapping[str, object]) -> None:
+def require_operands(
+    features: Features, given: Mapping[str, object], caller: Caller = LAUNCH
+) -> None:
     """Raise `LaunchError` if an operand that the config speaks of is None, or another is not."""
     wanted = {operand.name for operand in features.operands}
     problems = [
-        f"{name} must be given, because the config says {_SETTINGS[name]}"
+        f"{name} must be given"
+        + (f", because the config says {_SETTINGS[name]}" if caller.has_config else "")
         if array is None
         else f"{name} is given, but the config does not say so; use "
         f"AttentionConfig({_SETTINGS[name]}, ...)"
@@ -35,7 +39,7 @@ def require_operands(features: Features, given: Mapping[str, object]) -> None:
         if (array is not None) != (name in wanted)
     ]
     if problems:
-        raise LaunchError("launch: " + "; ".join(problems))
+        raise LaunchError(f"{caller.name}: " + "; ".join(problems))
 
 
 def batch_problems(operands: Operands) -> list[str]:

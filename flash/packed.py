@@ -4,18 +4,19 @@ and ends, and what is wrong with arrays that say so, where the host can read the
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.arrays import HOST, ArrayView, host_array
+from flash.caller import LAUNCH
 from flash.dtypes import I32
 from flash.features import MAX_WINDOWED_SEQ
-from ptxgen.errors import LaunchError
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.plan import MAX_GRID
 
 Array = NDArray[Any]
 
@@ -57,33 +58,39 @@ def _slices(ends: Array, used: Array | None) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in np.broadcast(first, first + count)]
 
 
-def most_queries(operands: Mapping[str, ArrayView], given: object) -> int | None:
+def most_queries(
+    operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name
+) -> int | None:
     """The most queries of a sequence: as the caller gives them, else found from arrays on the host;
     None if these are no such arrays, as the checks of operands will say.
 
     Raises `LaunchError` for what is no number of queries, and without one for arrays elsewhere.
     """
     if given is not None:
-        with suppress(TypeError):
-            if not isinstance(given, bool):
-                count = operator.index(given)  # type: ignore[arg-type]  # or TypeError
-                if 0 <= count <= MAX_WINDOWED_SEQ:
-                    return count
+        count = integer(given, 0, MAX_WINDOWED_SEQ)
+        if count is not None:
+            return count
         raise LaunchError(
-            f"launch: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got {given!r}"
+            f"{who}: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
+            f"{shown(given)}"
         )
     ends = operands["cu_seqlens_q"]
     if ends.device != HOST:
         raise LaunchError(
-            "launch: max_seqlen_q must be given, because cu_seqlens_q is on "
+            f"{who}: max_seqlen_q must be given, because cu_seqlens_q is on "
             f"{ends.device_name}, which a launch does not wait for; pass the most queries of a "
             "sequence"
         )
-    if ends.dtype != I32.array_name or len(ends.shape) != 1 or not ends.size:
-        return None
     used = operands.get("seqused_q")
+    if not _is_list(ends) or not ends.shape or (used is not None and not _is_list(used)):
+        return None
     counts = np.diff(host_array(ends).astype(np.int64)) if used is None else host_array(used)
     return max(int(counts.max(initial=0)), 0)
+
+
+def _is_list(array: ArrayView) -> bool:
+    """Whether lengths are of their type, and not of more sequences than a launch has."""
+    return array.dtype == I32.array_name and len(array.shape) <= 1 and 0 < array.size <= MAX_GRID[0]
 
 
 def length_problems(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.journal import Journal
 from flash.page_pool import PagePool
 
 MAX_PAGE_SIZE: Final = 256  # tokens
@@ -45,11 +46,12 @@ class Copy(NamedTuple):
 
 
 class Placement(Protocol):
-    """What a cache asks about its places."""
+    """What a cache asks about its places. What changes is noted in the journal of a call."""
 
     places: int
     rows: int  # of a place
-    changed: set[int]  # rows of the table that were changed since whoever follows it emptied this
+    # Rows of the table, as keys, that were changed since whoever follows it emptied this.
+    changed: dict[int, None]
 
     @property
     def table(self) -> NDArray[np.int32] | None:
@@ -62,13 +64,13 @@ class Placement(Protocol):
     def needed(self, stretches: Sequence[Stretch]) -> int:
         """How many free pages it takes to write these rows."""
 
-    def make_room(self, stretch: Stretch) -> list[Copy]:
+    def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:
         """Give a sequence places of its own for rows that it will write; what to copy before."""
 
-    def cut(self, sequence: int, length: int) -> None:
+    def cut(self, sequence: int, length: int, journal: Journal) -> None:
         """A sequence has no more rows than `length`."""
 
-    def share(self, source: int, target: int, length: int) -> list[Copy]:
+    def share(self, source: int, target: int, length: int, journal: Journal) -> list[Copy]:
         """`target`, which has no rows, has the `length` rows of `source`; what to copy for that."""
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
@@ -85,20 +87,22 @@ class Contiguous:
     def __init__(self, batch: int, capacity: int) -> None:
         self.places = batch
         self.rows = capacity
-        self.changed: set[int] = set()
+        self.changed: dict[int, None] = {}
 
     def needed(self, stretches: Sequence[Stretch]) -> int:  # noqa: ARG002
         """None."""
         return 0
 
-    def make_room(self, stretch: Stretch) -> list[Copy]:  # noqa: ARG002
+    def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:  # noqa: ARG002
         """Nothing to do."""
         return []
 
-    def cut(self, sequence: int, length: int) -> None:
+    def cut(self, sequence: int, length: int, journal: Journal) -> None:
         """Nothing to do."""
 
-    def share(self, source: int, target: int, length: int) -> list[Copy]:
+    def share(
+        self, source: int, target: int, length: int, journal: Journal  # noqa: ARG002
+    ) -> list[Copy]:  # fmt: skip
         """The rows are copied: places are not shared."""
         return [Copy(source, target, length)]
 
@@ -123,7 +127,7 @@ class Paged:
             (batch, -(-capacity // page_size)), NO_PAGE, np.int32
         )
         self.pool = PagePool(pages)
-        self.changed = set(range(batch))
+        self.changed: dict[int, None] = dict.fromkeys(range(batch))
         self._counts = [0] * batch  # pages of each sequence
 
     @property
@@ -146,7 +150,7 @@ class Paged:
                     wanted += 1
         return wanted
 
-    def make_room(self, stretch: Stretch) -> list[Copy]:
+    def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:
         """New pages behind those that the sequence has, and its own in place of shared ones."""
         sequence, begin, end = stretch
         copies = []
@@ -155,32 +159,31 @@ class Paged:
                 page = int(self.table[sequence, n])
                 if self.pool.users(page) == 1:
                     continue
-                own = self.pool.take()
-                self.pool.release(page)
+                own = self.pool.take(journal)
+                self.pool.release(page, journal)
                 copies.append(Copy(page, own, self.rows))
             else:
-                own = self.pool.take()
-                self._counts[sequence] = n + 1
-            self.table[sequence, n] = own
-            self.changed.add(sequence)
+                own = self.pool.take(journal)
+                journal.write(self._counts, sequence, n + 1)
+            self._write(sequence, n, own, journal)
         return copies
 
-    def cut(self, sequence: int, length: int) -> None:
+    def cut(self, sequence: int, length: int, journal: Journal) -> None:
         """Pages without any of the rows are released."""
         kept = -(-length // self.rows)
         for n in range(kept, self._counts[sequence]):
-            self.pool.release(int(self.table[sequence, n]))
-            self.table[sequence, n] = NO_PAGE
-            self.changed.add(sequence)
-        self._counts[sequence] = min(self._counts[sequence], kept)
+            self.pool.release(int(self.table[sequence, n]), journal)
+            self._write(sequence, n, NO_PAGE, journal)
+        journal.write(self._counts, sequence, min(self._counts[sequence], kept))
 
-    def share(self, source: int, target: int, length: int) -> list[Copy]:  # noqa: ARG002
+    def share(
+        self, source: int, target: int, length: int, journal: Journal  # noqa: ARG002
+    ) -> list[Copy]:  # fmt: skip
         """All pages are shared; nothing is copied until one of the two writes."""
         for page in self.table[source, : self._counts[source]]:
-            self.pool.share(int(page))
-        self.table[target] = self.table[source]
-        self.changed.add(target)
-        self._counts[target] = self._counts[source]
+            self.pool.share(int(page), journal)
+        self._write(target, slice(None), self.table[source], journal)
+        journal.write(self._counts, target, self._counts[source])
         return []
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
@@ -190,6 +193,12 @@ class Paged:
             first = max(begin, n * self.rows)
             stop = min(end, (n + 1) * self.rows)
             yield Run(int(self.table[sequence, n]), first - n * self.rows, stop - first)
+
+    def _write(self, sequence: int, n: int | slice, pages: Any, journal: Journal) -> None:
+        """Let these be pages of a sequence. Its row counts as changed, also if that is undone."""
+        journal.note(self.changed, sequence, None)
+        self.changed[sequence] = None
+        journal.write(self.table, (sequence, n), pages)
 
     def _numbers(self, begin: int, end: int) -> range:
         """Which pages of a sequence have these of its rows."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from flash.packed import each_sequence
 from flash.philox import STEPS, kept, threshold
-from ptxgen.errors import ConfigError
+from ptxgen.errors import ConfigError, shown
 
 Causal = bool | Literal["bottom_right", "top_left"]
 Window = tuple[int | None, int | None] | None
+
+# The least f32 whose product with log2(e), in f32, is infinite: 2^128 ln 2, about 2.3587e38. A
+# kernel adds scores in units of log2.
+FIRST_INFINITE: Final = float.fromhex("0x1.62e43p127")
 
 
 def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
@@ -31,7 +35,7 @@ def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
     if causal == "top_left":
         return 0
     raise ConfigError(
-        f"attention: causal must be False, True, 'bottom_right' or 'top_left', got {causal!r}"
+        f"attention: causal must be False, True, 'bottom_right' or 'top_left', got {shown(causal)}"
     )
 
 
@@ -47,6 +51,14 @@ def key_limits(causal: Causal, window: Window) -> tuple[int | None, int | None]:
     """How many keys before its own position, and behind it, a query sees; None for all."""
     before, behind = window or (None, None)
     return before, behind if causal is False else 0
+
+
+def as_scores(given: NDArray[Any]) -> NDArray[Any]:
+    """A bias, sinks or slopes as every backend takes them: f32 or f64, infinite from
+    `FIRST_INFINITE` on, with its sign.
+    """
+    infinite = np.abs(given) >= FIRST_INFINITE
+    return np.where(infinite, np.copysign(np.inf, given), given) if infinite.any() else given
 
 
 def visible_keys(
@@ -104,11 +116,13 @@ def attention_reference(
 
     Scores are, in this order, scaled; capped to softcap * tanh(score / softcap); lessened by
     alibi_slopes [batch, heads] times the distance of query and key; added to bias [batch, heads,
-    seq_q, seq_k], of which -inf hides the key. A query sees the keys that causality, the window
-    (left, right) and mask [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more
-    score of each row, whose value is 0. These arrays may be of any shape that broadcasts so. With
-    `dropout`, weights are made 0 with that probability (`flash/philox.py`) and the others divided
-    by that to be kept; LSE is that of all. Which are, is as for batches from `first_batch` on.
+    seq_q, seq_k], of which -inf hides the key. Of these arrays and of sink, numbers from
+    `FIRST_INFINITE` on are infinite: a key with such a negative bias has weight 0. A query sees the
+    keys that causality, the window (left, right) and mask [batch, heads, seq_q, seq_k] let it see.
+    sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be of any
+    shape that broadcasts so. With `dropout`, weights are made 0 with that probability
+    (`flash/philox.py`) and the others divided by that to be kept; LSE is that of all. Which are, is
+    as for batches from `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
@@ -120,32 +134,63 @@ def attention_reference(
     visible = visible_keys(shape, causal, window, mask, bias)
 
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
-        scores = scale * (q @ k.swapaxes(2, 3))
-        if softcap is not None:
-            cap = np.asarray(softcap, dtype)
-            scores = cap * np.tanh(scores / cap)
-        if alibi_slopes is not None:
-            position = np.arange(shape[2])[:, None] + position_offset(causal, *shape[2:])
-            distance = np.abs(position - np.arange(shape[3])).astype(dtype)
-            scores = scores - alibi_slopes.astype(dtype)[..., None, None] * distance
-        if bias is not None:
-            scores = scores + bias.astype(dtype)
+        scores = score_steps(
+            scale * (q @ k.swapaxes(2, 3)), causal, softcap, alibi_slopes, bias
+        ).biased
         scores = np.where(visible, scores, -np.inf)
         top = scores.max(axis=3, keepdims=True, initial=-np.inf)
-        sinks = np.asarray(-np.inf if sink is None else sink).astype(dtype)
+        sinks = as_scores(np.asarray(-np.inf if sink is None else sink).astype(dtype))
         sinks = np.broadcast_to(sinks, shape[:2])[..., None, None]
         top = np.maximum(top, sinks)
         top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
         weight = np.exp(scores - top)
         total = weight.sum(axis=3, keepdims=True) + np.exp(sinks - top)
         if dropout:
-            heads = np.arange(shape[0] * shape[1]).reshape(shape[:2]) + first_batch * shape[1]
-            keep = np.stack(
-                [kept(dropout, dropout_seed, n, *map(np.arange, shape[2:])) for n in heads]
-            )
+            keep = kept_keys(shape, dropout, dropout_seed, first_batch)
             weight = np.where(keep, weight * (STEPS / threshold(dropout)), 0).astype(dtype)
         out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
         return out, (top + np.log(total))[..., 0]
+
+
+class ScoreSteps(NamedTuple):
+    """Scores [batch, heads, seq_q, seq_k] after each step; one that is left out changes nothing."""
+
+    scaled: NDArray[Any]
+    capped: NDArray[Any]
+    lessened: NDArray[Any]  # by ALiBi
+    biased: NDArray[Any]
+
+
+def score_steps(
+    scaled: NDArray[Any],
+    causal: Causal = False,
+    softcap: float | None = None,
+    alibi_slopes: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+) -> ScoreSteps:
+    """From products of queries and keys, times the scale, to scores, in the type of the products;
+    the other arguments are those of `attention_reference`.
+    """
+    dtype, (seq_q, seq_k) = scaled.dtype, scaled.shape[2:]
+    capped = scaled
+    if softcap is not None:
+        cap = np.asarray(softcap, dtype)
+        capped = cap * np.tanh(scaled / cap)
+    lessened = capped
+    if alibi_slopes is not None:
+        position = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k)
+        distance = np.abs(position - np.arange(seq_k)).astype(dtype)
+        lessened = capped - as_scores(alibi_slopes.astype(dtype))[..., None, None] * distance
+    biased = lessened if bias is None else lessened + as_scores(bias.astype(dtype))
+    return ScoreSteps(scaled, capped, lessened, biased)
+
+
+def kept_keys(
+    shape: Sequence[int], dropout: float, dropout_seed: int, first_batch: int
+) -> NDArray[np.bool_]:
+    """Which weights of `shape` [batch, heads, seq_q, seq_k] dropout keeps."""
+    heads = np.arange(shape[0] * shape[1]).reshape(shape[:2]) + first_batch * shape[1]
+    return np.stack([kept(dropout, dropout_seed, n, *map(np.arange, shape[2:])) for n in heads])
 
 
 def attention_varlen_reference(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flash.arrays import BFLOAT16_TYPESTR, HOST, ArrayView
 from flash.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
 from flash.dtypes import DType
-from ptxgen.errors import LaunchError
+from ptxgen.errors import LaunchError, shown
 
 
 class Allocator(Protocol):
@@ -33,6 +33,25 @@ class Allocator(Protocol):
 
     def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
         """Wait until all work on a stream of device `ordinal` is done."""
+
+
+class Owned:
+    """Memory on a GPU, at most one piece, until it is given back."""
+
+    def __init__(self, memory: Allocator, ordinal: int) -> None:
+        self._memory = memory
+        self._ordinal = ordinal
+        self._address = 0
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new memory."""
+        self._address = self._memory.allocate(nbytes, ordinal=self._ordinal)
+        return self._address
+
+    def free(self) -> None:
+        """Give it back, if there is any."""
+        if self._address:
+            self._memory.free(self._address, ordinal=self._ordinal)
 
 
 class DeviceArray:
@@ -55,8 +74,10 @@ class DeviceArray:
         self.pointer = 0
         nbytes = dtype.nbytes * int(np.prod(shape, dtype=object))
         if nbytes:
-            self.pointer = memory.allocate(nbytes, ordinal=ordinal)
-            weakref.finalize(self, memory.free, self.pointer, ordinal=ordinal).atexit = False
+            # Before there is memory, which is then freed wherever this stops.
+            owned = Owned(memory, ordinal)
+            weakref.finalize(self, owned.free).atexit = False
+            self.pointer = owned.allocate(nbytes)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -178,7 +199,7 @@ def current_stream(like: ArrayView) -> int:
     return current(like.device[1]) if current else 0
 
 
-def stream_handle(stream: object) -> int:
+def stream_handle(stream: object, who: str = "launch") -> int:
     """The CUstream of a stream as an integer.
 
     `stream` is that integer, or an object with `__cuda_stream__` (cuda.core), `cuda_stream` (torch)
@@ -193,8 +214,8 @@ def stream_handle(stream: object) -> int:
         found = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
     if not isinstance(found, int) or found < 0:
         raise LaunchError(
-            "launch: stream must be None, the integer of a CUstream, or an object with "
-            f"__cuda_stream__, cuda_stream or ptr, got {stream!r}"
+            f"{who}: stream must be None, the integer of a CUstream, or an object with "
+            f"__cuda_stream__, cuda_stream or ptr, got {shown(stream)}"
         )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from flash.arrays import ArrayView
+from flash.caller import Caller
 from flash.config import AttentionConfig
 
 LAYOUTS: Final = ("bhsd", "bshd")
@@ -59,15 +60,21 @@ def joined(
 
 
 def shape_problems(
-    config: AttentionConfig, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], layout: str
+    config: AttentionConfig,
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...],
+    layout: str,
+    caller: Caller,
 ) -> list[str]:
     """What is wrong with the shapes of q, k and v, whose numbers of dimensions are right."""
     (batch, heads, _, d), (k_batch, kv_heads, seq_k, k_d), (v_batch, v_heads, seq_v, v_d) = (
         split(shape, layout, 1) for shape in (q, k, v)
     )
     problems = [
-        f"{name} must have {what}={wanted} in its last dimension, as the config says, got shape "
-        f"{list(shape)}; use AttentionConfig({what}={got}, ...)"
+        f"{name} must have {what}={wanted} in its last dimension, {caller.said('as q has')}, got "
+        f"shape {list(shape)}"
+        + (f"; use AttentionConfig({what}={got}, ...)" if caller.has_config else "")
         for name, what, wanted, got, shape in (
             ("q", "head_dim", config.head_dim, d, q),
             ("k", "head_dim", config.head_dim, k_d, k),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from flash.arrays import ArrayView, host_array
 from flash.dlpack import dense_strides
 from flash.dtypes import OF_ARRAYS
+from flash.results import Owned
 from ptxgen.runtime.cuda import CudaBackend
 
 
@@ -24,7 +26,7 @@ class Staging:
         self._backend = backend
         self._stream = stream
         self._ordinal = ordinal
-        self._given: list[int] = []
+        self._given = ExitStack()  # frees all, even if one cannot be
         self._sources: list[NDArray[Any]] = []  # being copied from, until `wait`
 
     def __enter__(self) -> Staging:
@@ -36,8 +38,7 @@ class Staging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for address in self._given:
-            self._backend.free(address, ordinal=self._ordinal)
+        self._given.close()
 
     def room_for(self, array: ArrayView) -> ArrayView:
         """An array of the same shape on the device, not initialised; without memory if it has no
@@ -46,8 +47,9 @@ class Staging:
         address = 0
         if array.size:
             nbytes = array.size * OF_ARRAYS[array.dtype].nbytes
-            address = self._backend.allocate(nbytes, ordinal=self._ordinal)
-            self._given.append(address)
+            owned = Owned(self._backend, self._ordinal)
+            self._given.callback(owned.free)
+            address = owned.allocate(nbytes)
         return array._replace(
             pointer=address,
             strides=dense_strides(tuple(array.shape)),

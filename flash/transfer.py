@@ -6,12 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from flash.arrays import HOST, host_array, view
+from flash.arrays import HOST, host_array
+from flash.caller import views_of
 from flash.dtypes import BOOL, DTYPES, I32, OF_ARRAYS, DType
-from flash.kv_arguments import INT32_MAX, integer
+from flash.kv_arguments import INT32_MAX
 from flash.results import DeviceArray
-from ptxgen.errors import LaunchError
-from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.given import gpu_of
 
 _WHO: Final = "to_device"
 _TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), I32, BOOL)}
@@ -29,7 +32,7 @@ def to_device(
 
     Raises `LaunchError` for another array or device, `BackendError` if there is no GPU.
     """
-    given = view(array, "array")
+    given = views_of({"array": array}, _WHO)["array"]
     if given.device != HOST:
         raise LaunchError(
             f"{_WHO}: array must be on the host, got {given.device_name}; it is on a GPU already: "
@@ -39,7 +42,7 @@ def to_device(
         raise LaunchError(
             f"{_WHO}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it"
         )
-    backend = cuda or cuda_backend()
+    backend = gpu_of(_WHO, cuda)
     ordinal = backend.current_device() if device is None else _device(device)
     source = np.ascontiguousarray(host_array(given))
     made = DeviceArray(tuple(given.shape), OF_ARRAYS[given.dtype], ordinal, backend, 0)
@@ -53,7 +56,8 @@ def _device(given: object) -> int:
     found = integer(given, 0, INT32_MAX)
     if found is None:
         raise LaunchError(
-            f"{_WHO}: device must be the number of a GPU, from 0 on, got {given!r}; leave it out "
+            f"{_WHO}: device must be the number of a GPU, from 0 on, got {shown(given)}; "
+            "leave it out "
             "for the current one"
         )
     return found

@@ -6,7 +6,12 @@ Each message says who found the problem, what was wanted, what was got, and what
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
+from typing import Final
+
+_OTHER_NAMES: Final = {"gpu": "cuda", "numpy": "cpu", "host": "cpu"}  # of what has ours
+_MOST_SHOWN: Final = 1000  # characters of a value
 
 
 class PtxGenError(Exception):
@@ -70,7 +75,70 @@ class PoisonedContextError(BackendError):
     """The CUDA context was destroyed by an earlier failure; the process must be restarted."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the nearest known word, or the empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+# Characters of a word times characters of the names it is compared with: about a second's work.
+_MOST_COMPARED: Final = 2_000_000
+
+
+class Suggestions:
+    """Says which name a wrong one may have meant. All questions to one object together cost about a
+    second at most: then there are no more suggestions.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MOST_COMPARED
+
+    def did_you_mean(self, word: object, known: Iterable[str]) -> str:
+        """`"; did you mean 'x'?"` for the nearest known word, or the empty string; also for what is
+        no word.
+        """
+        if not isinstance(word, str) or self._left <= 0:
+            return ""
+        meant = {name.lower(): name for name in known}
+        near = [_OTHER_NAMES.get(word.lower(), "")]
+        if near[0] not in meant:
+            compared = self._compared(word.lower(), list(meant))
+            near = difflib.get_close_matches(word.lower(), compared, n=1, cutoff=0.6)
+        return f"; did you mean {meant[near[0]]!r}?" if near else ""
+
+    def _compared(self, word: str, known: list[str]) -> list[str]:
+        """The names; if that is too much, as many as may be of those most alike at both ends."""
+        work = len(word) * sum(map(len, known))
+        if work <= self._left:
+            self._left -= work
+            return known
+        left, self._left = self._left, 0
+        chosen: list[str] = []
+        for name in sorted(set(known), key=lambda name: (-_alike(word, name), name)):
+            work = len(word) * len(name)
+            if work <= left:
+                left -= work
+                chosen.append(name)
+        return chosen
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` for the nearest known word, or the empty string, in a second at most;
+    also for what is no word. Who asks for many words in a row shares one `Suggestions` among them.
+    """
+    return Suggestions().did_you_mean(word, known)
+
+
+def _alike(word: str, name: str) -> int:
+    """How many characters at the beginning and at the end are the same."""
+    ends = zip(word, name, strict=False), zip(reversed(word), reversed(name), strict=False)
+    return sum(sum(1 for _ in itertools.takewhile(_same, end)) for end in ends)
+
+
+def _same(pair: tuple[str, str]) -> bool:
+    return pair[0] == pair[1]
+
+
+def shown(value: object) -> str:
+    """A caller's value as a message shows it: its repr, shortened if it is long. Never raises: a
+    value that has no repr is shown by its type.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # of the caller's own class, or of an integer of very many digits
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import NamedTuple
 
+from ptxgen.errors import TypeMismatchError, shown
+
 
 class Reg(NamedTuple):
     """A register: its name with the `%`, and the type it was declared with (`b32`, `f32`, `pred`,
@@ -63,11 +65,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorAddress:
-    """`[base + offset, {c0, …}]`: a tensor map's address and coordinates, innermost first."""
+    """`[base + offset, {c0, …}]`: a tensor map's address and coordinates, innermost first; or a
+    texture's or a surface's handle, with the layer before these.
+    """
 
     base: Reg | Symbol
     offset: int
-    coordinates: tuple[Reg | IntImm, ...]
+    coordinates: tuple[Reg | IntImm | FloatImm, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,11 @@ class Origin(NamedTuple):
 
     code: CodeType | None
     line: int
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return f"line {self.line} of the PTX text"
+        return f"{self.code.co_filename}:{self.line}, in {self.code.co_qualname}"
 
 
 class Instr:
@@ -357,3 +366,9 @@ class Module:
     header: tuple[str, ...] = field(default=())
     functions: tuple[Function, ...] = ()
     variables: tuple[Variable, ...] = ()
+
+
+def require_module(who: str, given: object) -> None:
+    """Raise `TypeMismatchError` if what `who` was given is no module."""
+    if not isinstance(given, Module):
+        raise TypeMismatchError(f"{who}: the module must be a ptxgen.ir.Module, got {shown(given)}")

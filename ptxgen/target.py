@@ -16,12 +16,14 @@ Sources of the numbers in `TARGETS`:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from ptxgen.errors import ConfigError, UnsupportedTargetError, did_you_mean
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, UnsupportedTargetError, did_you_mean, shown
 
 KIB: Final = 1024
 WARP_SIZE: Final = 32  # threads
@@ -34,6 +36,7 @@ _REGISTER_UNIT: Final = 256
 _SHARED_UNIT_TURING: Final = 256
 _SHARED_UNIT: Final = 128
 _FIRST_AMPERE: Final = 80
+_MOST_CAPABILITY: Final = 99  # far beyond any number of a compute capability
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,8 @@ def target(name: str | Target) -> Target:
     try:
         return TARGETS[name]
     except (KeyError, TypeError):  # a TypeError is for what cannot be a key
-        hint = did_you_mean(str(name), TARGETS) or "."
-        raise UnsupportedTargetError(f"unknown target {name!r}{hint} {_KNOWN}") from None
+        hint = did_you_mean(name, TARGETS) or "."
+        raise UnsupportedTargetError(f"unknown target {shown(name)}{hint} {_KNOWN}") from None
 
 
 def target_for_device(major: int, minor: int) -> Target:
@@ -137,6 +140,12 @@ def target_for_device(major: int, minor: int) -> Target:
     The GPU's own if it is in `TARGETS`, with architecture-specific features where there are any;
     else the newest that the GPU runs. Raises `UnsupportedTargetError` for a GPU older than sm_75.
     """
+    for name, given in (("major", major), ("minor", minor)):
+        if integer(given, 0, _MOST_CAPABILITY) is None:
+            raise UnsupportedTargetError(
+                f"target_for_device: {name} must be an integer from 0 to {_MOST_CAPABILITY}, got "
+                f"{shown(given)}"
+            )
     device = _sm_number(major, minor)
     runnable = [
         t
@@ -153,6 +162,19 @@ def target_for_device(major: int, minor: int) -> Target:
 
 def _sm_number(major: int, minor: int) -> int:
     return 10 * major + minor
+
+
+def target_number(name: str) -> int:
+    """The number in a target's name, 90 of `sm_90a`, also of one that is not in `TARGETS`.
+
+    Raises `UnsupportedTargetError` where there is none.
+    """
+    found = re.fullmatch(r"sm_(\d{2,4})[a-z]?", name)
+    if found is None:
+        raise UnsupportedTargetError(
+            f"target must be sm_ and a number, got {name!r}; write one such as sm_90 or sm_90a"
+        )
+    return int(found[1])
 
 
 def _round_up(value: int, unit: int) -> int:
@@ -179,13 +201,12 @@ def _row(
     lanes: int,
 ) -> Target:
     """One column of the guide's table; KiB, threads and blocks are those of a multiprocessor."""
-    digits = name.removeprefix("sm_")
-    sm = int(digits.rstrip("a"))
+    sm = target_number(name)
     reserved = KIB if sm >= _FIRST_AMPERE else 0
     return Target(
         name=name,
         sm=sm,
-        suffix="a" if digits.endswith("a") else "",
+        suffix="a" if name.endswith("a") else "",
         ptx=ptx,
         shared_per_block=48 * KIB,
         # The guide lists 64, 163, 99 and 227 KiB: all that the driver does not reserve.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.errors import ConfigError, did_you_mean
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.types import TYPES, ScalarType
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ _BASE_ALIGN: Final = 16
 
 _MAGIC: Final = b"ptxgenTM"
 _LAYOUT: Final = struct.Struct("<8s5B3xQ5Q4Q5H5B")  # padded with zeros to 128 bytes
+# Where `tensormap.replace` finds its fields: what is before them, the bytes of one, how many.
+_FIELDS: Final[dict[str, tuple[str, int, int]]] = {
+    "elemtype": ("<8s", 1, 1), "rank": ("<8sB", 1, 1), "swizzle_mode": ("<8s2B", 1, 1),
+    "fill_mode": ("<8s3B", 1, 1), "global_address": ("<8s5B3x", 8, 1),
+    "global_dim": ("<8s5B3xQ", 8, MOST_DIMS), "global_stride": ("<8s5B3xQ5Q", 8, MOST_DIMS - 1),
+    "box_dim": ("<8s5B3xQ5Q4Q", 2, MOST_DIMS), "element_stride": ("<8s5B3xQ5Q4Q5H", 1, MOST_DIMS),
+}  # fmt: skip
+# PTX ISA, "tensormap.replace": the types of elements by number, which are not the driver's.
+_ELEMTYPES: Final = (
+    "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32",
+    "tf32.ftz",
+)  # fmt: skip
 
 
 def swizzled(address: Array, swizzle: str) -> Array:
@@ -56,6 +69,41 @@ def swizzled(address: Array, swizzle: str) -> Array:
     mask = (1 << SWIZZLES[swizzle]) - 1
     moved: Array = address ^ ((address >> 7 & mask) << 4)
     return moved
+
+
+def holds_map(first: Array) -> Array:
+    """Whether bytes that begin with these eight, uint64, are a map that `encode` made."""
+    held: Array = first.astype(np.uint64) == np.uint64(int.from_bytes(_MAGIC, "little"))
+    return held
+
+
+def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
+    """Where an encoded map has a field of `tensormap.replace`, that of dimension `place` if there
+    are several: its offset and its bytes; and what the map has there for a value.
+
+    Raises `ConfigError` for what no map has.
+    """
+    if field == "interleave_layout":
+        if value.any():
+            raise ConfigError("interleaved layouts are not modelled; give tensormap.replace 0")
+        field, value = "elemtype", np.zeros(0)  # there is nothing to write
+    before, nbytes, count = _FIELDS[field]
+    if not 0 <= place < count:
+        raise ConfigError(f"a tensor map has {count} of {field}, from 0 on; got {place}")
+    if field == "rank":
+        value = value + 1
+    elif field == "elemtype" and value.size:
+        numbers = np.array([DTYPES[name] for name in _ELEMTYPES])
+        if int(value.max()) >= len(numbers):
+            raise ConfigError(f"elemtype is from 0 to {len(numbers) - 1}, got {int(value.max())}")
+        value = numbers[value]
+    # A number that is too large stays so, and is refused where the map is used.
+    most = (1 << 8 * nbytes) - 1
+    return (
+        struct.calcsize(before) + nbytes * place,
+        nbytes,
+        np.minimum(value.astype(np.uint64), np.uint64(most)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +133,19 @@ class TensorMap:
     def __post_init__(self) -> None:
         if isinstance(self.base, np.ndarray):
             self._take_array(self.base)
-        elif not self.dtype or not self.dims:
+        elif integer(self.base, 0) is None:
+            raise ConfigError(
+                "a tensor map's base must be a numpy array or a device address, an integer from 0, "
+                f"got {shown(self.base)}"
+            )
+        elif not is_one_of(self.dtype, DTYPES) or _is_empty(self.dims):
             raise ConfigError(
                 "a tensor map of a device address needs dtype, dims and strides; "
-                f"got dtype={self.dtype!r}, dims={self.dims}, strides={self.strides}"
+                f"got dtype={shown(self.dtype)}, dims={shown(self.dims)}, "
+                f"strides={shown(self.strides)}"
             )
         for name in ("box", "dims", "strides", "element_strides"):
-            self._set(name, tuple(int(n) for n in getattr(self, name)))
+            self._set(name, _integers(name, getattr(self, name)))
         if not self.element_strides:
             self._set("element_strides", (1,) * self.rank)
         _check(self)
@@ -161,10 +215,10 @@ class TensorMap:
 
     def _take_array(self, array: Array) -> None:
         """Dimensions, strides and dtype of the array."""
-        if self.dims or self.strides:
+        if not (_is_empty(self.dims) and _is_empty(self.strides)):
             raise ConfigError(
                 "a tensor map of an array has its dims and strides from it; leave them out, "
-                f"got dims={self.dims}, strides={self.strides}"
+                f"got dims={shown(self.dims)}, strides={shown(self.strides)}"
             )
         held = array.dtype.name
         found = next((n for n in DTYPES if TYPES[_stored(n)].dtype_name == held), None)
@@ -173,9 +227,9 @@ class TensorMap:
                 f"a tensor map must be of one of the dtypes {', '.join(DTYPES)}, got an array of "
                 f"{held}; make a view of it as integers of the same size"
             )
-        if not self.dtype:
+        if is_one_of(self.dtype, ("",)):
             self._set("dtype", found)
-        elif self.dtype in DTYPES and self.type.nbytes != array.dtype.itemsize:
+        elif is_one_of(self.dtype, DTYPES) and self.type.nbytes != array.dtype.itemsize:
             raise ConfigError(
                 f"a tensor map of {self.dtype} needs elements of {self.type.nbytes} bytes, got an "
                 f"array of {held}"
@@ -208,6 +262,22 @@ def _misaligned(address: int) -> str:
     )
 
 
+def _is_empty(given: object) -> bool:
+    return isinstance(given, tuple | list) and not given
+
+
+def _integers(what: str, given: object) -> tuple[int, ...]:
+    """Integers of any kind as a tuple. Raises `ConfigError` for anything else."""
+    one_axis = isinstance(given, tuple | list) or getattr(given, "ndim", 0) == 1
+    found = [integer(n, -_MOST_STRIDE, _MOST_STRIDE) for n in given] if one_axis else [None]  # type: ignore[attr-defined]  # these have elements
+    if any(n is None for n in found):
+        raise ConfigError(
+            f"a tensor map's {what} must be integers of at most 2**40 either way, innermost first, "
+            f"got {shown(given)}"
+        )
+    return tuple(n for n in found if n is not None)
+
+
 def _check(made: TensorMap) -> None:
     """Everything that `cuTensorMapEncodeTiled` requires (CUDA Driver API)."""
     for what, names in (
@@ -215,10 +285,10 @@ def _check(made: TensorMap) -> None:
         ("l2_promotion", L2_PROMOTIONS),
     ):  # fmt: skip
         got = getattr(made, what)
-        if got not in names:
+        if not is_one_of(got, names):
             raise ConfigError(
-                f"a tensor map's {what} must be one of {', '.join(names)}, got {got!r}"
-                f"{did_you_mean(str(got), names)}"
+                f"a tensor map's {what} must be one of {', '.join(names)}, got {shown(got)}"
+                f"{did_you_mean(got, names)}"
             )
     if not 1 <= made.rank <= MOST_DIMS:
         raise ConfigError(f"a tensor map has 1 to {MOST_DIMS} dimensions, got {made.rank}")

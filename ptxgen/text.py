@@ -39,6 +39,7 @@ from ptxgen.ir import (
     TensorAddress,
     Variable,
     Vector,
+    require_module,
 )
 
 # Dynamic shared memory is aligned to at least this, so that 16-byte accesses may be used.
@@ -65,6 +66,7 @@ class _Frame(NamedTuple):
 
 def render(module: Module) -> str:
     """The PTX text of a module, ending in a line break. Whether it is right, `verify` says."""
+    require_module("render", module)
     return load_template("module.ptx.j2").render(
         header=[f"// {line}".rstrip() for line in module.header],
         version="{}.{}".format(*module.version),

@@ -2,8 +2,8 @@
 
 `PTXGEN_REQUIRE` names, separated by commas, what must be there: a test that lacks it then fails
 instead of being skipped. A test asks for a thing by a marker (`ptxas`, `gpu`) or by a fixture
-(`assembler`, `torch`, `onnx`, `transformers`). Nothing is looked for before a selected test asks
-for it.
+(`assembler`, `tensor_core_data`, `torch`, `onnx`, `jax`, `transformers`). Nothing is looked for
+before a selected test asks for it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import gc
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+from grids import dispensable
 
+from flash.build import build
 from ptxgen.errors import BackendError, did_you_mean
 from ptxgen.runtime.assembler import Assembler, find_assembler
 
@@ -48,12 +51,25 @@ def _no_module(name: str) -> str:
     return ""
 
 
+# Recorded outputs of tensor cores, beside the checkout: of a GPU and a format each
+# (github.com/north-numerical-computing/MATLAB-tensor-core, as numpy arrays).
+TENSOR_CORES = Path(__file__).resolve().parents[2] / "shared" / "data" / "tensor_cores"
+
+
+def _no_recordings() -> str:
+    if TENSOR_CORES.is_dir():
+        return ""
+    return "recorded tensor cores are not beside the checkout, in ../shared/data/tensor_cores"
+
+
 # What may be required: its name, and what tells why it is missing ("" if it is there).
 WHY_MISSING: dict[str, Callable[[], str]] = {
     "assembler": functools.cache(_no_assembler),
     "gpu": functools.cache(_no_gpu),
+    "recordings": _no_recordings,
     "torch": functools.cache(lambda: _no_module("torch")),
     "onnx": functools.cache(lambda: _no_module("onnx")),
+    "jax": functools.cache(lambda: _no_module("jax")),
     "transformers": functools.cache(lambda: _no_module("transformers")),
 }
 REQUIRED = pytest.StashKey[frozenset[str]]()
@@ -102,6 +118,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REQUIRED] = required_names(os.environ.get("PTXGEN_REQUIRE", ""))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of a `grid` that `make test` can do without."""
+    for case in dispensable(items):
+        case.add_marker("slow")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, name in NEEDS_OF_MARKERS.items():
         if item.get_closest_marker(marker):
@@ -113,6 +136,13 @@ def assembler(pytestconfig: pytest.Config) -> Assembler:
     """The assembler that the package itself would use."""
     need("assembler", pytestconfig.stash[REQUIRED])
     return find_assembler()
+
+
+@pytest.fixture(scope="session")
+def tensor_core_data(pytestconfig: pytest.Config) -> Path:
+    """The folder of what GPUs' tensor cores gave, one file for each GPU and format."""
+    need("recordings", pytestconfig.stash[REQUIRED])
+    return TENSOR_CORES
 
 
 @pytest.fixture(scope="session")
@@ -130,8 +160,23 @@ def onnx(pytestconfig: pytest.Config) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def jax(pytestconfig: pytest.Config) -> ModuleType:
+    """JAX, with or without a GPU."""
+    need("jax", pytestconfig.stash[REQUIRED])
+    return importlib.import_module("jax")
+
+
+@pytest.fixture(scope="session")
 def transformers(pytestconfig: pytest.Config) -> ModuleType:
     """Hugging Face's transformers, and PyTorch, which its models need."""
     for name in ("torch", "transformers"):
         need(name, pytestconfig.stash[REQUIRED])
     return importlib.import_module("transformers")
+
+
+@pytest.fixture
+def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a KV cache are launched without being proved first, which takes longer than to run
+    them; tests of the proofs prove each of them.
+    """
+    monkeypatch.setattr("flash.decode.proved_build", build)

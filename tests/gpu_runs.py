@@ -27,6 +27,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _PRINTS = "the device prints to the process's own output, which is not read here"
 _DESTROYS = "it ends with a destroyed CUDA context, which no later test of the process survives"
+_TEXTURES = "the runtime makes no textures"
+_TOGETHER = "the runtime has no cooperative launches"
 _SHARES = "the runtime loads a module for each kernel, so kernels do not share variables"
 
 # Kernels that a test of fixtures does not run on the GPU, and why.
@@ -40,6 +42,24 @@ LEFT_OUT = {
     "count_through_pointer": _SHARES,
     "keep": _SHARES,
     "fetch": _SHARES,
+    "grid_rounds": _TOGETHER,
+    "grid_facts": _TOGETHER,
+    **dict.fromkeys(
+        (
+            "texture_turned",
+            "texture_layers",
+            "texture_convolved",
+            "texture_box",
+            "texture_bicubic",
+            "texture_volume",
+            "texture_cube",
+            "texture_others",
+            "surface_written",
+            "surface_others",
+            "surface_outside",
+        ),
+        _TEXTURES,
+    ),
 }
 ORDINAL = 0
 STACK_BYTES = (

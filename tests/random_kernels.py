@@ -49,8 +49,8 @@ def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
     assert wanted.type is not None
     base = draw(register(wanted.type.register))
     if wanted.count:
-        coordinate = st.one_of(register("b32"), st.integers(0, 15).map(ir.IntImm))
-        return ir.TensorAddress(base, 0, tuple(draw(coordinate) for _ in range(wanted.count)))
+        along = [st.one_of(register("b32"), literal(type)) for type in wanted.along]
+        return ir.TensorAddress(base, 0, tuple(draw(coordinate) for coordinate in along))
     return ir.Address(base, 16 * draw(st.integers(-4, 4)))
 
 

@@ -19,6 +19,7 @@ from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward
 
 from flash.config import AttentionConfig
+from flash.error_bound import arithmetic_of_config
 from flash.forward import attention_forward
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
@@ -63,7 +64,9 @@ def test_a_golden_file_computes_attention(name: str) -> None:
     module = parse(golden(name).read_text(encoding="ascii"))
     out, lse, _ = run_forward(config, arrays, module, sanitize=True)
     wanted_lse = lse if config.return_lse else None
-    assert_attention_is_accurate(out, wanted_lse, *arrays, causal=config.causal)
+    assert_attention_is_accurate(
+        out, wanted_lse, *arrays, causal=config.causal, arithmetic=arithmetic_of_config(config)
+    )
 
 
 @pytest.mark.ptxas

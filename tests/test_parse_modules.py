@@ -103,16 +103,18 @@ def test_platform_options_of_a_target_are_dropped():
 
 def test_directives_of_a_kernel_are_kept():
     (made,) = read(
-        ".weak .entry k() .reqntid 32, 2 .reqnctapercluster 2, 1, 1 .explicitcluster .maxnreg 64\n"
+        ".weak .entry k() .reqntid 32, 2 .explicitcluster .maxnreg 64\n"
         '.minnctapersm 3 .pragma "a", "b"; .maxclusterrank 8 { ret; }'
     ).kernels
     others = (
         ".explicitcluster", ".maxnreg 64", '.pragma "a";', '.pragma "b";', ".maxclusterrank 8",
     )  # fmt: skip
     assert made == Kernel(
-        "k", (), (), (RET,), min_ctas=3, reqntid=(32, 2), cluster=(2, 1, 1), directives=others,
+        "k", (), (), (RET,), min_ctas=3, reqntid=(32, 2), directives=others,
         linkage="weak",
     )  # fmt: skip
+    (clustered,) = read(".entry k .reqnctapercluster 2, 1, 1 { ret; }").kernels
+    assert clustered.cluster == (2, 1, 1)
 
 
 def test_debugging_information_is_skipped():
@@ -481,10 +483,10 @@ def test_comments_of_both_kinds_may_be_anywhere():
 @pytest.mark.parametrize(
     ("body", "column", "message"),
     [
-        ("tex.2d.v4.f32.s32 {%f1}, [t, {%r1}];", 1,
-         "tex.2d.v4.f32.s32 is not read: textures, surfaces and samplers are not modelled"),
-        ("suld.b.1d.b32 %r1, [s];", 1,
-         "suld.b.1d.b32 is not read: textures, surfaces and samplers are not modelled"),
+        ("sured.b.add.1d.u32.trap [%rd1, {%r1}], %r2;", 1,
+         "sured.b.add.1d.u32.trap is not read: reductions on surfaces are not modelled"),
+        ("istypep.texref %p1, %rd1;", 1,
+         "istypep.texref is not read: handles have no types of their own here"),
         ("tcgen05.wait::ld.sync.aligned;", 1,
          "tcgen05.wait::ld.sync.aligned is not read: tensor memory and what works on it are not "
          "modelled"),
@@ -536,9 +538,11 @@ def test_what_a_body_cannot_have_is_shown(body, column, message):
     [
         (".alias f, g;", 1, ".alias is not read; call the function by its own name"),
         (".global .texref t;", 9,
-         ".texref is not read: textures, surfaces and samplers are not modelled"),
+         ".texref is not read: references to textures are not modelled; take a texture's or a "
+         "surface's handle as a .u64 parameter, and pass a ptxgen.texture.Texture or Surface"),
         (".entry k(.param .surfref t) { ret; }", 17,
-         ".surfref is not read: textures, surfaces and samplers are not modelled"),
+         ".surfref is not read: references to textures are not modelled; take a texture's or a "
+         "surface's handle as a .u64 parameter, and pass a ptxgen.texture.Texture or Surface"),
         (".entry k(.reg .b32 t) { ret; }", 21, "parameter 't' of a kernel must be in .param"),
         (".func f(.param .b8 t[]) { ret; }", 20, "a parameter's array must have a size"),
         (".func f { ret; } .func f { ret; }", 24, "function 'f' is defined twice"),

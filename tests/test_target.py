@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ptxgen.errors import AssemblerError, ConfigError, UnsupportedTargetError
 from ptxgen.runtime.assembler import Assembler
-from ptxgen.target import TARGETS, Target, target, target_for_device
+from ptxgen.target import TARGETS, Target, target, target_for_device, target_number
 
 NAMES = tuple(TARGETS)
 KNOWN = (
@@ -110,6 +110,16 @@ def test_what_names_no_target_is_refused_with_the_list(wrong: Any) -> None:
     with pytest.raises(UnsupportedTargetError) as caught:
         target(wrong)
     assert str(caught.value) == f"unknown target {wrong!r}. {KNOWN}"
+
+
+def test_a_target_that_is_not_in_the_table_has_a_number_too() -> None:
+    numbers = [target_number(name) for name in ("sm_70", "sm_90a", "sm_103f")]
+    assert numbers == [70, 90, 103]
+    with pytest.raises(UnsupportedTargetError) as caught:
+        target_number("compute_80")
+    assert str(caught.value) == (
+        "target must be sm_ and a number, got 'compute_80'; write one such as sm_90 or sm_90a"
+    )
 
 
 def test_the_table_and_its_rows_cannot_be_changed() -> None:

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -297,28 +297,24 @@ def _latencies(step: Batch, samples: Mapping[str, list[list[float]]]) -> Found:
 # -------------------------------------------------------------------------------- copies
 
 
-class HostCopies:
-    """A GPU backend that counts the bytes that come to the host."""
+class HostCopies(CudaBackend):
+    """A GPU backend that counts the bytes that come to the host; all else is that of `backend`."""
 
     def __init__(self, backend: CudaBackend) -> None:
+        vars(self).update(vars(backend))  # the same driver and loaded modules
         self.nbytes = 0
-        self._backend = backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
 
     def copy_to_host(
         self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
     ) -> None:
         """As the backend's."""
         self.nbytes += nbytes
-        self._backend.copy_to_host(host, address, nbytes, stream, ordinal=ordinal)
+        super().copy_to_host(host, address, nbytes, stream, ordinal=ordinal)
 
 
 def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) -> Found:
     """Bytes that come to the host while tokens are decoded over a cache on the GPU."""
-    counter = HostCopies(gpu.backend)
-    cuda = cast(CudaBackend, counter)
+    cuda = HostCopies(gpu.backend)
     cache = flash.KVCache(
         layers, 2, 2, head_dim, 64, dtype="bf16", page_size=16, backend="cuda", device=gpu.ordinal,
         cuda=cuda,
@@ -333,7 +329,7 @@ def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) ->
     gpu.backend.synchronize(ordinal=gpu.ordinal)
     return [
         measured(
-            "copied to the host by decoding", "bytes", [counter.nbytes],
+            "copied to the host by decoding", "bytes", [cuda.nbytes],
             config={"layers": layers, "tokens": tokens}, goal=Goal("<=", 0), headline=True,
         )
     ]  # fmt: skip

@@ -13,8 +13,7 @@ from flash.build import build
 from flash.config import AttentionConfig
 from flash.contract import global_contract
 from ptxgen import interpreter
-from ptxgen.check.global_proof import prove_global
-from ptxgen.check.proof import prove_shared
+from ptxgen.check.proof import prove_global, prove_shared
 from ptxgen.parse import parse
 from tools.bench_cpu import normal
 from tools.bench_interpreter import launch

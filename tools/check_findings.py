@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ptxgen import interpreter, ir
 from ptxgen.check.problems import Problem
-from ptxgen.check.proof import Bound, Proof, prove_shared
+from ptxgen.check.proof import Bound, Proof, prove
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, LaunchError, TrapError
@@ -136,12 +136,12 @@ def check_entry(
 
     `block` has one to three extents, `dynamic_smem` is in bytes (default: what the kernel's regions
     need), `dynamic_align` what the launch aligns that to; `params` are bounds for the proof, as
-    `prove_shared` takes them. Raises `LaunchError` for arguments that do not fit the kernel.
+    `prove` takes them. Raises `LaunchError` for arguments that do not fit the kernel.
     """
-    proof = prove_shared(
+    proof = prove(
         module, kernel.name, block=block, dynamic_smem=dynamic_smem, dynamic_align=dynamic_align,
         params=params,
-    )  # fmt: skip
+    ).shared  # fmt: skip
     findings = [*_proof_findings(proof), *_reading_findings(kernel)]
     if usage is not None:
         findings += _usage_findings(usage)

@@ -15,12 +15,12 @@ from typing import Any, Final
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
 from flash.config import DEFAULT_TARGET
+from flash.error_bound import arithmetic_of_config, attention_bound
 from flash.reference import attention_reference
 from flash.tile_choice import FIRST_WITH_MMA
 from ptxgen import interpreter
@@ -42,11 +42,6 @@ HEADS: Final = 2
 KV_HEADS: Final = 1  # both query heads read it
 SEED: Final = 0
 
-# Attention may err by this many times what the same sums in numpy's f32 do, rounded to the type of
-# the result, since the order of the sums is free; and by a few roundings to that type in any case.
-ERROR_FACTOR: Final = 2
-ERROR_FLOOR: Final = 4  # times the type's epsilon
-
 _QUIET_S: Final = 1.0  # a step reports how far it is once in this time
 
 _EPILOG = """\
@@ -61,7 +56,7 @@ accesses to shared and global memory are proved; shared memory fits the target; 
 one is installed, spills no register; the interpreter runs the PTX with its sanitizers (bounds,
 races, missing waits, uninitialised values) on and reports nothing; and the results of the
 interpreter, of the cpu backend and of the GPU, if there is one, are as close to a float64 reference
-as numpy's own f32, rounded to their type, is.
+as their arithmetic says (docs/numerics.md); numpy's own f32 is shown beside them.
 
 exit codes: 0 all checks passed, 1 one failed, 2 wrong usage, 3 an unsupported configuration
 """
@@ -180,14 +175,15 @@ def _demonstrate(
         _say(f"{name}: running on {backend}")
         outputs[backend] = kernel.launch(q, k, v, backend=backend)
     causal: Any = config.causal  # checked by the config to be a word that the reference knows
-    wanted = attention_reference(q, k, v, causal=causal)
+    bound = attention_bound(
+        q, k, v, config.element.numpy, arithmetic_of_config(config), causal=causal
+    )
+    wanted = bound.out, bound.lse
     numpy_f32 = attention_reference(q, k, v, causal=causal, dtype=np.float32)
     found["reports"] = reports
     rounded = numpy_f32[0].astype(config.element.numpy), numpy_f32[1]
     found["numpy_f32_error"] = _error(rounded, wanted)
-    found["allowed_error"] = ERROR_FACTOR * found["numpy_f32_error"] + ERROR_FLOOR * float(
-        ml_dtypes.finfo(config.element.numpy).eps  # type: ignore[no-untyped-call]
-    )
+    found["allowed_error"] = float(max(bound.out_error.max(), bound.lse_error.max()))
     found["errors"] = {backend: _error(output, wanted) for backend, output in outputs.items()}
     found["failures"] = _failures(found)
     return found

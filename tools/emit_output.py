@@ -74,14 +74,9 @@ def _proofs(made: Made) -> dict[str, Any]:
 
 
 def _require_proofs(made: Made) -> None:
-    # Here, because text alone is emitted without it.
-    from ptxgen.check.global_proof import require_global
-    from ptxgen.check.proof import require_proved
-
     print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
     print(made.global_proof.report(), file=sys.stderr)
-    require_proved(made.proof)
-    require_global(made.global_proof)
+    made.proofs.require()
 
 
 def _assembled(made: Made) -> Assembly:

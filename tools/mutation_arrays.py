@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.config import AttentionConfig
-from flash.dtypes import BOOL, F32, I32, DType
+from flash.dtypes import BOOL, I32, DType
+from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
 from flash.features import Operand
-from flash.mma_tiling import TF32
-from flash.reference import attention_reference, attention_varlen_reference
 from flash.tiling import padded
-from ptxgen.isa import numeric
 from tools.mutation_problems import LANE_ROWS, Problem
 
 Array = NDArray[Any]
@@ -35,7 +32,6 @@ _STEEPEST: Final = 200.0
 # The least f32 that becomes infinite if it is rounded to tf32, and what makes usual numbers of its
 # products.
 _LARGE: Final = np.float32(float.fromhex("0x1.ffep127"))
-_LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
 _SMALL: Final = np.float32(2.0**-123)
 
 # Of eight rows each: neighbours are the rows of a warp, and of its lanes.
@@ -45,7 +41,6 @@ _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 _UNUSED: Final = 3  # rows of a sequence behind those that count, if the config says seqused
 _SHOWN: Final = 0.7  # of the keys, by a mask
 _HIDDEN_BY_BIAS: Final = 0.1
-_TF32: Final = 2.0**-10, 2  # as `epsilon`, of its 11 bits
 
 
 def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
@@ -173,17 +168,10 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
         o.name: lengths[o.name] if o.name in lengths else _operand(o, config, p, random)
         for o in config.features.operands
     }
-    exact, near = (
-        _expected(config, (q, k, v), operands, p.dropout_seed, dtype)
-        for dtype in (np.float64, np.float32)
-    )
-    for result in (*exact, *near):
+    bound = _bound(config, (q, k, v), operands, p.dropout_seed)
+    for result in bound:
         result[:, :, ~queries] = np.nan
-    of_out = _TF32 if config.precision == TF32.name else epsilon(config.element)
-    out_error = allowed(near[0].astype(config.element.numpy), exact[0], of_out)
-    return Arrays(
-        q, k, v, operands, queries, *exact, out_error, allowed(near[1], exact[1], epsilon(F32))
-    )
+    return Arrays(q, k, v, operands, queries, *bound)
 
 
 def _rows_of_eight(config: AttentionConfig, p: Problem) -> int:
@@ -191,56 +179,19 @@ def _rows_of_eight(config: AttentionConfig, p: Problem) -> int:
     return LANE_ROWS if config.pack_gqa is not True else max(LANE_ROWS * p.kv_heads // p.heads, 1)
 
 
-def _expected(
-    config: AttentionConfig,
-    arrays: tuple[Array, ...],
-    operands: Mapping[str, Array],
-    seed: int,
-    dtype: Any,
-) -> tuple[Array, Array]:
-    """O [batch, heads, rows, columns] and LSE; in f32 with Q, K and V as precise as they enter the
-    products.
-    """
+def _bound(
+    config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], seed: int
+) -> Bound:
+    """O [batch, heads, rows, columns] and LSE, with what they may be off by."""
     how: dict[str, Any] = {
         "softmax_scale": config.scale, "causal": config.causal, "window": config.window,
-        "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": seed,
-        "dtype": dtype, **operands,
+        "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": seed, **operands,
     }  # fmt: skip
-    if dtype is np.float32 and config.precision == TF32.name:
-        arrays = tuple(map(_as_tf32, arrays))
+    (q, k, v), element, arithmetic = arrays, config.element.numpy, arithmetic_of_config(config)
     if not config.varlen:
-        return attention_reference(*arrays, **how)
-    out, lse = attention_varlen_reference(*(x[0].swapaxes(0, 1) for x in arrays), **how)
-    return out.swapaxes(0, 1)[None], lse[None]
-
-
-def _as_tf32(x: Array) -> Array:
-    """Rounded to tf32, what is finite to a finite number."""
-    rounded = numeric.to_tf32(np.ascontiguousarray(x), "rna")
-    return np.where(np.isfinite(x), np.clip(rounded, -_LARGEST_TF32, _LARGEST_TF32), rounded)
-
-
-def epsilon(dtype: DType) -> tuple[float, int]:
-    """Of a type in which results, or the weights, are rounded, and how many of it results may be
-    off by.
-    """
-    if dtype is F32:
-        return float(np.finfo(np.float32).eps), 8
-    return float(ml_dtypes.finfo(dtype.numpy).eps), 2  # type: ignore[no-untyped-call]
-
-
-def allowed(near: Array, exact: Array, steps: tuple[float, int]) -> Array:
-    """Twice the largest error of numpy in the same precision, and twice the rounding of the largest
-    value; as much again for each element's own size, for `ex2.approx` and `lg2.approx`, or for the
-    rounding of P.
-    """
-    unit, count = steps
-    finite = np.isfinite(exact)
-    size = np.abs(np.where(finite, exact, 0))
-    near = near.astype(np.float64)
-    worst = np.abs(np.where(finite, near - np.where(finite, exact, 0), 0)).max(initial=0)
-    found: Array = 2 * worst + count * unit * (size + size.max(initial=0))
-    return found
+        return attention_bound(q, k, v, element, arithmetic, **how)
+    q, k, v = (x[0].swapaxes(0, 1) for x in arrays)
+    return varlen_bound(q, k, v, element, arithmetic, **how)
 
 
 # --------------------------------------------------------------------------------- packed sequences

@@ -16,24 +16,27 @@ from flash.arrays import view
 from flash.config import AttentionConfig
 from flash.decode import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
 from flash.dtypes import E4M3, F32, I32, DType
+from flash.error_bound import (
+    PARTS_OF_F32,
+    Bound,
+    arithmetic_of_config,
+    attention_bound,
+    merged,
+)
 from flash.kv_memory import loaded, stored
 from flash.mma_tiling import MmaTiling
-from flash.reference import attention_reference
 from flash.rotary import rotary_tables, rotated
 from flash.step import Step
 from ptxgen.target import target
 from tools.mutation_arrays import (
     SCORES,
-    allowed,
     bits_differ,
     copied,
     difference,
-    epsilon,
     margins_changed,
     with_margins,
     within_margins,
 )
-from tools.mutation_merge import merged
 from tools.mutation_problems import LANE_ROWS
 from tools.mutation_subject import Array, Launch, Subject
 
@@ -318,34 +321,31 @@ class _Arrays:
 
     def wrong(self) -> str:
         """What is wrong with the results, in words; empty if nothing is."""
-        element = self.own.config.element
         out, lse = self.out, self.lse
         whole = out.reshape(-1, *out.shape[-3:])
         changed = margins_changed(whole, np.ones(whole.shape[2], bool))
         if self.own.has_splits:
             out, lse = merged(out.astype(float), lse.astype(float))
-        exact, near = (self._expected(kind) for kind in (np.float64, np.float32))
-        errors = (
-            allowed(near[0].astype(element.numpy), exact[0], epsilon(element)),
-            allowed(near[1], exact[1], epsilon(F32)),
-        )
+        wanted, wanted_lse, out_error, lse_error = self._bound()
         return (
-            difference("O", out, exact[0], errors[0])
-            or difference("LSE", lse, exact[1], errors[1])
+            difference("O", out, wanted, out_error)
+            or difference("LSE", lse, wanted_lse, lse_error)
             or changed
             or bits_differ("K", self.cache[0], self.wanted[0])
             or bits_differ("V", self.cache[1], self.wanted[1])
         )
 
-    def _expected(self, kind: Any) -> tuple[Array, Array]:
-        """O and LSE in a precision."""
+    def _bound(self) -> Bound:
+        """O and LSE of all items, with what they may be off by."""
         config, p = self.own.config, self.problem
         scale = config.scale * (-1 if p.negative else 1)
+        # Parts are merged in float64, and that is not rounded.
+        element = np.float32 if self.own.has_splits else config.element.numpy
+        arithmetic = arithmetic_of_config(config, PARTS_OF_F32 * self.own.has_splits)
         found = [
-            attention_reference(
-                q[None], k, v, causal="bottom_right", softmax_scale=scale, dtype=kind
+            attention_bound(
+                q[None], k, v, element, arithmetic, causal="bottom_right", softmax_scale=scale
             )
             for q, (k, v) in zip(self.attending, self.keys, strict=True)
         ]  # fmt: skip
-        out, lse = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        return out, lse
+        return Bound(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))

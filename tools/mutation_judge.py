@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from ptxgen.check.proof import prove_shared
+from ptxgen.check.proof import prove
 from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
 from ptxgen.interpreter.policies import LOCKSTEP
@@ -89,7 +89,7 @@ def _found(subject: Subject, mutant: Mutant) -> _Finding:
     problems = verify(module)
     if problems:
         return _Finding("verifier", problems[0].message)
-    proof = prove_shared(module, subject.entry, block=subject.block)
+    proof = prove(module, subject.entry, block=subject.block).shared
     wrong = (*proof.problems, *proof.violations)
     if wrong:
         return _Finding("proof", str(wrong[0]))

@@ -5,8 +5,9 @@ A new kernel is one more entry of `subjects`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -67,103 +68,141 @@ def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Arr
     return replace(found, strides=tuple((b, h, r) for b, h, r in strides))
 
 
+class _Subjects(Mapping[str, Subject]):
+    """Kernels of the campaign by name. A kernel is generated and proved when it is first asked
+    for, because some take a second and most users want one.
+    """
+
+    def __init__(self, *recipes: partial[Subject]) -> None:
+        self._recipes = {str(recipe.args[0]): recipe for recipe in recipes}
+        self._made: dict[str, Subject] = {}
+
+    def __getitem__(self, name: str) -> Subject:
+        if name not in self._made:
+            self._made[name] = self._recipes[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._recipes)
+
+    def __len__(self) -> int:
+        return len(self._recipes)
+
+
 @lru_cache(maxsize=1)
-def subjects() -> dict[str, Subject]:
-    """All kernels of the campaign by name; made once."""
-    made = (
-        _forward("f32-sm_75", target="sm_75", head_dim=20, tile=16, block_q=128),
-        _forward("f32-sm_80", target="sm_80", head_dim=20, tile=16, block_q=128),
-        _forward(
+def subjects() -> Mapping[str, Subject]:
+    """All kernels of the campaign by name."""
+    return _Subjects(
+        partial(_forward, "f32-sm_75", target="sm_75", head_dim=20, tile=16, block_q=128),
+        partial(_forward, "f32-sm_80", target="sm_80", head_dim=20, tile=16, block_q=128),
+        partial(
+            _forward,
             "f32-sm_80-causal", target="sm_80", head_dim=20, tile=16, block_q=128,
             causal="top_left",
         ),
         # Two threads share a score; rows and columns need padding; narrow copies.
-        _forward(
+        partial(
+            _forward,
             "f32-sm_75-causal-split", target="sm_75", head_dim=6, tile=16, block_q=16,
             causal="bottom_right",
         ),
         # Tensor cores: panels of 64, 32 and 16 columns, and an epilogue in passes.
-        _forward(
+        partial(
+            _forward,
             "f16-sm_80", target="sm_80", dtype="f16", head_dim=24, head_dim_v=72, tile=16,
             block_q=32,
         ),
-        _forward(
+        partial(
+            _forward,
             "bf16-sm_80-causal-stages", target="sm_80", dtype="bf16", head_dim=16, tile=16,
             block_q=64, causal="top_left", stages=2,
         ),
         # Copies through registers.
-        _forward(
+        partial(
+            _forward,
             "f16-sm_80-causal-narrow", target="sm_80", dtype="f16", head_dim=5, head_dim_v=37,
             tile=16, block_q=32, causal="bottom_right",
         ),
         # Products of tf32, one or three, and tiles that a window cuts on either side.
-        _forward(
+        partial(
+            _forward,
             "tf32-sm_80-window-sink", target="sm_80", precision="tf32", head_dim=8, head_dim_v=4,
             tile=16, block_q=32, window=(80, 10), sink=True,
         ),
-        _forward(
+        partial(
+            _forward,
             "f32_grade-sm_80-window", target="sm_80", precision="f32_grade", head_dim=8,
             head_dim_v=12, tile=16, block_q=32, window=(80, 10),
         ),
         # Any key may be hidden, in every tile.
-        _forward(
+        partial(
+            _forward,
             "f16-sm_80-features", target="sm_80", dtype="f16", head_dim=16, tile=16, block_q=32,
             softcap=3.0, alibi=True, bias="f16", mask=True, dropout=0.3,
         ),
         # Rows of several heads; and in f32 values in slices, too.
-        _forward(
+        partial(
+            _forward,
             "bf16-sm_80-causal-packed", target="sm_80", dtype="bf16", head_dim=16, tile=16,
             block_q=32, causal="bottom_right", sink=True, pack_gqa=True,
         ),
-        _forward(
+        partial(
+            _forward,
             "f32-sm_80-packed-wide", target="sm_80", head_dim=4, head_dim_v=260, tile=16,
             block_q=16, sink=True, pack_gqa=True,
         ),
         # Sequences of their own lengths.
-        _forward(
+        partial(
+            _forward,
             "f16-sm_80-causal-varlen", target="sm_80", dtype="f16", head_dim=16, tile=16,
             block_q=32, causal="bottom_right", varlen=True, seqused_q=True, seqused_k=True,
         ),
         # Parts, and what puts them together again.
-        merge_subject("f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),
+        partial(merge_subject, "f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),
         # New rows of a cache, in pages and turned, or of one byte.
-        append_subject(
+        partial(
+            append_subject,
             "f16-sm_80-append-paged", target="sm_80", dims=(80, 37), dtype=F16, rotary_dim=72,
             page_size=4,
         ),
-        append_subject(
+        partial(
+            append_subject,
             "e4m3-sm_89-append", target="sm_89", dims=(40, 37), dtype=F16, rotary_dim=24,
             interleaved=True, scales=True, padding=False, index=False,
         ),
         # Keys in a cache: in pages, as they are, or of one byte.
-        cache_subject(
+        partial(
+            cache_subject,
             "f16-sm_80-cache-paged", page_size=4, attention={
                 "target": "sm_80", "dtype": "f16", "head_dim": 16, "head_dim_v": 24, "tile": 16,
                 "block_q": 32, "pack_gqa": True,
             },
         ),
-        cache_subject(
+        partial(
+            cache_subject,
             "f32-sm_80-cache", indexed=False, attention={
                 "target": "sm_80", "head_dim": 4, "tile": 16, "block_q": 16, "pack_gqa": False,
             },
         ),
         # The same with new rows that the kernel writes itself, turned as queries are.
-        cache_subject(
+        partial(
+            cache_subject,
             "f16-sm_80-cache-paged-append", page_size=4, rotary_dim=10, attention={
                 "target": "sm_80", "dtype": "f16", "head_dim": 16, "head_dim_v": 24, "tile": 16,
                 "block_q": 32, "pack_gqa": True,
             },
         ),
-        cache_subject(
+        partial(
+            cache_subject,
             "f32-sm_80-cache-append", indexed=False, has_splits=False, rotary_dim=4, attention={
                 "target": "sm_80", "head_dim": 8, "tile": 16, "block_q": 16, "pack_gqa": False,
             },
         ),
-        cache_subject(
+        partial(
+            cache_subject,
             "e4m3-sm_89-cache", indexed=False, has_splits=False, scales=True, attention={
                 "target": "sm_89", "dtype": "f16", "head_dim": 32, "tile": 16, "block_q": 32,
                 "pack_gqa": False,
             },
         ),
     )  # fmt: skip
-    return {subject.name: subject for subject in made}

@@ -11,10 +11,11 @@ import numpy as np
 
 from flash.arrays import view
 from flash.dtypes import F32, DType
+from flash.error_bound import merge_bound
 from flash.merge_launch import MergeCall, merging
 from flash.step import Step
 from ptxgen.target import target
-from tools.mutation_arrays import allowed, difference, epsilon, margins_changed, with_margins
+from tools.mutation_arrays import difference, margins_changed, with_margins
 from tools.mutation_subject import Array, Launch, Subject
 
 _SEED: Final = 20250
@@ -96,16 +97,12 @@ class _Arrays:
         lses[:, which[p.special]] = p.value
         out = with_margins((p.batch, p.heads, p.seq_q, columns), dtype, None, reverse=False)
         flat = parts.reshape(rows, p.splits, columns)
-        exact, near = (merged(flat.astype(kind), lses.astype(kind)) for kind in (float, np.float32))
-        shape = out.shape
-        errors = (
-            allowed(near[0].astype(dtype.numpy), exact[0], epsilon(dtype)).reshape(shape),
-            allowed(near[1], exact[1], epsilon(F32)),
-        )
+        shape, bound = out.shape, merge_bound(flat, lses, dtype.numpy)
         parts[np.isneginf(lses).reshape(parts.shape[:-1])] = np.nan
         return cls(
             parts.reshape(p.batch, p.heads, p.seq_q, p.splits, columns), lses, out,
-            np.full(rows, np.nan, np.float32), (exact[0].reshape(shape), exact[1]), errors,
+            np.full(rows, np.nan, np.float32), (bound.out.reshape(shape), bound.lse),
+            (bound.out_error.reshape(shape), bound.lse_error),
         )  # fmt: skip
 
     def wrong(self) -> str:
@@ -115,18 +112,3 @@ class _Arrays:
             or difference("LSE", self.lse, self.wanted[1], self.errors[1])
             or margins_changed(self.out, np.ones(self.out.shape[2], bool))
         )
-
-
-def merged(parts: Array, lses: Array) -> tuple[Array, Array]:
-    """O and its sums of parts [..., splits, columns] and their sums [..., splits], by the formula
-    as it is written, in their precision. A part that has seen no key may hold anything.
-    """
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        top = lses.max(axis=-1, keepdims=True)
-        base = np.where(np.isneginf(top), 0, top)
-        weights = np.exp(lses - base)
-        total = weights.sum(axis=-1, keepdims=True)
-        shares = np.where(total == 0, 0, weights / total)[..., None]
-        out: Array = np.where(shares == 0, 0, shares * parts).sum(axis=-2)
-        lse: Array = (base + np.log(total))[..., 0]
-    return out, lse

@@ -74,12 +74,19 @@ arguments, one --arg for each parameter, in their order:
                               by default the argument's place, from 0
   map:64x8:128B:ARRAY         a tensor map of an array in one of the forms above: the box in
                               elements, innermost first, and the swizzle (none, 32B, 64B, 128B)
+  texture:2d,linear,wrap,normalized:ARRAY
+                              a texture object: its kind (1d, 2d, 3d, layers: a1d, a2d, cube, acube)
+                              and what else it is: point or linear; clamp, border, wrap or mirror;
+                              normalized coordinates; fractions, of integers of 8 or 16 bits
+  surface:2d:ARRAY            a surface object: its kind (1d, 2d, 3d, a1d, a2d)
 
 examples:
   python tools/run.py file.ptx                       list the entries and their parameters
   python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 \\
       --arg i32:1000 --arg f32:2.0 --arg x.npy --arg inout:y.npy
   python tools/run.py - --entry k --grid 2x2 --block 32,4 --arg out:y.npy:u32:64 < file.ptx
+  python tools/run.py textures.ptx --entry texture_convolved --grid 64 --block 64 \\
+      --arg texture:2d,linear,border:random:f32:64x64 --arg out:z.npy:f32:64x64 --arg i32:64
   python tools/run.py file.ptx --entry saxpy --grid 4 --block 256 --counters --sanitize \\
       --arg i32:1000 --arg f32:2.0 --arg random:f32:1000 --arg zeros:f32:1000
 
@@ -284,7 +291,9 @@ def _made(number: int, what: Given) -> Argument:
     except LaunchError:
         raise
     except (MemoryError, ValueError) as error:  # numpy has both for an array that is too large
-        raise LaunchError(f"there is no memory for {what.text}") from error
+        raise LaunchError(
+            f"there is no memory here for {what.text}; give a smaller shape"
+        ) from error
 
 
 def _contents(value: Argument) -> Array | bytes:

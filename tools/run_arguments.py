@@ -21,6 +21,7 @@ from ptxgen.errors import ConfigError, LaunchError, did_you_mean
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.ir import Param
 from ptxgen.tensormap import SWIZZLES, TensorMap
+from ptxgen.texture import ADDRESSES, FILTERS, GEOMETRIES, OF_SURFACES, Surface, Texture
 from ptxgen.types import TYPES
 
 Array = NDArray[Any]
@@ -44,7 +45,11 @@ _ELEMENTS: Final[dict[str, np.dtype[Any]]] = {
 }
 _NOT_OF_NUMPY: Final = 2  # `isbuiltin` of a dtype that another package defines
 _ARRAYS: Final = ("inout", "out", "zeros", "random")
-_FORMS: Final = (*NUMBERS, "hex", *_ARRAYS, "map")
+_FORMS: Final = (*NUMBERS, "hex", *_ARRAYS, "map", "texture", "surface")
+_TEXTURE_WORDS: Final = {
+    **dict.fromkeys(GEOMETRIES, "kind"), **dict.fromkeys(FILTERS, "filter"),
+    **dict.fromkeys(ADDRESSES, "address"), "normalized": "normalized", "fractions": "read",
+}  # fmt: skip
 
 
 class FileError(Exception):
@@ -95,7 +100,9 @@ def bound(text: str) -> tuple[str, int | tuple[int, int] | Given]:
 
 
 def array_of(value: Argument) -> Argument:
-    """The array of a tensor map; other arguments as they are."""
+    """The array of a tensor map, a texture or a surface; other arguments as they are."""
+    if isinstance(value, (Texture, Surface)):
+        return value.array
     return value.base if isinstance(value, TensorMap) else value
 
 
@@ -189,13 +196,56 @@ def _random(text: str, rest: str) -> Given:
     return Given(text, lambda n: _numbers(element, extents, n if seed is None else int(seed)))
 
 
+def _is_array(text: str) -> bool:
+    form = text.partition(":")[0]
+    return form in _ARRAYS or (form not in _FORMS and text.endswith(".npy"))
+
+
+def _texture(text: str, rest: str) -> Given:
+    """A texture of an array, which is written as arrays are, with words for its sampler."""
+    words, _, array = rest.partition(":")
+    options: dict[str, Any] = {}
+    for word in words.split(","):
+        option = _TEXTURE_WORDS.get(word)
+        if option is None or option in options:
+            raise argparse.ArgumentTypeError(
+                f"must be texture:KIND,WORDS:ARRAY with words of {', '.join(_TEXTURE_WORDS)}, one "
+                f"for each property, got {word!r} in {text!r}{did_you_mean(word, _TEXTURE_WORDS)}"
+            )
+        options[option] = {"normalized": True, "fractions": "normalized"}.get(word, word)
+    return _bound_array(text, array, lambda made: Texture(made, **options))
+
+
+def _surface(text: str, rest: str) -> Given:
+    kind, _, array = rest.partition(":")
+    if kind not in OF_SURFACES:
+        raise argparse.ArgumentTypeError(
+            f"must be surface:KIND:ARRAY with a kind of {', '.join(OF_SURFACES)}, got {text!r}"
+        )
+    return _bound_array(text, array, lambda made: Surface(made, kind))
+
+
+def _bound_array(text: str, words: str, bind: Callable[[Array], Texture | Surface]) -> Given:
+    if not _is_array(words):
+        raise argparse.ArgumentTypeError(
+            f"must end in an array such as x.npy or zeros:f32:64x64, got {text!r}"
+        )
+    array = given(words)
+
+    def make(number: int) -> Texture | Surface:
+        try:
+            return bind(np.asarray(array.make(number)))
+        except ConfigError as error:
+            raise LaunchError(f"{text}: {error}") from error
+
+    return Given(text, make, array.output)
+
+
 def _map(text: str, rest: str) -> Given:
     """A tensor map of an array, which is written as arrays are."""
     words = rest.split(":", 2)
     array = words[-1]
-    form = array.partition(":")[0]
-    is_array = form in _ARRAYS or (form not in _FORMS and array.endswith(".npy"))
-    if len(words) < 3 or not is_array:
+    if len(words) < 3 or not _is_array(array):
         raise argparse.ArgumentTypeError(
             f"must be map:BOX:SWIZZLE:ARRAY, such as map:64x8:128B:zeros:f16:512x64, got {text!r}"
         )
@@ -217,6 +267,7 @@ def _map(text: str, rest: str) -> Given:
 
 _OTHERS: Final[dict[str, Callable[[str, str], Given]]] = {
     "hex": _hex, "inout": _inout, "out": _out, "zeros": _zeros, "random": _random, "map": _map,
+    "texture": _texture, "surface": _surface,
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from ptxgen.check.flow import blocks
 from ptxgen.check.proof_access import Home, Provenance, home_of, homes, region_home
 from ptxgen.check.proof_calls import Source, inlined
 from ptxgen.check.proof_graph import Graph
-from ptxgen.check.proof_values import Node, Values, pairs
+from ptxgen.check.proof_operands import pairs
+from ptxgen.check.proof_values import Node, Values, param_bits
 from ptxgen.check.shapes import shape_of
 from ptxgen.ir import Address, Instr, Kernel, Module
 
@@ -53,8 +54,8 @@ def derived(module: Module, kernel: Kernel, dynamic: int) -> dict[Operand, tuple
     if not found:
         return {}
     graph = Graph(blocks(whole.kernel))
-    params = frozenset(p.name for p in kernel.params)
-    origins = _Origins(Values(graph, {}, frozenset(found), {}, params), kernel, found)
+    values = Values(graph, {}, frozenset(found), {}, param_bits(kernel))
+    origins = _Origins(values, kernel, found)
     known: dict[Operand, frozenset[Allowed] | None] = {}
     for block in graph.order:
         for position, instr in enumerate(graph.blocks[block].instrs):
@@ -143,6 +144,8 @@ class _Origins:
             return tuple(value for _, value in self._values.meeting(node))
         if node.kind == "function":
             return ()
+        if node.kind == "mapped":
+            return node.args[:1]
         return node.args[1:] if node.kind == "choose" else node.args
 
     def _made(self, node: Node, made: dict[int, Variables | None]) -> Variables | None:
@@ -154,7 +157,7 @@ class _Origins:
             return _either([p for p in parts if p is not _OPEN])
         if any(p is _OPEN for p in parts):
             return _OPEN
-        if node.kind == "shuffle":
+        if node.kind in ("shuffle", "window", "unwindowed", "mapped"):
             return parts[0]
         return _computed(node, parts) if parts else _NUMBER
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ptxgen.check.proof_values import pairs
+from ptxgen.check.proof_operands import pairs
 from ptxgen.check.shapes import shape_of
 from ptxgen.ir import Address, Instr, IntImm, Operand
 from ptxgen.isa.spec import BoundOperand, Op
+from ptxgen.tensormap import NBYTES
 from ptxgen.types import ScalarType
 
 _COPY_BYTES: Final = 16
 # What names an address and accesses nothing: hints, conversions and barriers in shared memory.
 _NO_ACCESS: Final = ("prefetch", "discard", "applypriority", "isspacep", "cvta", "mapa", "mbarrier",
                      "createpolicy", "cp.async.mbarrier", "cp.async.bulk.prefetch",
-                     "tensormap", "fence", "ld.param", "st.param")  # fmt: skip
+                     "fence", "ld.param", "st.param")  # fmt: skip
 
 
 class GlobalTouch(NamedTuple):
@@ -51,9 +52,7 @@ def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
     elif words[0] == "cp":
         yield from _copy(op, instr, addresses)
     else:
-        reason = f"how much {words[0]} accesses is not followed"
-        for _, address in addresses:
-            yield GlobalTouch(address, 1, generic="global" not in words, reason=reason)
+        yield from _other(words, addresses)
 
 
 def _is_global(op: Op, words: list[str]) -> bool:
@@ -74,6 +73,18 @@ def _plain(
             yield GlobalTouch(address, type.nbytes * count, generic="global" not in words)
         else:
             yield GlobalTouch(address, 1, reason="how much it accesses is not followed")
+
+
+def _other(
+    words: list[str], addresses: list[tuple[BoundOperand, Address]]
+) -> Iterator[GlobalTouch]:
+    generic = "global" not in words
+    for want, address in addresses:
+        if words[0] != "tensormap":
+            reason = f"how much {words[0]} accesses is not followed"
+            yield GlobalTouch(address, 1, generic=generic, reason=reason)
+        elif want.name != "src":  # that is in shared memory
+            yield GlobalTouch(address, NBYTES, generic=generic)
 
 
 def _copy(

@@ -69,9 +69,7 @@ class GlobalContract:
         except (SyntaxError, TypeError, KeyError) as error:
             missing = error.args[0] if isinstance(error, KeyError) else ""
             hint = f": no name {missing!r}{did_you_mean(missing, list(names))}" if missing else ""
-            raise LaunchError(
-                f"prove_global: {size!r} must be a sum or product of sizes{hint}"
-            ) from error
+            raise LaunchError(f"prove: {size!r} must be a sum or product of sizes{hint}") from error
 
 
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {

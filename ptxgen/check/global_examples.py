@@ -12,13 +12,13 @@ import numpy as np
 
 from ptxgen.check.global_access import GlobalTouch
 from ptxgen.check.global_contract import MOST_BLOCKS, GlobalArray, GlobalContract
-from ptxgen.check.proof_access import homes
+from ptxgen.check.proof_access import Home
 from ptxgen.check.proof_domain import Shape
 from ptxgen.check.proof_paths import Paths
 from ptxgen.check.proof_rows import Effort, NotListedError, SpentError, thread_of
 from ptxgen.check.proof_search import SPACING, Place, Search
 from ptxgen.check.proof_values import Values
-from ptxgen.ir import Kernel, Module
+from ptxgen.ir import Kernel
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,6 +27,7 @@ _LAUNCHES: Final = 24  # that are tried
 _DRAWS: Final = 400  # of launches, of which many are not allowed
 _STEPS: Final = 50_000  # of all searches in a kernel: half a second, more or less
 _STEPS_OF_TRY: Final = 80  # besides those of what is listed
+_VALUES_OF_TRY: Final = 1000  # that a try may make without spending steps on them
 _FEW: Final = (0, 1, 2, 3, 12, 17, 64, 65, 90, 100, 129)  # sizes to try, if they are allowed
 _HUGE: Final = 1 << 33  # bytes between rows, so that 32 bits do not hold an offset
 _APART: Final = 1 << 58  # bytes between arrays
@@ -61,13 +62,14 @@ class Examples:
     """Tries launches of one kernel."""
 
     def __init__(
-        self, module: Module, kernel: Kernel, values: Values, shape: Shape, contract: GlobalContract
-    ) -> None:
+        self, kernel: Kernel, found: Mapping[str, Home], values: Values, shape: Shape,
+        contract: GlobalContract,
+    ) -> None:  # fmt: skip
         self._kernel = kernel
         self._values = values
         self._shape = shape
         self._contract = contract
-        self._homes = homes(module, kernel, kernel.dynamic_shared_bytes)
+        self._homes = found
         # With little to list at first.
         self._launches = dict(enumerate(sorted(self._chosen(), key=self._size)))
         self._effort = Effort(_STEPS)
@@ -164,6 +166,7 @@ class Examples:
     ) -> Example | None:
         search = self._search(number, launch, block)
         values = search.values
+        known = values.count
         base, offset = values.address(touch.address, place.block, place.position)
         nodes = [base]
         if touch.size is not None and touch.counted is not None:
@@ -171,14 +174,16 @@ class Examples:
         try:
             bases = dict.fromkeys(self._homes, SPACING)
             lister, table = search.table(nodes, search.condition(place), True, bases)
+            addresses = lister.evaluate(table, base).astype(np.int64) + offset
+            nbytes = np.full(table.n, touch.nbytes or (1 << 30))
+            if len(nodes) > 1:
+                nbytes = np.minimum(nbytes, lister.evaluate(table, nodes[1]).astype(np.int64))
         except NotListedError:
             return None
+        finally:
+            self._effort.spend(4 * max(values.count - known - _VALUES_OF_TRY, 0))
         if not table.n:
             return None
-        addresses = lister.evaluate(table, base).astype(np.int64) + offset
-        nbytes = np.full(table.n, touch.nbytes or (1 << 30))
-        if len(nodes) > 1:
-            nbytes = np.minimum(nbytes, lister.evaluate(table, nodes[1]).astype(np.int64))
         array = int(np.clip((int(addresses[0]) + _APART // 2) // _APART, 1, len(launch.layout))) - 1
         name = list(launch.layout)[array]
         outside = table.sure & (nbytes > 0) & self._outside(addresses, nbytes, launch, name)

@@ -14,12 +14,15 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 Coefficient = Any  # an int, or int64 with one value for each thread
 Monomial = tuple[int, ...]  # numbers of atoms, in order, an atom as often as its power
 
+_MOST_TERMS: Final = 1 << 10  # that are multiplied
+_MOST_DEGREE: Final = 12
+_MOST_DEEP: Final = 40  # atoms of atoms, and so on
 _MOST: Final = 1 << 62  # that a coefficient may be, so that int64 never overflows
 UNBOUNDED: Final = 1 << 200  # stands for no bound
 
 
 class TooLargeError(ArithmeticError):
-    """A coefficient that int64 may not hold."""
+    """A coefficient that int64 may not hold, or a product of too many terms."""
 
 
 def _largest(c: Coefficient) -> int:
@@ -46,16 +49,21 @@ def _mul(a: Coefficient, b: Coefficient) -> Coefficient:
     return _plain(a * b)
 
 
+def _degree(terms: Mapping[Monomial, Coefficient]) -> int:
+    return max((len(m) for m in terms), default=0)
+
+
 class Poly:
     """A sum of monomials with coefficients; never changed once made."""
 
-    __slots__ = ("_key", "terms")
+    __slots__ = ("_key", "_tight", "terms")
 
     def __init__(self, terms: Mapping[Monomial, Coefficient]) -> None:
         self.terms = {
             m: c for m, c in terms.items() if not (isinstance(c, int) and c == 0)
         }  # fmt: skip
         self._key: tuple[Any, ...] | None = None
+        self._tight: Poly | None = None
 
     @classmethod
     def of(cls, value: int | Lanes) -> Poly:
@@ -102,8 +110,14 @@ class Poly:
 
     def __mul__(self, other: Poly | int) -> Poly:
         terms: dict[Monomial, Coefficient] = {}
+        of = _poly(other).terms
+        if (
+            len(self.terms) * len(of) > _MOST_TERMS
+            or _degree(self.terms) + _degree(of) > _MOST_DEGREE
+        ):
+            raise TooLargeError
         for m, c in self.terms.items():
-            for n, d in _poly(other).terms.items():
+            for n, d in of.items():
                 both = tuple(sorted(m + n))
                 product = _mul(c, d)
                 terms[both] = _add(terms[both], product) if both in terms else product
@@ -129,6 +143,11 @@ class Poly:
         """A polynomial that is not negative for the same whole values of its atoms: divided by what
         divides all coefficients but the constant one.
         """
+        if self._tight is None:
+            self._tight = self._tightened()
+        return self._tight
+
+    def _tightened(self) -> Poly:
         divisor = 0
         for m, c in self.terms.items():
             if m:
@@ -230,6 +249,7 @@ class Atoms:
     def __init__(self) -> None:
         self._all: list[Atom] = []
         self._settled: list[bool] = []  # by number: the same for all threads and turns
+        self._depths: list[int] = []  # by number: of what is made of what
         self._by_key: dict[Any, Atom] = {}
 
     def __getitem__(self, number: int) -> Atom:
@@ -268,6 +288,11 @@ class Atoms:
         found = self._by_key.get(key)
         if found is None:
             found = Atom(len(self._all), kind, name, low, high, blocks, args, cases)
+            parts = [*args, *(p for c in cases for p in (c.value, *c.given))]
+            below = max((self._depths[a] for p in parts for a in p.atoms()), default=-1)
+            if below == _MOST_DEEP:
+                raise TooLargeError
+            self._depths.append(below + 1)
             self._all.append(found)
             self._settled.append(self._is_settled(found))
             self._by_key[key] = found
@@ -316,26 +341,34 @@ class Atoms:
 
     def replaced(self, poly: Poly, atom: int, by: Poly) -> Poly:
         """The polynomial with another value for an atom, also inside of others."""
+        return self._with_another(poly, atom, by, {})
+
+    def _with_another(self, poly: Poly, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
         found = ZERO
         for m, c in poly.terms.items():
             term = Poly({(): c})
             for number in m:
-                term = term * self._replaced(number, atom, by)
+                if number not in known:
+                    known[number] = self._replaced(number, atom, by, known)
+                term = term * known[number]
             found = found + term
         return found
 
-    def _replaced(self, number: int, atom: int, by: Poly) -> Poly:
+    def _replaced(self, number: int, atom: int, by: Poly, known: dict[int, Poly]) -> Poly:
         if number == atom:
             return by
         old = self._all[number]
         if atom not in {a.number for a in self.within(old.poly)}:
             return old.poly
+
+        def replaced(polys: Iterable[Poly]) -> tuple[Poly, ...]:
+            return tuple(self._with_another(p, atom, by, known) for p in polys)
+
         if old.cases:
-            return self.either(tuple(
-                Case(self.replaced(c.value, atom, by), self.all_replaced(c.given, atom, by))
-                for c in old.cases
-            ))  # fmt: skip
-        return self.made(old.kind, *self.all_replaced(old.args, atom, by))
+            values = replaced(c.value for c in old.cases)
+            given = (replaced(c.given) for c in old.cases)
+            return self.either(tuple(map(Case, values, given)))
+        return self.made(old.kind, *replaced(old.args))
 
     def all_replaced(self, polys: Iterable[Poly], atom: int, by: Poly) -> tuple[Poly, ...]:
         """Each polynomial with another value for an atom."""

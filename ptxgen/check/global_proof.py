@@ -23,136 +23,105 @@ from ptxgen.check.global_access import GlobalTouch, global_touches
 from ptxgen.check.global_contract import GlobalArray, GlobalContract, Promised
 from ptxgen.check.global_examples import Examples
 from ptxgen.check.global_goals import Facts
-from ptxgen.check.global_poly import Atoms, Poly
+from ptxgen.check.global_poly import Atoms, Poly, TooLargeError
 from ptxgen.check.global_values import Symbolic
 from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.problems import where_from
-from ptxgen.check.proof_access import Provenance, homes
-from ptxgen.check.proof_domain import Shape
+from ptxgen.check.proof_domain import Domain
 from ptxgen.check.proof_graph import Graph
 from ptxgen.check.proof_paths import Formula, Literal, Paths
+from ptxgen.check.proof_places import GENERIC, Places
 from ptxgen.check.proof_search import Found, Place
-from ptxgen.check.proof_values import Node, Values
-from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Verdict, Witness
-from ptxgen.errors import LaunchError, VerifyError, did_you_mean
-from ptxgen.ir import Function, Instr, Kernel, Module, Symbol
-from ptxgen.parse import parse
-from ptxgen.text import render_instr
-
-__all__ = ["GlobalProof", "prove_global", "require_global"]
+from ptxgen.check.proof_subject import Judged, Subject, judged, merged
+from ptxgen.check.proof_values import Node, Values, param_bits
+from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Witness
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.ir import Instr, Kernel
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
 
 
-def prove_global(
-    ptx: str | Module,
-    entry: str | None = None,
-    *,
-    block: int | tuple[int, ...],
-    contract: GlobalContract,
-) -> GlobalProof:
+def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
     """What can be proved of a kernel's accesses to global memory, for every launch of a contract.
-
-    `ptx` is text or a module, `entry` a kernel's name (may be left out if there is one kernel),
-    `block` the threads along x, y and z. Raises `LaunchError` for arguments that do not fit,
-    `ParseError` for text that cannot be read.
+    Raises `LaunchError` for a contract that does not fit the kernel.
     """
-    module = parse(ptx) if isinstance(ptx, str) else ptx
-    kernel = _kernel(module, entry)
+    kernel, shape = subject.kernel, subject.shape
     _check(kernel, contract)
-    sizes = (block,) if isinstance(block, int) else tuple(block)
-    shape = Shape(*sizes, *(1,) * (3 - len(sizes)))
-    found = tuple(_Prover(module, kernel, shape, contract).run())
-    called = tuple(_in_functions(module, kernel))
-    return GlobalProof(kernel.name, (shape.x, shape.y, shape.z), (*found, *called))
+    found = [*_Prover(subject, contract).run(), *subject.left_out(_count)]
+    return GlobalProof(kernel.name, (shape.x, shape.y, shape.z), merged(found))
 
 
-def require_global(proof: GlobalProof) -> None:
-    """Raise `VerifyError` if the proof shows that something is wrong; what is unknown passes."""
-    wrong = proof.violations
-    if wrong:
-        listed = "\n".join(f"* {w}" for w in wrong)
-        count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
-        raise VerifyError(f"global memory: {count}:\n{listed}", wrong)
-
-
-def _kernel(module: Module, entry: str | None) -> Kernel:
-    names = [k.name for k in module.kernels]
-    if entry is None and len(names) == 1:
-        return module.kernels[0]
-    if entry not in names:
-        wanted = "which kernel is meant" if entry is None else f"no kernel {entry!r}"
-        hint = did_you_mean(entry or "", names)
-        raise LaunchError(f"prove_global: {wanted}; the module has {', '.join(names)}{hint}")
-    return module.kernels[names.index(entry)]
+def _count(instr: Instr) -> int:
+    """How many accesses to global memory an instruction has."""
+    return sum(1 for _ in global_touches(instr))
 
 
 def _check(kernel: Kernel, contract: GlobalContract) -> None:
+    if not isinstance(contract, GlobalContract):
+        raise LaunchError(f"prove: contract must be a GlobalContract, got {shown(contract)}")
     names = [p.name for p in kernel.params]
     equal = [name for name in contract.equal if name not in contract.bounds]
     for name in (*[a.pointer for a in contract.arrays], *contract.strides, *equal):
         if name not in names:
             raise LaunchError(
-                f"prove_global: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}"
+                f"prove: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}"
             )
 
 
 class _Prover:
-    def __init__(
-        self, module: Module, kernel: Kernel, shape: Shape, contract: GlobalContract
-    ) -> None:
-        self._kernel = kernel
+    def __init__(self, subject: Subject, contract: GlobalContract) -> None:
+        kernel, shape = subject.whole.kernel, subject.shape
+        self._subject = subject
         self._shape = shape
         self._contract = contract
         self._graph = Graph(blocks(kernel))
         specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
-        shared = frozenset(homes(module, kernel, kernel.dynamic_shared_bytes))
-        params = frozenset(p.name for p in kernel.params)
-        self._values = Values(self._graph, specials, shared, {}, params, "global")
+        self._homes = subject.homes(kernel.dynamic_shared_bytes)
+        shared = frozenset(self._homes)
+        params = param_bits(kernel)
+        self._values = Values(self._graph, specials, shared, {}, params)
         self._paths = Paths(self._graph, self._values)
-        self._provenance = Provenance(self._values)
+        self._places = Places(self._values, Domain(shape, {}).range)
         self._atoms = Atoms()
         self._promised = Promised(contract, self._atoms)
         self._symbolic = Symbolic(
             self._graph, self._values, self._paths, shape, self._atoms, self._promised
         )
-        self._module = module
         self._examples: Examples | None = None
         self._reached: dict[int, Facts] = {}
         self._held: dict[tuple[Any, ...], bool] = {}
 
-    def run(self) -> Iterator[Verdict]:
+    def run(self) -> Iterator[Judged]:
         """The verdicts in the order of the text."""
         for block in self._graph.blocks:
             if block.index not in self._graph.rank:
                 continue
             for position, instr in enumerate(block.instrs):
                 place = Place(block.index, position, instr)
-                for touch in global_touches(instr):
+                source = self._subject.whole.sources[block.start + position]
+                for which, touch in enumerate(global_touches(instr)):
                     found = self._judged(place, touch)
                     if found is not None:
-                        yield Verdict(
-                            found.verdict, self._kernel.name, block.start + position,
-                            render_instr(instr), where_from(instr.origin), found.reason,
-                            found.allocation, found.first, found.last, found.witness,
-                        )  # fmt: skip
+                        yield judged(source, which, found)
 
     def _judged(self, place: Place, touch: GlobalTouch) -> Found | None:
         """The verdict on an access; None if it is one of another space."""
         if touch.address.base is None and touch.reason:
             return Found(UNKNOWN, touch.reason)
         base, offset = self._values.address(touch.address, place.block, place.position)
-        if touch.generic and self._provenance.symbols(base):
-            return None
-        found = self._proved(place, touch, base, offset)
+        if touch.generic and self._places.of(base).space == GENERIC:
+            return None  # an access to shared memory
+        try:
+            found = self._proved(place, touch, base, offset)
+        except TooLargeError:
+            found = Found(UNKNOWN, "its address is made of too many products")
         if found.verdict == PROVED or touch.reason:
             return found
         found = found._replace(reason=found.reason + self._symbolic.goals.given_up)
         if self._examples is None:
             self._examples = Examples(
-                self._module, self._kernel, self._values, self._shape, self._contract
+                self._subject.kernel, self._homes, self._values, self._shape, self._contract
             )
         example = self._examples.find(place, touch)
         if example is None:
@@ -322,27 +291,3 @@ class _Prover:
             reason = f"its address is not shown to be a multiple of {need} bytes"
             return Found(UNKNOWN, reason, array.pointer)
         return Found(PROVED, "", array.pointer, low, high + need - 1)
-
-
-def _in_functions(module: Module, kernel: Kernel) -> Iterator[Verdict]:
-    """The accesses of functions that the kernel may call, which are not followed."""
-    functions = {f.name: f for f in module.functions if f.body is not None}
-    todo: list[Kernel | Function] = [kernel]
-    seen: set[str] = set()
-    while todo:
-        body = todo.pop()
-        number = 0
-        for statement in body.body or ():
-            if not isinstance(statement, Instr):
-                continue
-            if isinstance(body, Function) and any(global_touches(statement)):
-                yield Verdict(
-                    UNKNOWN, body.name, number, render_instr(statement),
-                    where_from(statement.origin), "what a function is called with is not followed",
-                )  # fmt: skip
-            number += 1
-            for operand in statement.operands:
-                name = operand.name if isinstance(operand, Symbol) else ""
-                if name in functions and name not in seen:
-                    seen.add(name)
-                    todo.append(functions[name])

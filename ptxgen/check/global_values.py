@@ -24,6 +24,11 @@ from ptxgen.types import ScalarType
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 
+_MOST_WAYS: Final = 16  # that meet in a value of which anything is said
+_MOST_FACTS: Final = 256  # comparisons on the way to a place
+_MOST_MEETINGS: Final = 16  # values that meet, of values that meet, and so on
+
+
 class Symbolic:
     """The values of one kernel. `promised` is what is known of a launch."""
 
@@ -41,6 +46,8 @@ class Symbolic:
         self._polys: dict[int, Poly] = {}
         self._exact: dict[tuple[int, int, bool], Poly | None] = {}
         self._rounds: dict[int, Facts] = {}
+        self._facts_of: dict[Literal, Facts] = {}
+        self._deep = 0  # how many values that meet are being looked at, one for the other
         self._open = 0  # values of loops of which the step is being looked for
         # What has been found, in order, so that what rests on a failed assumption can be undone.
         self._trail: list[tuple[dict[Any, Any], Any]] = []
@@ -71,7 +78,9 @@ class Symbolic:
                 found = None
             if found is None:
                 found = self._unknown(node)
-            self._keep(self._polys, node.id, found.modulo(node.bits))
+            # A predicate is 0 or 1, and no number that wraps.
+            found = found if node.bits == 1 else found.modulo(node.bits)
+            self._keep(self._polys, node.id, found)
         return self._polys[node.id]
 
     def _keep(self, where: dict[Any, Any], key: Any, found: object) -> None:
@@ -94,8 +103,10 @@ class Symbolic:
         if node.kind == "thread":
             return Poly.of(self._shape.column(node.data).astype(np.int64))
         if node.kind == "param":
-            name, offset = node.data
-            return None if offset else self._known.get(name)
+            name, _, is_whole = node.data
+            return self._known.get(name) if is_whole else None
+        if node.kind == "extended":
+            return self.exact(node.args[0], node.args[0].bits, node.data)
         if node.kind == "opaque" and isinstance(node.data, str):
             return self._known.get(node.data)
         if node.kind == "offset":
@@ -247,6 +258,8 @@ class Symbolic:
     # ------------------------------------------------------------------------------ meetings
 
     def _cases(self, met: list[tuple[Node, Formula]], bits: int) -> tuple[Case, ...] | None:
+        if bits == 1:  # a predicate is no number
+            return None
         cases = []
         for node, formula in met:
             value = self.poly(node) if bits == 64 else self.exact(node, bits, True)
@@ -257,10 +270,17 @@ class Symbolic:
 
     def _joined(self, node: Node) -> Poly | None:
         met = self._values.meeting(node)
+        if len(met) > _MOST_WAYS or self._deep == _MOST_MEETINGS:
+            return None
         # Until it is known it is something else in each turn of the loops around it.
         self._keep(self._polys, node.id, self._unknown(node))
-        cases = self._cases([(v, self._paths.arrival(b, node.block)) for b, v in met], node.bits)
-        del self._polys[node.id]
+        self._deep += 1
+        try:
+            ways = [(v, self._paths.arrival(b, node.block)) for b, v in met]
+            cases = self._cases(ways, node.bits)
+        finally:
+            self._deep -= 1
+            del self._polys[node.id]
         if cases is None or any(self._is_self(c, node) for c in cases):
             return None
         if len({c.value.key for c in cases}) == 1:
@@ -275,12 +295,16 @@ class Symbolic:
 
     def _repeated(self, node: Node) -> Poly | None:
         """A value that each turn of a loop adds the same to."""
+        if self._deep == _MOST_MEETINGS:
+            return None
         own = self._unknown(node)
         mark = len(self._trail)
         self._keep(self._polys, node.id, own)
         self._open += 1
+        self._deep += 1
         latches = self._graph.latches[node.block]
         met = [(b, self.poly(v)) for b, v in self._values.meeting(node)]
+        self._deep -= 1
         self._open -= 1
         self._undo(mark)
         first = [p for b, p in met if b not in latches]
@@ -370,7 +394,17 @@ class Symbolic:
         """What is not negative where a formula holds; a constant one that is negative in some
         threads says that they do not get there.
         """
-        return tuple(p for literal in certain(formula) for p in self._facts(literal))
+        # Only the last literals are kept: they are the nearest to the access.
+        literals = list(dict.fromkeys(certain(formula)))[-_MOST_FACTS:]
+        return tuple(p for literal in literals for p in self._found_facts(literal))
+
+    def _found_facts(self, literal: Literal) -> Facts:
+        if literal not in self._facts_of:
+            found = tuple(self._facts(literal))
+            if self._shown or self._open:  # it may rest on an assumption
+                return found
+            self._facts_of[literal] = found
+        return self._facts_of[literal]
 
     def _facts(self, literal: Literal) -> Iterator[Poly]:
         node, negated = literal
@@ -390,22 +424,24 @@ class Symbolic:
             for a in node.args:
                 yield from self._facts(Literal(a, negated))
         elif words[0] == "setp" and len(words) == 3 and len(node.args) == 2:
-            yield from self._compared(node, words[1], negated)
+            opposite = negated != (node.data.result == 1)  # the second result is the first negated
+            asked = _OPPOSITE.get(words[1], "") if opposite else words[1]
+            yield from self._compared(node, asked)
 
-    def _compared(self, node: Node, asked: str, negated: bool) -> Iterator[Poly]:
+    def _compared(self, node: Node, asked: str) -> Iterator[Poly]:
         a, b = self._whole(node, 0), self._whole(node, 1)
         type = self.types(node)[0]
-        if a is None and b is not None and not negated and not type.is_signed:
-            # Below an unsigned limit, which is not negative either, if it is read as signed.
+        is_below = asked in ("lt", "lo", "le", "ls") and not type.is_signed
+        if a is None and b is not None and is_below:
+            # Below an unsigned limit, which is not negative either, if it is read as signed. Above
+            # such a limit nothing follows: a negative number is a large one there.
             signed = self.exact(node.args[0], type.bits, True)
             half = (1 << (type.bits - 1)) - 1
             if signed is not None and self.goals.holds(half - b):
                 a = signed
-                if asked in ("lt", "lo", "le", "ls"):
-                    yield a
+                yield a
         if a is None or b is None:
             return
-        asked = _OPPOSITE.get(asked, "") if negated else asked
         if asked in ("lt", "lo"):
             yield b - a - 1
         elif asked in ("le", "ls"):

@@ -40,8 +40,4 @@ def problem_in(kind: str, message: str, kernel: str, instr: Instr, what: str = "
 
 def where_from(origin: Origin | None) -> str:
     """An origin in words; empty if there is none."""
-    if origin is None:
-        return ""
-    if origin.code is None:
-        return f"line {origin.line} of the PTX text"
-    return f"{origin.code.co_filename}:{origin.line}, in {origin.code.co_qualname}"
+    return "" if origin is None else str(origin)

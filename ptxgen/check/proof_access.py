@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.proof_matrices import UNIT, Matrix
-from ptxgen.check.proof_values import ADDRESS_OF, Node, Values, pairs
+from ptxgen.check.proof_operands import pairs
+from ptxgen.check.proof_places import CLUSTER, GENERIC, SHARED
+from ptxgen.check.proof_values import Node, Values
 from ptxgen.check.shapes import shape_of
 from ptxgen.ir import (
     Address,
@@ -21,6 +23,7 @@ from ptxgen.ir import (
     Vector,
 )
 from ptxgen.isa.spec import BoundOperand, Op
+from ptxgen.tensormap import ALIGN, NBYTES
 from ptxgen.types import ScalarType
 
 _ROW_BYTES: Final = 16  # that a lane of ldmatrix or stmatrix names
@@ -30,6 +33,11 @@ _BULK_ALIGN: Final = 16  # of addresses and sizes; PTX ISA, section "cp.async.bu
 _TENSOR_ALIGN: Final = 128  # PTX ISA, section "cp.async.bulk.tensor"
 _WARPGROUP_ROWS: Final = 64  # of A
 _DYNAMIC_ALIGN: Final = 16  # of dynamic shared memory, whatever is declared
+# What names an address and accesses nothing in shared memory.
+_NO_ACCESS: Final = (
+    "prefetch", "discard", "applypriority", "isspacep", "cvta", "mapa", "getctarank",
+    "createpolicy", "fence",
+)  # fmt: skip
 _ELEMENT_BYTES: Final = {
     "f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "s32": 4, "f64": 8, "s8": 1, "u8": 1,
 }  # fmt: skip
@@ -38,7 +46,8 @@ _ELEMENT_BYTES: Final = {
 class Touch(NamedTuple):
     """One access: `fixed` bytes at an address, and `scale` more for each of `number`.
 
-    `align` is in bytes; `lanes` are how many of a warp take part; `generic` if the address is one.
+    `align` is in bytes; `lanes` are how many of a warp take part; `space` is that of the address,
+    where an instruction for the whole cluster also takes addresses of the own CTA.
     With `multiple`, these further bytes must be a multiple of so many. Of a `matrix`, `descriptor`
     is the operand that says where it lies. Of a copy of a `box`, the tensor map there has the size.
     """
@@ -47,7 +56,7 @@ class Touch(NamedTuple):
     fixed: int
     align: int
     lanes: int = 32
-    generic: bool = False
+    space: str = SHARED
     scale: int = 0
     number: Operand | None = None
     counted: ScalarType | None = None
@@ -59,38 +68,57 @@ class Touch(NamedTuple):
 
 
 class Home(NamedTuple):
-    """A variable in shared memory, or a region of one: its place in the variable and alignment."""
+    """A variable in shared memory, or a region of one: its place in the variable and alignment. If
+    it is not `known` how large dynamic memory is, it has no bytes.
+    """
 
     name: str
     start: int
     nbytes: int
     align: int
+    known: bool = True
 
 
 def touches(instr: Instr) -> Iterator[Touch]:
     """The accesses to shared memory of an instruction, and those to generic addresses."""
     head = instr.opcode.partition(".")[0]
-    if head not in _READERS:
-        return
     shape = shape_of(instr)
     if shape.complaints or shape.op is None:
+        yield from _not_followed(instr, "the instruction is not in the table")
+    elif head in _READERS:
+        yield from _READERS[head](shape.op, instr)
+    elif not instr.opcode.startswith(_NO_ACCESS):
+        yield from _not_followed(instr, f"how much {head} accesses is not followed")
+
+
+def _not_followed(instr: Instr, reason: str) -> Iterator[Touch]:
+    words = instr.opcode.split(".")
+    space = SHARED if any(w.startswith("shared") for w in words) else _unnamed(words)
+    if space is None:
         return
-    yield from _READERS[head](shape.op, instr)
+    for operand in instr.operands:
+        if isinstance(operand, Address):
+            yield Touch(operand, 1, 1, space=space, reason=reason)
 
 
 def _space(op: Op) -> str | None:
-    """`shared`, `generic`, or None for another space."""
+    """The space of an instruction's addresses; None for one that is not followed here."""
     if "space" not in op.modifiers:
-        named = op.opcode.split(".")
-        return "shared" if any(w.startswith("shared") for w in named) else _unnamed(named)
+        words = op.opcode.split(".")
+        named = next((w for w in words if w.startswith("shared")), None)
+        return _named(named) if named is not None else _unnamed(words)
     space = op.modifiers["space"]
-    if space is None:
-        return "generic"
-    return "shared" if str(space).startswith("shared") else None
+    return GENERIC if space is None else _named(str(space))
+
+
+def _named(space: str) -> str | None:
+    if not space.startswith("shared"):
+        return None
+    return CLUSTER if space == "shared::cluster" else SHARED
 
 
 def _unnamed(words: list[str]) -> str | None:
-    return None if {"global", "param", "const", "local"} & set(words) else "generic"
+    return None if {"global", "param", "const", "local"} & set(words) else GENERIC
 
 
 def _addresses(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Address]]:
@@ -105,20 +133,34 @@ def _plain(op: Op, instr: Instr) -> Iterator[Touch]:
     if space is None or not isinstance(type, ScalarType):
         return
     count = max((o.count for o in op.operands if not o.address), default=0) or 1
-    for _, address in _addresses(op, instr):
-        nbytes = type.nbytes * count
-        yield Touch(address, nbytes, nbytes, generic=space == "generic")
+    for want, address in _addresses(op, instr):
+        nbytes = _MBARRIER_BYTES if want.name == "mbar" else type.nbytes * count
+        yield Touch(address, nbytes, nbytes, space=space)
+
+
+def _tensormap(op: Op, instr: Instr) -> Iterator[Touch]:
+    """Accesses to all of a tensor map, which is in shared or in global memory."""
+    for want, address in _addresses(op, instr):
+        space = {"src": "shared", "dst": None}.get(want.name, _space(op))
+        if space is not None:
+            yield Touch(address, NBYTES, ALIGN, space=space)
 
 
 def _rows(op: Op, instr: Instr) -> Iterator[Touch]:
     lanes = _ROW_LANES.get(str(op.modifiers.get("num")), 32)
+    space = _space(op)
+    if space is None:
+        return
     for _, address in _addresses(op, instr):
-        yield Touch(address, _ROW_BYTES, _ROW_BYTES, lanes, _space(op) == "generic")
+        yield Touch(address, _ROW_BYTES, _ROW_BYTES, lanes, space)
 
 
 def _mbarrier(op: Op, instr: Instr) -> Iterator[Touch]:
+    space = _space(op)
+    if space is None:
+        return
     for _, address in _addresses(op, instr):
-        yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, generic=_space(op) == "generic")
+        yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, space=space)
 
 
 def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
@@ -130,17 +172,19 @@ def _copy(op: Op, instr: Instr) -> Iterator[Touch]:
     bulk, tensor = ".bulk" in op.opcode, ".tensor" in op.opcode
     size = by_name.get("size")
     for want, address in _addresses(op, instr):
+        reads = want.name == "src"
+        space = SHARED if reads or "shared::cluster" not in op.opcode else CLUSTER
         if want.name == "mbar":
-            yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES)
+            yield Touch(address, _MBARRIER_BYTES, _MBARRIER_BYTES, space=space)
         elif want.type is None or want.type.bits != 32:  # a 64-bit one is in global memory
             continue
         elif tensor:
             box = next(got for got in by_name.values() if isinstance(got, TensorAddress))
-            yield Touch(address, 1, _TENSOR_ALIGN, box=box)
+            yield Touch(address, 1, _TENSOR_ALIGN, space=space, box=box)
         elif bulk:
             counted = next(w.type for w, _ in pairs(op, instr) if w.name == "size")
             yield Touch(
-                address, 0, _BULK_ALIGN, scale=1, number=size, counted=counted,
+                address, 0, _BULK_ALIGN, space=space, scale=1, number=size, counted=counted,
                 multiple=_BULK_ALIGN,
             )  # fmt: skip
         else:
@@ -160,12 +204,12 @@ def _wmma(op: Op, instr: Instr) -> Iterator[Touch]:
     for _, address in _addresses(op, instr):
         if not nbytes:
             reason = f"elements of {words[-1]} are not followed"
-            yield Touch(address, 1, 1, generic=space == "generic", reason=reason)
+            yield Touch(address, 1, 1, space=space, reason=reason)
             continue
         want, stride = by_name["stride"]
         whole = lines * width if stride is None else width
         yield Touch(
-            address, whole * nbytes, nbytes, 32, space == "generic",
+            address, whole * nbytes, nbytes, 32, space,
             0 if stride is None else (lines - 1) * nbytes, stride, want.type,
         )  # fmt: skip
 
@@ -197,6 +241,7 @@ def _matrix_product(op: Op, instr: Instr) -> Iterator[Touch]:
 
 _READERS: Final = {
     **dict.fromkeys(("ld", "ldu", "st", "atom", "red"), _plain),
+    "tensormap": _tensormap,
     **dict.fromkeys(("ldmatrix", "stmatrix"), _rows),
     "mbarrier": _mbarrier, "cp": _copy, "wmma": _wmma, "wgmma": _matrix_product,
 }  # fmt: skip
@@ -206,23 +251,27 @@ _READERS: Final = {
 
 
 def homes(
-    module: Module, kernel: Kernel | Function, dynamic: int, dynamic_align: int = 1
+    module: Module, kernel: Kernel | Function, dynamic: int | None, dynamic_align: int = 1
 ) -> dict[str, Home]:
-    """The variables in shared memory that a kernel may name; dynamic ones have `dynamic` bytes, and
-    lie at multiples of `dynamic_align` at least.
+    """The variables in shared memory that a kernel may name; dynamic ones have `dynamic` bytes
+    (None: not known), and lie at multiples of `dynamic_align` at least.
     """
+    known = dynamic is not None
+    nbytes = dynamic or 0
     least = max(_DYNAMIC_ALIGN, dynamic_align)
     found = {}
     for variable in module.variables:
         if variable.space == "shared":
-            known = variable.nbytes or dynamic
-            align = variable.align if variable.nbytes else max(variable.align, least)
-            found[variable.name] = Home(variable.name, 0, known, align)
+            if variable.nbytes:
+                found[variable.name] = Home(variable.name, 0, variable.nbytes, variable.align)
+                continue
+            align = max(variable.align, least)
+            found[variable.name] = Home(variable.name, 0, nbytes, align, known)
     for shared in kernel.shared:
         found[shared.name] = Home(shared.name, 0, shared.nbytes, shared.align)
     if isinstance(kernel, Kernel) and kernel.dynamic_shared:
         align = max([least, *(r.align for r in kernel.regions)])
-        found[kernel.dynamic_shared] = Home(kernel.dynamic_shared, 0, dynamic, align)
+        found[kernel.dynamic_shared] = Home(kernel.dynamic_shared, 0, nbytes, align, known)
     return found
 
 
@@ -237,8 +286,8 @@ class Provenance:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._symbols: dict[int, frozenset[str]] = {}
-        self._twisted: dict[int, bool] = {}
         self._constants: dict[int, int | None] = {}
+        self._added_up: set[int] = set()  # by number: whose constant is known for good
 
     def symbols(self, node: Node) -> frozenset[str]:
         """The shared variables whose address a value is computed from."""
@@ -248,77 +297,54 @@ class Provenance:
             self._symbols[node.id] = found
         return found
 
-    def from_memory(self, node: Node) -> bool:
-        """Whether it follows from a value that is not known and might hold any address."""
-        return any(
-            n.kind in ("opaque", "function")
-            and not isinstance(n.data, str)
-            and "cvta" not in n.data[0]
-            and not n.data[0].startswith(ADDRESS_OF)
-            for n in self._sources(node)
-        )
-
-    def is_twisted(self, node: Node) -> bool:
-        """Whether more is done to an address than adding, so that the result may depend on where
-        the variable lies.
-        """
-        found = self._twisted.get(node.id)
-        if found is None:
-            found = any(n.kind == "apply" and self._twists(n) for n in self._sources(node))
-            self._twisted[node.id] = found
-        return found
-
-    def _twists(self, node: Node) -> bool:
-        head = node.data.op.opcode.partition(".")[0]
-        kept = {"mad": (2,), "sub": (0,)}.get(head, range(len(node.args) * (head in _KEEPING)))
-        return any(self.symbols(a) for n, a in enumerate(node.args) if n not in kept)
-
     def constant(self, node: Node) -> int | None:
         """What is added to the variable's address; in a loop, before its first turn; None if that
         depends on the way taken.
         """
-        if node.id not in self._constants:
-            self._constants[node.id] = self._constant(node, ())
-        return self._constants[node.id]
+        known = self._constants
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            if top.id not in known:
+                known[top.id] = None  # until it is known, for what follows from itself
+                stack += [p for p in self._summed(top) if p.id not in known]
+                continue
+            stack.pop()
+            if top.id not in self._added_up:
+                self._added_up.add(top.id)
+                known[top.id] = self._sum(top, [known[p.id] for p in self._summed(top)])
+        return known[node.id]
 
-    def _constant(self, node: Node, seen: tuple[int, ...]) -> int | None:
-        if node.kind == "const":
-            return node.data - (1 << node.bits) if node.data >> (node.bits - 1) else int(node.data)
-        if node.id in seen:
-            return None
-        inner = (*seen, node.id)
-        if node.kind == "offset":
-            below = self._constant(node.args[0], inner)
-            return None if below is None else below + node.data
-        if node.kind in ("join", "header", "choose"):
-            return self._met(node, inner)
-        return self._added(node, inner) if node.kind == "apply" else 0
-
-    def _met(self, node: Node, seen: tuple[int, ...]) -> int | None:
-        if node.kind == "choose":
-            values = list(node.args[1:])
-        else:
+    def _summed(self, node: Node) -> Sequence[Node]:
+        """What a constant is the sum of, or one of."""
+        if node.kind in ("join", "header"):
             latches = self._values.graph.latches.get(node.block, ())
-            values = [v for b, v in self._values.meeting(node) if b not in latches]
-        found = {self._constant(value, seen) for value in values}
-        return found.pop() if len(found) == 1 else None
-
-    def _added(self, node: Node, seen: tuple[int, ...]) -> int | None:
+            return [v for b, v in self._values.meeting(node) if b not in latches]
+        if node.kind == "choose":
+            return node.args[1:]
+        if node.kind in ("offset", "window", "unwindowed", "mapped"):
+            return node.args[:1]
+        if node.kind != "apply":
+            return ()
         head = node.data.op.opcode.partition(".")[0]
         if head in ("mov", "cvt", "add"):
-            parts = [self._constant(a, seen) for a in node.args]
-        elif head == "mad":
-            parts = [self._constant(node.args[2], seen)]
-        elif head == "sub" and node.args[1].kind == "const":
-            right = self._constant(node.args[1], seen)
-            parts = [self._constant(node.args[0], seen), None if right is None else -right]
-        elif head == "selp":
-            met = {self._constant(a, seen) for a in node.args[:2]}
+            return node.args
+        if head == "sub" and node.args[1].kind == "const":
+            return node.args
+        if head in ("mad", "selp"):
+            return node.args[2:] if head == "mad" else node.args[:2]
+        return [a for a in node.args if self.symbols(a)][:1]
+
+    def _sum(self, node: Node, parts: list[int | None]) -> int | None:
+        if node.kind == "const":
+            return node.data - (1 << node.bits) if node.data >> (node.bits - 1) else int(node.data)
+        head = node.data.op.opcode.partition(".")[0] if node.kind == "apply" else ""
+        if node.kind in ("join", "header", "choose") or head == "selp":
+            met = set(parts)
             return met.pop() if len(met) == 1 else None
-        else:
-            carrying = [a for a in node.args if self.symbols(a)]
-            parts = [self._constant(a, seen) for a in carrying[:1]]
-        total = 0
+        if head == "sub" and len(parts) > 1 and parts[1] is not None:
+            parts[1] = -parts[1]
+        total = node.data if node.kind == "offset" else 0
         for part in parts:
             if part is None:
                 return None
@@ -337,10 +363,6 @@ class Provenance:
                 if other.id not in seen:
                     seen.add(other.id)
                     stack.append(other)
-
-
-# What leaves the distance to the variable's beginning the same wherever that lies.
-_KEEPING: Final = frozenset({"mov", "cvt", "add", "selp", "setp"})
 
 
 def home_of(constant: int, variable: Home, regions: Mapping[str, Home]) -> Home | None:

@@ -276,6 +276,7 @@ class _Inliner:
         self.through_pointers |= not isinstance(callee, Symbol)
         function = self._functions.get(callee.name) if isinstance(callee, Symbol) else None
         if function is None or not self._may_enter(function):
+            self._emit("call", (), guard)  # so that it is seen that memory may change
             for item in results:
                 self._forget_result(item, guard, frame)
             return

@@ -24,6 +24,7 @@ from ptxgen.check.proof_matrices import (
     start_of,
     units_of,
 )
+from ptxgen.check.proof_places import ANYHOW
 from ptxgen.check.proof_rows import MOST_ROWS, NotListedError, Table
 from ptxgen.check.proof_search import Found, Place, Search
 from ptxgen.check.proof_tables import Lister
@@ -232,11 +233,14 @@ class Descriptors:
             elif not provenance.symbols(node):
                 fixed += [node] * (node.kind != "const")
             elif node.kind in ("join", "header"):
-                if provenance.is_twisted(node):
+                if (
+                    self._search.places.of(node).period > 1
+                    or self._search.places.of(node) == ANYHOW
+                ):
                     raise NotListedError("it is carried from turn to turn of a loop", node)
                 moving.append(node)
-            elif node.kind == "shuffle":
-                raise NotListedError("it comes from another lane", node)
+            elif node.kind in ("shuffle", "mapped"):
+                raise NotListedError("it comes from another lane or CTA", node)
             else:
                 new = [a for a in node.args if a.id not in seen]
                 seen |= {a.id for a in new}
@@ -306,6 +310,8 @@ class _Constant:
         if node.kind == "offset":
             below = self.of(node.args[0], in_units=in_units, seen=inner)
             return None if below is None else below + node.data * (UNIT if in_units else 1)
+        if node.kind in ("window", "unwindowed"):
+            return self.of(node.args[0], in_units=in_units, seen=inner)
         if node.kind in ("join", "header"):
             latches = self._values.graph.latches.get(node.block, ())
             came = [v for b, v in self._values.meeting(node) if b not in latches]

@@ -7,12 +7,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from ptxgen.check.proof_ranges import RULES, Range, result, signed, single, union, unsigned, whole
+from ptxgen.check.proof_operands import WORD as WARP
+from ptxgen.check.proof_ranges import Range, result, rule_of, signed, single, union, unsigned, whole
 from ptxgen.check.proof_values import Applied, Node
 from ptxgen.types import ScalarType
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
+WINDOW: Final = 1 << 40  # where shared memory is taken to begin among generic addresses
 MOST_VALUES: Final = 4096  # of a range that are tried one by one
 
 
@@ -44,18 +46,21 @@ class Domain:
     """What values can be, as far as it is known at one place.
 
     `parameters` bounds parameters, `refined` other values by their number. Those in `failed` are
-    values of loops of which no end was found. A value is listed by its `leaves`: thread numbers,
+    values of loops of which no end was found. `takes_part` says whether all lanes of a warp come to
+    a shuffle together. A value is listed by its `leaves`: thread numbers,
     values that meet, and what lies between close bounds; None if it cannot be listed.
     """
 
     def __init__(
         self, shape: Shape, parameters: Mapping[str, Range], failed: Iterable[int] = (),
         refined: Mapping[int, Range] | None = None,
+        takes_part: Callable[[Node], bool] = lambda _: True,
     ) -> None:  # fmt: skip
         self.shape = shape
         self.parameters = parameters
         self.failed = frozenset(failed)
         self.refined = dict(refined or {})
+        self._takes_part = takes_part
         self._leaves: dict[int, frozenset[Node] | None] = {}
         self._ranges: dict[int, Range] = {}
 
@@ -70,14 +75,22 @@ class Domain:
             node.kind in ("join", "header") and node.id not in self.failed
         ):
             return frozenset((node,))
-        if node.kind in ("apply", "choose", "offset", "shuffle"):
+        if node.kind in _MADE:
             parts = [self._leaves[a.id] for a in node.args]
             if all(p is not None for p in parts):
                 union_of = _NONE.union(*(p for p in parts if p is not None))
-                alone = node.kind != "shuffle" or all(n.kind == "thread" for n in union_of)
-                if alone:
+                if node.kind != "shuffle" or self._exchanged(node, union_of):
                     return union_of
         return frozenset((node,)) if self.range(node).size <= MOST_VALUES else None
+
+    def _exchanged(self, node: Node, leaves: frozenset[Node]) -> bool:
+        """Whether it is known what a shuffle gives: it follows from numbers of threads, and every
+        warp has the lane.
+        """
+        lane = node.args[1]
+        last = (self.shape.threads - 1) % WARP + 1  # lanes of the last warp
+        there = lane.kind == "const" and lane.data < last
+        return there and all(n.kind == "thread" for n in leaves) and self._takes_part(node)
 
     def range(self, node: Node) -> Range:
         """Between what bounds a value is."""
@@ -92,8 +105,12 @@ class Domain:
                                                strict=True))}  # fmt: skip
             found = Range(0, sizes[node.data] - 1, 1 if sizes[node.data] > 1 else 0)
         elif node.kind == "param":
-            name, offset = node.data
-            found = found if offset else self.parameters.get(name, found)
+            name, _, whole_of_it = node.data
+            found = self.parameters.get(name, found) if whole_of_it else found
+        elif node.kind == "extended":
+            (of,) = node.args
+            fitting = signed if node.data else unsigned
+            found = fitting(self._ranges[of.id], of.bits)
         elif node.kind == "choose":
             a, b = (self._ranges[n.id] for n in node.args[1:])
             found = union(unsigned(a, node.bits), unsigned(b, node.bits))
@@ -111,19 +128,18 @@ class Domain:
             if type is None or isinstance(place, tuple):
                 return whole(node.bits)
             kinds.append((type.bits, type.is_signed))
-        head = data.op.opcode.partition(".")[0]
-        plain = data.result < 0 and data.element < 0 and head in (*RULES, "bfe")
-        if not plain or ".relu" in data.op.opcode or data.type.kind == "p":
+        rule = rule_of(data.op.opcode)
+        if rule is None or data.result >= 0 or data.element >= 0 or data.type.kind == "p":
             return whole(node.bits)
-        found = result(
-            data.op.opcode, [self._ranges[a.id] for a in node.args], kinds, data.type.bits,
-            data.type.is_signed,
-        )  # fmt: skip
-        fitting = signed if data.type.is_signed else unsigned
-        return fitting(found, data.type.bits)
+        ranges = [self._ranges[a.id] for a in node.args]
+        return result(rule, ranges, kinds, data.type.bits, data.type.is_signed)
 
 
 _NONE: Final[frozenset[Node]] = frozenset()
+# Values that follow from their arguments by what is known of instructions.
+_MADE: Final = frozenset({
+    "apply", "choose", "offset", "extended", "shuffle", "window", "unwindowed", "mapped",
+})  # fmt: skip
 
 
 def listed(r: Range, bits: int) -> Lanes:
@@ -135,6 +151,34 @@ def listed(r: Range, bits: int) -> Lanes:
 def register_dtype(bits: int) -> np.dtype[Any]:
     """What holds registers of so many bits here."""
     return np.dtype(np.bool_) if bits == 1 else np.dtype(f"u{bits // 8}")
+
+
+def extended(node: Node, lanes: Lanes) -> Lanes:
+    """The value of an `extended` node from that of its argument."""
+    bits = node.args[0].bits
+    found = lanes.view(f"i{bits // 8}") if node.data else lanes
+    return found.astype(f"i{node.bits // 8}").view(register_dtype(node.bits))
+
+
+def _offset(node: Node, args: list[Lanes]) -> Lanes:
+    dtype = register_dtype(node.bits)
+    moved: Lanes = args[0].astype(dtype) + dtype.type(node.data & ((1 << node.bits) - 1))
+    return moved
+
+
+def _window(by: int) -> Callable[[Node, list[Lanes]], Lanes]:
+    return lambda _, args: args[0].astype(np.uint64) + np.uint64(by % (1 << 64))
+
+
+# How values are computed that are no instruction's, by kind.
+MOVES: Final[dict[str, Callable[[Node, list[Lanes]], Lanes]]] = {
+    "offset": _offset,
+    "window": _window(WINDOW),
+    "unwindowed": _window(-WINDOW),
+    "mapped": lambda node, args: args[0].astype(register_dtype(node.bits)),
+    "extended": lambda node, args: extended(node, args[0]),
+    "choose": lambda _, args: np.where(*args),
+}
 
 
 def computed(node: Node, args: list[Lanes], n: int) -> Lanes:

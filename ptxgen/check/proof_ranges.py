@@ -8,6 +8,7 @@ register that holds it; negative ones are allowed as long as they have one resid
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -167,30 +168,36 @@ def _selp(a: Range, b: Range, c: Range) -> Range:
 
 Rule = Callable[..., "Range | None"]
 # By the first word of the opcode, for operands read as the instruction's type.
-RULES: Final[dict[str, Rule]] = {
+_RULES: Final[dict[str, Rule]] = {
     "add": _add, "sub": _sub, "mul": _mul, "mad": _mad, "min": _min, "max": _max, "div": _div,
     "rem": _rem, "and": _and, "or": _or, "xor": _xor, "shl": _shl, "shr": _shr, "selp": _selp,
-    "mov": lambda a: a, "cvt": lambda a: a, "cvta": lambda a: a,
+    "mov": lambda a: a, "cvt": lambda a: a, "bfe": _bfe,
 }  # fmt: skip
+# The words that an opcode may have besides types. With another one (a saturated, a packed, a high
+# half) the result is not what the rule says.
+_WORDS: Final = {"mul": {"lo", "wide"}, "mad": {"lo", "wide"}}
+_TYPE: Final = re.compile("[bsu](8|16|32|64)")
 
 
-def result(opcode: str, operands: Sequence[Range], kinds: Sequence[tuple[int, bool]], bits: int,
+def rule_of(opcode: str) -> Rule | None:
+    """What gives the range of an instruction's result; None if nothing is known of it."""
+    head, *rest = opcode.split(".")
+    plain = all(_TYPE.fullmatch(word) for word in rest if word not in _WORDS.get(head, ()))
+    signed_field = head == "bfe" and rest[0].startswith("s")
+    return _RULES.get(head) if plain and not signed_field else None
+
+
+def result(rule: Rule, operands: Sequence[Range], kinds: Sequence[tuple[int, bool]], bits: int,
            is_signed: bool) -> Range:  # fmt: skip
     """The range of an instruction's result of `bits` bits from those of its operands, of which
     `kinds` gives the bits and whether they are signed.
     """
-    head, _, rest = opcode.partition(".")
-    rule = RULES.get(head)
-    if head == "bfe" and not is_signed:
-        rule = _bfe
-    if rule is None or (head in ("mul", "mad") and rest.startswith(("hi", "24"))):
-        return whole(bits)
     read = [
         signed(r, n) if sign else unsigned(r, n)
         for r, (n, sign) in zip(operands, kinds, strict=True)
     ]
-    try:
-        found = rule(*read)
-    except TypeError:  # another number of operands than the plain form has: saturating and so on
+    found = rule(*read)
+    if found is None:
         return whole(bits)
-    return whole(bits) if found is None else wrapped(found, bits)
+    fitting = signed if is_signed else unsigned
+    return fitting(wrapped(found, bits), bits)

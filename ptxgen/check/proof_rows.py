@@ -41,6 +41,10 @@ class Effort:
         self._least = self._left // 2
         return self._left - self._least
 
+    def allow(self, steps: int) -> None:
+        """Allow so many steps from now on, if as many are left."""
+        self._least = max(self._left - steps, 0)
+
     def spend(self, steps: int) -> None:
         """Raise `SpentError` if that is more than is allowed."""
         self._left -= steps

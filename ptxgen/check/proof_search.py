@@ -8,13 +8,24 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ptxgen.check.proof_access import Home, Provenance, Touch, home_of
-from ptxgen.check.proof_domain import MOST_VALUES, Domain, Shape
+from ptxgen.check.proof_domain import WINDOW, Domain, Shape
 from ptxgen.check.proof_matrices import box_span
-from ptxgen.check.proof_paths import Formula, Literal, Paths, certain
-from ptxgen.check.proof_ranges import Range, signed, unsigned, whole
+from ptxgen.check.proof_operands import WORD
+from ptxgen.check.proof_paths import ALWAYS, Formula, Literal, Paths
+from ptxgen.check.proof_places import (
+    ANYHOW,
+    CLUSTER,
+    GENERIC,
+    SHARED,
+    Placed,
+    Places,
+    ranks_of,
+)
+from ptxgen.check.proof_ranges import Range
+from ptxgen.check.proof_refined import Refined
 from ptxgen.check.proof_rows import THREAD, Effort, NotListedError, Table, thread_of
 from ptxgen.check.proof_tables import Lister
-from ptxgen.check.proof_values import WORD, Node, Values
+from ptxgen.check.proof_values import Node, Values
 from ptxgen.check.proof_verdicts import PROVED, UNKNOWN, VIOLATION, Witness
 from ptxgen.ir import Instr, TensorAddress
 from ptxgen.tensormap import TensorMap
@@ -23,7 +34,10 @@ Lanes = np.ndarray[Any, np.dtype[Any]]
 
 SPACING: Final = 1 << 22  # bytes between the variables, where they are tried
 _MOST_PLACES: Final = 128  # of a variable that are tried
-_PLACES_BYTES: Final = 2048
+_TWISTED: Final = "more than sums is made of the variable's address, so it depends on where it lies"
+_SPACES: Final = {
+    SHARED: "one in .shared", CLUSTER: "one in .shared::cluster", GENERIC: "a generic one"
+}  # fmt: skip
 _ATTEMPTS: Final = 12
 
 
@@ -64,7 +78,7 @@ class Search:
     def __init__(
         self, values: Values, paths: Paths, shape: Shape, parameters: Mapping[str, Range],
         homes: Mapping[str, Home], regions: Mapping[str, Home], dynamic: str,
-        maps: Mapping[str, TensorMap], effort: Effort | None = None,
+        maps: Mapping[str, TensorMap], effort: Effort, ctas: int = 0,
     ) -> None:  # fmt: skip
         self.values = values
         self.paths = paths
@@ -77,7 +91,11 @@ class Search:
         self._maps = maps
         self.names = list(homes)
         self._effort = effort
-        self._plain = Domain(shape, parameters)
+        self._ctas = ctas  # of a cluster, 0 if not known
+        self._plain = Domain(shape, parameters, takes_part=self._takes_part)
+        self.places = Places(values, self._plain.range)
+        self._refined = Refined(values, paths)
+        self._taking_part: dict[int, bool] = {}
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
         self._loops: dict[Any, Table | NotListedError] = {}
 
@@ -91,20 +109,48 @@ class Search:
                 return sized
             touch = sized
         base, offset = self.values.address(touch.address, place.block, place.position)
-        symbols = self.provenance.symbols(base)
-        if not symbols:
-            if touch.generic and not self._may_be_shared(base):
+        placed = self.places.of(base)
+        if placed == ANYHOW:
+            symbols = self.provenance.symbols(base)
+            return Found(UNKNOWN, _TWISTED, self._allocation(base, offset) if symbols else "")
+        if not placed.space:
+            elsewhere = not self.homes or self.places.is_elsewhere(base)
+            if touch.space == GENERIC and elsewhere:
                 return None
             return Found(UNKNOWN, "its address is not computed from a shared variable")
-        if touch.generic and not symbols <= set(self.homes):
-            return None
+        reason = self._other_space(place, placed, touch, base)
+        if reason:
+            return Found(UNKNOWN, reason, self._allocation(base, offset))
         size = None
         if touch.number is not None and touch.counted is not None:
             size = self.values.operand(touch.number, touch.counted, place.block, place.position)
+            if not self.places.of(size).is_fixed:
+                return Found(UNKNOWN, _TWISTED, self._allocation(base, offset))
         found = self._judged(place, touch, base, offset, size)
         if touch.reason and found.verdict == PROVED:
             return found._replace(verdict=UNKNOWN, reason=touch.reason)
         return found
+
+    def _other_space(self, place: Place, placed: Placed, touch: Touch, base: Node) -> str:
+        """Why an instruction does not take an address of this space; empty if it does."""
+        if placed.space != touch.space and (placed.space, touch.space) != (SHARED, CLUSTER):
+            return f"its address is {_SPACES[placed.space]}, and it takes {_SPACES[touch.space]}"
+        for rank in ranks_of(self.values, base):
+            if not self._is_rank(place, rank):
+                return "the rank it is mapped to is not shown to be that of a CTA of the cluster"
+        return ""
+
+    def _is_rank(self, place: Place, rank: Node) -> bool:
+        r = self._plain.range(rank)
+        if r.first >= 0 and r.last < self._ctas:
+            return True
+        try:
+            bases = self.bases(0)
+            lister, table = self.table([rank], self.condition(place), True, bases)
+            ranks = lister.evaluate(table, rank)
+        except NotListedError:
+            return False
+        return bool((ranks < self._ctas).all())
 
     def _sized(self, place: Place, touch: Touch, box: TensorAddress) -> Touch | Found:
         """A copy of a box with the size that its tensor map says."""
@@ -120,9 +166,6 @@ class Search:
                 f"the copy is of {dims} dimensions, and the tensor map {name} of {of.rank}",
             )
         return touch._replace(fixed=box_span(of))
-
-    def _may_be_shared(self, base: Node) -> bool:
-        return bool(self.homes) and self.provenance.from_memory(base)
 
     def _judged(
         self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
@@ -145,19 +188,19 @@ class Search:
         self, found: Found, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
     ) -> Found:
         """The verdict that holds wherever the variables lie."""
-        if not self.provenance.is_twisted(base):
-            return found
+        period = self.places.of(base).period
         align = min(self.homes[name].align for name in self.provenance.symbols(base))
-        count = _PLACES_BYTES // max(align, 1)
-        reason = "more than sums is made of the variable's address, so it depends on where it lies"
+        count = period // max(align, 1)
+        if count <= 1:
+            return found
         if found.verdict != PROVED or count > _MOST_PLACES:
-            return found._replace(verdict=UNKNOWN, reason=reason, witness=None)
+            return found._replace(verdict=UNKNOWN, reason=_TWISTED, witness=None)
         for n in range(1, count):
             listed = self._listed(place, base, size, touch, True, self.bases(n * align))
             if isinstance(listed, str):
-                return found._replace(verdict=UNKNOWN, reason=reason)
+                return found._replace(verdict=UNKNOWN, reason=_TWISTED)
             if self._checked(listed, touch, base, offset).verdict != PROVED:
-                return found._replace(verdict=UNKNOWN, reason=reason)
+                return found._replace(verdict=UNKNOWN, reason=_TWISTED)
         return found
 
     def bases(self, moved: int) -> dict[str, int]:
@@ -208,6 +251,9 @@ class Search:
         if home is None:
             reason = f"byte {constant} of {name} is in none of its regions"
             return self._wrong(listing, rows, offset, reason, name)
+        if not home.known and (start >= home.start).all():
+            reason = f"the size of {home.name} is not given (dynamic_smem)"
+            return Found(UNKNOWN, reason, home.name)
         outside = (start < home.start) | (end > home.start + home.nbytes)
         low, high = int(start.min()) - home.start, int(end.max()) - home.start - 1
         if outside.any():
@@ -337,17 +383,17 @@ class Search:
         nodes = [base] if size is None else [base, size]
         try:
             lister, table = self.table(nodes, condition, thorough, bases)
+            thread = table.columns.get(THREAD)
+            if touch.lanes < WORD and thread is not None:
+                table = table.take(np.flatnonzero(thread % WORD < touch.lanes))
+            addresses = lister.evaluate(table, base).astype(np.int64)
+            extent = np.zeros(0, np.int64)
+            if size is not None:
+                extent = lister.evaluate(table, size).astype(np.int64) * touch.scale
         except NotListedError as error:
             return str(error)
-        addresses = lister.evaluate(table, base).astype(np.int64)
-        if touch.lanes < WORD:
-            thread = table.columns.get(THREAD)
-            if thread is not None:
-                table = table.take(np.flatnonzero(thread % WORD < touch.lanes))
-                addresses = lister.evaluate(table, base).astype(np.int64)
-        extent = np.zeros(0, np.int64)
-        if size is not None:
-            extent = lister.evaluate(table, size).astype(np.int64) * touch.scale
+        if self.places.of(base).space == GENERIC:
+            addresses -= WINDOW
         names = self.provenance.symbols(base)
         variable = addresses // SPACING - 1
         if len(names) == 1:
@@ -365,8 +411,9 @@ class Search:
         refined: dict[int, Range] = {}
         for _ in range(_ATTEMPTS):
             lister = Lister(
-                self.values, self.paths, domain, bases, thorough, self._loops, self._effort
-            )
+                self.values, self.paths, domain, self.places, bases, thorough, self._loops,
+                self._effort,
+            )  # fmt: skip
             try:
                 return lister, lister.table(nodes, condition)
             except NotListedError as error:
@@ -378,36 +425,39 @@ class Search:
                 elif refined:
                     raise
                 else:
-                    refined = self._refined(condition, domain)
+                    refined = self._refined.bounds(nodes, condition, domain)
                     if not refined:
                         raise
-            domain = Domain(self._shape, self._parameters, failed, refined)
+            domain = Domain(self._shape, self._parameters, failed, refined, self._takes_part)
         raise NotListedError("too many of its values change in loops without an end")
 
-    def _refined(self, condition: Formula, domain: Domain) -> dict[int, Range]:
-        """Closer bounds of values that are compared on the way."""
-        found: dict[int, Range] = {}
-        for literal in certain(condition):
-            node = literal.node
-            if node is None or node.kind != "apply" or len(node.args) != 2:
-                continue
-            words = node.data.op.opcode.split(".")
-            type = node.data.slots[0][2]
-            if words[0] != "setp" or len(words) != 3 or type is None:
-                continue
-            for value, limit, mirrored in ((0, 1, False), (1, 0, True)):
-                asked = _OPPOSITE.get(words[1]) if literal.negated else words[1]
-                if mirrored and asked is not None:
-                    asked = _MIRRORED.get(asked)
-                of = node.args[value]
-                if of.bits != type.bits:
-                    continue
-                held = domain.range(node.args[limit])
-                bounds = _bounds(asked, held, of.bits, type.is_signed)
-                if bounds is not None:
-                    known = found.get(of.id, domain.range(of))
-                    found[of.id] = _narrowed(known, bounds, of.bits)
-        return {key: r for key, r in found.items() if r.size <= MOST_VALUES}
+    # ------------------------------------------------------------------------------ shuffles
+
+    def _takes_part(self, shuffle: Node) -> bool:
+        """Whether all lanes of a warp come to a shuffle if any does: one that does not come gives
+        what is not defined.
+        """
+        known = self._taking_part
+        if shuffle.block not in known:
+            known[shuffle.block] = False  # as long as it rests on itself
+            guards = self.paths.guards_around(shuffle.block)
+            known[shuffle.block] = all(g is not None and self._of_warps(g) for g in guards)
+        return known[shuffle.block]
+
+    def _of_warps(self, guard: Node) -> bool:
+        """Whether the lanes of each warp agree on a predicate."""
+        if self.paths.uniform(guard):
+            return True
+        if any(n.kind not in ("const", "thread", "apply", "shuffle")
+               for n in self.paths.sources(guard)):  # fmt: skip
+            return False
+        try:
+            lister, table = self.table([guard], ALWAYS, True, self.bases(0))
+            holds = lister.evaluate(table, guard)
+        except NotListedError:
+            return False
+        first = holds[table.columns[THREAD] // WORD * WORD] if THREAD in table.columns else holds
+        return bool((holds == first).all())
 
 
 def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
@@ -418,37 +468,3 @@ def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
         return
     for number in np.unique(numbers):
         yield int(number), np.flatnonzero(numbers == number)
-
-
-_OPPOSITE: Final = {
-    "lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "lo": "hs", "hs": "lo", "hi": "ls", "ls": "hi",
-    "eq": "ne",
-}  # fmt: skip
-_MIRRORED: Final = {
-    "lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "lo": "hi", "hi": "lo", "ls": "hs", "hs": "ls",
-    "eq": "eq",
-}  # fmt: skip
-
-
-def _bounds(asked: str | None, limit: Range, bits: int, is_signed: bool) -> Range | None:
-    """The values that a comparison with a limit lets through."""
-    everything = signed(whole(bits), bits) if is_signed else whole(bits)
-    limit = signed(limit, bits) if is_signed else unsigned(limit, bits)
-    if asked in ("lt", "lo"):
-        return Range(everything.first, limit.last - 1, 1)
-    if asked in ("le", "ls"):
-        return Range(everything.first, limit.last, 1)
-    if asked in ("gt", "hi"):
-        return Range(limit.first + 1, everything.last, 1)
-    if asked in ("ge", "hs"):
-        return Range(limit.first, everything.last, 1)
-    return limit if asked == "eq" else None
-
-
-def _narrowed(known: Range, bounds: Range, bits: int) -> Range:
-    """What two ranges have in common; the smaller one, if they count from different zeros."""
-    if known.first < 0 and bounds.last >= 1 << (bits - 1):
-        return known
-    if known.first >= 0 and bounds.first < 0:
-        known = signed(known, bits)
-    return Range(max(known.first, bounds.first), min(known.last, bounds.last), 1)

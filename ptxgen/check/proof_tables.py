@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.check.proof_domain import Domain, computed, listed, register_dtype
+from ptxgen.check.proof_domain import MOVES, Domain, computed, listed, register_dtype
+from ptxgen.check.proof_operands import WORD
 from ptxgen.check.proof_paths import Formula, Literal, Paths, literals
+from ptxgen.check.proof_places import Places
 from ptxgen.check.proof_rows import (
     MOST_ROWS,
     THREAD,
@@ -22,13 +24,14 @@ from ptxgen.check.proof_rows import (
     merged,
     stacked,
 )
-from ptxgen.check.proof_values import WORD, Node, Values
+from ptxgen.check.proof_values import Node, Values
 
 Lanes = np.ndarray[Any, np.dtype[Any]]
 
 MOST_TURNS: Final = 4096  # of a loop that are followed
 # Where no condition is known that ends it: values that rotate come back sooner.
 _FEW_TURNS: Final = 64
+_MOST_MEETINGS: Final = 48  # values that meet, of values that meet, and so on
 _MORE_TURNS: Final = 1024
 # What a step of effort is worth.
 _ROWS_COMPUTED: Final = 1024
@@ -42,17 +45,19 @@ class Lister:
     """
 
     def __init__(
-        self, values: Values, paths: Paths, domain: Domain, bases: dict[str, int], thorough: bool,
-        loops: dict[Any, Table | NotListedError], effort: Effort | None = None,
+        self, values: Values, paths: Paths, domain: Domain, places: Places, bases: dict[str, int],
+        thorough: bool, loops: dict[Any, Table | NotListedError], effort: Effort,
     ) -> None:  # fmt: skip
         self.values = values
         self.paths = paths
         self.graph = paths.graph
         self.domain = domain
+        self.places = places
         self.thorough = thorough
         self._bases = bases
         self._loops = loops
         self._effort = effort
+        self._deep = 0  # how many joins and loops are being listed, one for the other
         self._left_open = False  # whether a condition was met that changes from turn to turn
         self._wanted: set[Node] = set()
         self._states: dict[int, list[Node]] = {}
@@ -118,7 +123,11 @@ class Lister:
         return found
 
     def _listable(self, node: Node) -> frozenset[Node] | None:
-        """The leaves of a predicate; None if it is one that may be either."""
+        """The leaves of a predicate; None if it is one that may be either, as one that depends on
+        where a variable lies.
+        """
+        if self._is_twisted(node):
+            return None
         leaves = self.domain.leaves(node)
         for leaf in leaves or ():
             free = leaf.kind not in ("join", "header") or leaf.id in self.domain.failed
@@ -166,7 +175,14 @@ class Lister:
 
     def _join(self, table: Table, block: int) -> Table:
         """The values that meet at a block, each way there by itself."""
-        return self._entered(table, block, self._states[block], self.graph.before[block])
+        nodes = self._states[block]
+        if self._deep == _MOST_MEETINGS:
+            raise NotListedError("too many values meet one after another", nodes[0])
+        self._deep += 1
+        try:
+            return self._entered(table, block, nodes, self.graph.before[block])
+        finally:
+            self._deep -= 1
 
     def _all_leaves(self, nodes: Iterable[Node]) -> set[Node]:
         found: set[Node] = set()
@@ -178,11 +194,13 @@ class Lister:
 
     def _loop(self, table: Table, header: int) -> Table:
         """All that the loop's values can be at its beginning, in whatever turn."""
+        if self._deep == _MOST_MEETINGS:
+            raise NotListedError("too many values meet one after another", self._states[header][0])
         if table.columns:
             return self._followed(table, header)
         # Asked for from many places, and the same for all of them.
         key = (header, *[n.id for n in self._states[header]], self.thorough,
-               *sorted(self.domain.failed), *sorted(self.domain.refined),
+               *sorted(self.domain.failed), *sorted(self.domain.refined.items()),
                *self._bases.values())  # fmt: skip
         found = self._loops.get(key)
         if found is None:
@@ -215,8 +233,7 @@ class Lister:
         total = first.n
         for turn in range(most + 1):
             rows, certain = self._turned(base, nodes, header, parents[-1], states[-1], sure[-1])
-            if self._effort is not None:
-                self._effort.spend(_STEPS_OF_TURN + len(rows) // _ROWS_TOLD_APART)
+            self._effort.spend(_STEPS_OF_TURN + len(rows) // _ROWS_TOLD_APART)
             fresh = seen.fresh(rows)
             rows, certain = rows[fresh], certain[fresh]
             if not len(rows):
@@ -375,7 +392,7 @@ class Lister:
         if leaves is not None and all(has(table, leaf) for leaf in leaves):
             holds = self.evaluate(table, node) != literal.negated
             return holds, holds
-        if leaves is not None or not self.paths.uniform(node):
+        if leaves is not None or not self.paths.uniform(node) or self._is_twisted(node):
             return True, False
         # The same for the whole block, and as the launch has it. What changes from turn to turn of
         # a loop may hold in one and not in another.
@@ -385,6 +402,9 @@ class Lister:
         elif "join" not in kinds:
             assumed.setdefault(node.id, set()).add(literal.negated)
         return True, self.domain.failed.isdisjoint(s.id for s in self.paths.sources(node))
+
+    def _is_twisted(self, node: Node) -> bool:
+        return not self.places.of(node).is_fixed
 
     # ------------------------------------------------------------------------------ values
 
@@ -409,8 +429,7 @@ class Lister:
         return known[node.id]
 
     def _evaluated(self, table: Table, node: Node) -> Lanes:
-        if self._effort is not None:
-            self._effort.spend(1 + table.n // _ROWS_COMPUTED)
+        self._effort.spend(1 + table.n // _ROWS_COMPUTED)
         dtype = register_dtype(node.bits)
         args = [table.computed[a.id] for a in node.args]
         if not table.n:
@@ -422,22 +441,39 @@ class Lister:
             return np.full(table.n, node.data, dtype)
         if node.kind == "symbol":
             return np.full(table.n, self._bases[node.data], dtype)
-        if node.kind == "offset":
-            moved: Lanes = args[0].astype(dtype) + dtype.type(node.data & ((1 << node.bits) - 1))
+        if node.id in self.places.upward:
+            for n, a in zip(args, node.args, strict=True):
+                self._check_upward(n, a)
+        if node.kind in MOVES:
+            moved: Lanes = MOVES[node.kind](node, args)
             return moved
-        if node.kind == "choose":
-            return np.where(args[0], args[1], args[2])
         if node.kind == "shuffle":
             return self._shuffled(table, node)
         return computed(node, args, table.n)
 
+    def _check_upward(self, value: Lanes, node: Node) -> None:
+        """Raise `NotListedError` for an address before its variable's beginning: at address 0 it
+        would wrap around.
+        """
+        placed = self.places.of(node)
+        if not placed.space:
+            return
+        starts = np.array([self._bases[name] for name in self._bases], np.int64)
+        if len(placed.names) == 1:
+            start: Any = self._bases[min(placed.names)]
+        else:
+            start = starts[np.clip(np.searchsorted(starts, value) - 1, 0, len(starts) - 1)]
+        above = value.astype(np.int64) - start
+        if ((above < 0) | (above >= 1 << (WORD - 2))).any():
+            raise NotListedError("it is compared or widened before its variable's beginning")
+
     def _shuffled(self, table: Table, node: Node) -> Lanes:
         """A value of another lane of the warp, where it follows from thread numbers alone."""
+        thread = table.columns.get(THREAD)
+        if thread is None:  # the same in all lanes
+            return self.evaluate(table, node.args[0])
         alone = self._threads(Table.empty())
         value = self.evaluate(alone, node.args[0])
-        if node.args[0].kind in ("const", "symbol"):
-            return self.evaluate(table, node.args[0])
-        thread = table.columns[THREAD]
         source = thread // WORD * WORD + self.evaluate(table, node.args[1]).astype(np.int64)
-        taken: Lanes = value[np.minimum(source, len(value) - 1)]
+        taken: Lanes = value[source]
         return taken

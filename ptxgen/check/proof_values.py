@@ -10,23 +10,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ptxgen.check.proof_graph import Graph
+from ptxgen.check.proof_operands import (
+    ADDRESSES,
+    SHUFFLES,
+    WORD,
+    operation,
+    pairs,
+    type_of,
+    written,
+)
+from ptxgen.check.proof_readonly import ReadOnly
 from ptxgen.check.shapes import registers_of, shape_of
 from ptxgen.ir import (
     Address,
-    FloatImm,
+    Function,
     Instr,
     IntImm,
-    Not,
-    Pair,
+    Kernel,
     Reg,
     Special,
     Symbol,
     Vector,
 )
-from ptxgen.isa.spec import BoundOperand, Effect, Op
+from ptxgen.isa.spec import BoundOperand, Op
 from ptxgen.types import TYPES, ScalarType
 
-WORD: Final = 32
 THREAD: Final = frozenset({"%tid.x", "%tid.y", "%tid.z", "%laneid"})
 # Special registers that all threads of a block read alike.
 _UNIFORM: Final = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_", "%gridid",
@@ -41,11 +49,16 @@ class Node:
     * `const`: an integer; `thread`: a special register; `symbol`: the address of a shared variable;
     * `function`: what is not computed here but follows from args[0] alone: what lies at an address
       and is not written while the kernel runs, or an address for another space; in words, and more;
-    * `param`: a parameter's name; `opaque`: what it is, in words, and whether it is `uniform`;
+    * `param`: bytes of a parameter, by its name, the first one, and whether they are all of it;
+    * `extended`: args[0] in a wider register, with copies of its sign if `data` is true;
+    * `opaque`: what it is, in words, and whether it is `uniform`;
     * `join`, `header`: the register whose values meet at the beginning of `block`, of a loop or
       not;
     * `apply`: an instruction of `args`; `choose`: args[1] where args[0], else args[2];
-    * `shuffle`: args[0] of the lane that args[1] says.
+    * `shuffle`: args[0] of the lane that args[1] says, in `block`;
+    * `offset`: args[0] plus `data`, perhaps in a register of another size;
+    * `window`: the generic address of an address in shared memory, `unwindowed`: the address in
+      shared memory of a generic one; `mapped`: that of the same place in the CTA of rank args[1].
     """
 
     __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
@@ -97,26 +110,25 @@ class Values:
     """The values of the registers of one kernel or function.
 
     `specials` are the special registers that have a known value, `shared` the names of shared
-    variables, `params` those of parameters (None: all that are loaded from) and `given` what is
+    variables, `params` has the bits of each parameter (0 if it is no number), and `given` what is
     known of these; `space` is the one whose addresses are followed through `cvta`; `like` are
     other values of the same kernel or function.
     """
 
     def __init__(
         self, graph: Graph, specials: Mapping[str, int], shared: frozenset[str],
-        given: Mapping[str, int], params: frozenset[str] | None = None, space: str = "shared",
-        like: Values | None = None,
+        given: Mapping[str, int], params: Mapping[str, int], like: Values | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self._specials = specials
         self._shared = shared
         self._given = given
-        self._space = space
         self._params = params
         self._defs: dict[str, dict[int, list[int]]] = (
             _definitions(graph) if like is None else like._defs
         )
         self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
+        self._like = like
         self._known: dict[Site, Node] = {}
         self._meetings: dict[int, tuple[tuple[int, Node], ...]] = {}
         self._nodes: dict[tuple[Any, ...], Node] = {}
@@ -124,7 +136,18 @@ class Values:
 
     def in_launch(self, specials: Mapping[str, int], given: Mapping[str, int]) -> Values:
         """The values of the same kernel in a launch of which more is known."""
-        return Values(self.graph, specials, self._shared, given, self._params, self._space, self)
+        return Values(self.graph, specials, self._shared, given, self._params, self)
+
+    @property
+    def count(self) -> int:
+        """How many values have been made."""
+        return len(self._nodes)
+
+    @functools.cached_property
+    def _read_only(self) -> ReadOnly:
+        if self._like is not None:
+            return self._like._read_only
+        return ReadOnly(i for b in self.graph.order for i in self.graph.blocks[b].instrs)
 
     # -------------------------------------------------------------------------------- asking
 
@@ -165,7 +188,7 @@ class Values:
         or not known.
         """
         if isinstance(base, Symbol):
-            return base.name if self._is_param(base.name) else ""
+            return base.name if base.name in self._params else ""
         node = self.at(base, block, position)
         while len(node.args) == 1 and (
             (node.kind == "offset" and not node.data)
@@ -177,10 +200,7 @@ class Values:
             name = node.data[0]
         elif node.kind == "opaque" and node.data[:1] == (f"{ADDRESS_OF}{node.data[1]}",):
             name = node.data[1]
-        return name if name and self._is_param(name) else ""
-
-    def _is_param(self, name: str) -> bool:
-        return self._params is None or name in self._params
+        return name if name in self._params else ""
 
     def constant(self, value: int, bits: int) -> Node:
         """A literal."""
@@ -246,7 +266,7 @@ class Values:
     def _needs(self, site: Site) -> Iterator[Site]:
         """Where the registers that an instruction reads get their values."""
         instr = self.graph.blocks[site.block].instrs[site.position]
-        op = _operation(instr, self._space)
+        op = operation(instr)
         if op is not None:
             for want, got in pairs(op, instr):
                 if not want.written:
@@ -261,7 +281,7 @@ class Values:
         """Make the value that an instruction gives a register."""
         instr = self.graph.blocks[site.block].instrs[site.position]
         declared = TYPES[self._declared[site.register]]
-        op = _operation(instr, self._space)
+        op = operation(instr)
         if op is None or declared.is_float:
             new = self._given_by(instr, declared.bits, site)
         else:
@@ -289,15 +309,27 @@ class Values:
             elif want.literal is None and got is not None:
                 slots.append(self._slot(want, got, site, args))
         assert written is not None
-        if op.row.name in _SAME_ADDRESS:
-            return self._resized(args[0], declared.bits)
-        if op.row.name in _SHUFFLES:
-            return self._node("shuffle", declared.bits, instr.opcode, tuple(args[:2]))
+        if op.row.name in ADDRESSES:
+            return self._converted(op, args, declared.bits)
+        if op.row.name in SHUFFLES:
+            between = tuple(args[:2])
+            return self._node("shuffle", declared.bits, instr.opcode, between, block=site.block)
         data = Applied(
             op, tuple(slots), result if of_results > 1 else -1,
             element if any(o.written and o.count for o in op.operands) else -1, written,
         )  # fmt: skip
         return self._node("apply", declared.bits, data, tuple(args))
+
+    def _converted(self, op: Op, args: list[Node], bits: int) -> Node:
+        """An address that `cvta` or `mapa` converts to another space. Generic addresses in global
+        memory are those of `.global` (PTX ISA, "Generic Addressing").
+        """
+        if op.row.name == "mapa":
+            return self._node("mapped", bits, op.opcode, tuple(args))
+        if str(op.modifiers["space"]) == "global":
+            return self._resized(args[0], bits)
+        kind = "window" if op.row.name == "cvta" else "unwindowed"
+        return self._node(kind, bits, "", tuple(args))
 
     def _slot(
         self, want: BoundOperand, got: Any, site: Site, args: list[Node]
@@ -318,6 +350,8 @@ class Values:
                 return self.constant(got.value, want.bits)
             case Special(name) if name in THREAD:
                 return self._node("thread", WORD, name)
+            case Special(name) if name in self._params:  # of which bounds are known
+                return self._param(name, 0, WORD)
             case Special(name) if name in self._specials:
                 return self.constant(self._specials[name], WORD)
             case Special(name):
@@ -330,10 +364,8 @@ class Values:
                 return None
 
     def _moved(self, node: Node, offset: int, type: ScalarType) -> Node:
-        """`name+offset` of a shared variable."""
-        if not offset or node.kind != "symbol":
-            return node
-        return self._node("offset", type.bits, offset, (node,))
+        """`name+offset` of a variable."""
+        return self._node("offset", type.bits, offset, (node,)) if offset else node
 
     def _symbol(self, name: str, bits: int) -> Node:
         if name in self._shared:
@@ -351,14 +383,17 @@ class Values:
         source = instr.operands[-1] if instr.operands else None
         if instr.opcode.startswith("ld.param") and isinstance(source, Address):
             base = source.base
-            if isinstance(base, Symbol) and self._is_param(base.name):
-                return self._param(base.name, base.offset + source.offset, bits)
+            if isinstance(base, Symbol) and base.name in self._params:
+                loaded = self._loaded(instr, base.name, base.offset + source.offset, bits, site)
+                if loaded is not None:
+                    return loaded
         if instr.opcode.startswith("cvta.param") and isinstance(source, Reg):
             return self._resized(self.at(source, block, site.position), bits)
-        if instr.opcode.startswith("ld.global.nc.") and isinstance(source, Address):
+        read = source if instr.opcode.startswith("ld.global.nc.") else None
+        if isinstance(read, Address) and self._read_only.holds(read):
             # PTX ISA, "ld.global.nc": it is read-only memory for as long as the kernel runs.
-            result = next(n for n, r in enumerate(_written(instr)) if r == site.register)
-            address, offset = self.address(source, block, site.position)
+            result = next(n for n, r in enumerate(written(instr)) if r == site.register)
+            address, offset = self.address(read, block, site.position)
             data = ("a value from memory", instr.opcode, offset, result)
             return self._node("function", bits, data, (address,))
         if head == "cvta" and isinstance(source, Reg):
@@ -371,10 +406,25 @@ class Values:
         what = "a value from memory" if head in ("ld", "ldu", "atom") else f"a result of {head}"
         return self._opaque(what, bits, block, uniform=uniform)
 
+    def _loaded(self, instr: Instr, name: str, offset: int, bits: int, site: Site) -> Node | None:
+        """What a load from a parameter gives a register of `bits` bits: as many bytes as its type
+        has, those of the element that goes to this register, extended as the type says.
+        """
+        type = None if shape_of(instr).complaints else type_of(instr)
+        if type is None or type.bits > bits:
+            return None
+        offset += written(instr).index(site.register) * type.nbytes
+        found = self._param(name, offset, type.bits)
+        if type.bits == bits:
+            return found
+        return self._node("extended", bits, type.is_signed, (found,))
+
     def _param(self, name: str, offset: int, bits: int) -> Node:
-        if not offset and name in self._given:
-            return self.constant(self._given[name], bits)
-        return self._node("param", bits, (name, offset), uniform=True)
+        of = self._params[name]
+        if name in self._given and offset >= 0 and 8 * offset + bits <= of:
+            return self.constant(self._given[name] >> 8 * offset, bits)
+        data = (name, offset, offset == 0 and bits == of)
+        return self._node("param", bits, data, uniform=True)
 
     def _opaque(self, what: str, bits: int, block: int, *, uniform: bool = False) -> Node:
         # Each time it is computed it may be another value, so no two are the same.
@@ -397,17 +447,13 @@ _BARRIERS: Final = frozenset({"bar", "barrier"})
 _RED_OF_ALL: Final = 3  # operands of a reduction by all threads: result, barrier, predicate
 # How the address of what is not in shared memory is described.
 ADDRESS_OF: Final = "the address of "
-# Instructions after which the same address is written differently.
-_SAME_ADDRESS: Final = frozenset({"cvta", "cvta_to", "mapa"})
-_SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
 
 
-def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
-    """The declared operands with what is given for each, None for one that is left out."""
-    given: list[object] = []
-    for operand in instr.operands:
-        given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
-    return zip(op.operands, [*given, *[None] * (len(op.operands) - len(given))], strict=True)
+def param_bits(kernel: Kernel | Function) -> dict[str, int]:
+    """The bits of each parameter that is a number; 0 of a structure or a tensor map."""
+    return {
+        p.name: TYPES[p.type].bits if not p.count and p.type in TYPES else 0 for p in kernel.params
+    }
 
 
 def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
@@ -415,58 +461,6 @@ def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
     found: dict[str, dict[int, list[int]]] = {}
     for index in graph.order:
         for position, instr in enumerate(graph.blocks[index].instrs):
-            for register in _written(instr):
+            for register in written(instr):
                 found.setdefault(register, {}).setdefault(index, []).append(position)
     return found
-
-
-def _written(instr: Instr) -> tuple[str, ...]:
-    shape = shape_of(instr)
-    if not shape.complaints:
-        return shape.names(instr.operands)[: shape.dests]
-    # Not known to be read only, so it may be written.
-    return tuple(r.name for operand in instr.operands for r in registers_of(operand))
-
-
-def _operation(instr: Instr, space: str) -> Op | None:
-    """The op, if what it gives can be computed from integers alone."""
-    shape = shape_of(instr)
-    op = None if shape.complaints else shape.op
-    if op is None or not _computable(op):
-        return None
-    if op.row.name in _SHUFFLES:
-        return op if _broadcasts(op, instr) else None
-    if op.row.name in ("cvta", "cvta_to") and space not in instr.opcode:
-        return None
-    read = (got for want, got in pairs(op, instr) if not want.written)
-    return None if any(isinstance(got, (Not, FloatImm)) for got in read) else op
-
-
-@functools.cache
-def _computable(op: Op) -> bool:
-    if op.row.name in _SAME_ADDRESS or op.row.name in _SHUFFLES:
-        return True
-    if op.effect is not Effect.NONE or "machine" in op.row.parameters:
-        return False
-    return all(
-        o.kind in ("value", "imm")
-        and not o.address
-        and (o.type is None or o.type.is_integer or o.type.kind == "p")
-        for o in op.operands
-    )
-
-
-def _broadcasts(op: Op, instr: Instr) -> bool:
-    """Whether every lane of a warp gets the value of one that a literal says."""
-    by_name = {want.name: got for want, got in pairs(op, instr)}
-    lane, clamp, members = (by_name.get(name) for name in ("b", "c", "membermask"))
-    full = isinstance(members, IntImm) and members.value & 0xFFFFFFFF == 0xFFFFFFFF
-    return (
-        op.modifiers.get("mode") == "idx"
-        and full
-        and isinstance(lane, IntImm)
-        and 0 <= lane.value < WORD
-        and isinstance(clamp, IntImm)
-        and clamp.value == WORD - 1
-        and not isinstance(instr.operands[0], Pair)
-    )

@@ -61,6 +61,12 @@ _NAMED: Final = {("brx", "target"): "list"} | {
 }
 
 
+# PTX ISA, "tensormap.replace": the highest dimension, and the highest number of each mode.
+_TENSORMAP: Final = {
+    "ord": 4, "elemtype": 12, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1,
+}  # fmt: skip
+
+
 class Limit(NamedTuple):
     """What the integer literal at a place of the operands may be, and that in words."""
 
@@ -366,11 +372,14 @@ def _wider(wanted: ScalarType, declared: str) -> bool:
 def _address_complaint(op: Op, wanted: BoundOperand, got: Operand) -> str:
     if wanted.count:
         if not isinstance(got, TensorAddress) or len(got.coordinates) != wanted.count:
-            such = f"[%rd1, {{{', '.join(f'%r{i}' for i in range(wanted.count))}}}]"
-            return f"must be a tensor map's address such as {such}, got {_said(got)}"
-        wrong = [c for c in got.coordinates if isinstance(c, Reg) and c.declared != "b32"]
-        if wrong:
-            return f"must have coordinates of class b32, got {_said(wrong[0])}"
+            names = [f"%{'f' if t.is_float else 'r'}{i}" for i, t in enumerate(wanted.along)]
+            texture = op.effect is Effect.TEXTURE
+            what = "a handle with coordinates" if texture else "a tensor map's address"
+            return f"must be {what} such as [%rd1, {{{', '.join(names)}}}], got {_said(got)}"
+        for type, c in zip(wanted.along, got.coordinates, strict=True):
+            fits = accepts(type, c.declared) if isinstance(c, Reg) else _fits_read(type, c)
+            if not fits:
+                return f"must have coordinates of class {type.register}, got {_said(c)}"
     elif not isinstance(got, Address):
         return f"must be an address such as [%rd1+16], got {_said(got)}"
     space = str(op.modifiers.get("space", ""))
@@ -430,6 +439,9 @@ def _own_limit(op: Op, wanted: BoundOperand) -> tuple[Any, ...] | None:
         return range(24, 257, 8), "a multiple of 8 from 24 to 256"
     if ".bulk" in op.opcode and name == "size":
         return range(0, 1 << 32, 16), "a multiple of 16 bytes"
+    if head == "tensormap" and name in ("ord", "mode"):
+        most = _TENSORMAP[name if name == "ord" else str(op.modifiers["field"])]
+        return range(most + 1), f"a number from 0 to {most}"
     if name == "cp_size":
         return _COPY_SIZES, "4, 8 or 16 bytes"
     if (head, name) in _BARRIERS:

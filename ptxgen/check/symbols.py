@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ptxgen.errors import did_you_mean
 from ptxgen.ir import (
     Arguments,
     FloatImm,
@@ -23,6 +22,9 @@ from ptxgen.ir import (
     Targets,
 )
 from ptxgen.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxgen.errors import Suggestions
 
 _ADDRESS_BITS: Final = 64
 _HAS_GENERIC: Final = ("global", "shared", "local")  # whose names are generic addresses, too
@@ -46,9 +48,12 @@ def dynamic_shared(body: Kernel | Function) -> str:
 
 
 class Symbols:
-    """The names of one kernel or function. Each method returns what is wrong, or nothing."""
+    """The names of one kernel or function. Each method returns what is wrong, or nothing. All
+    verdicts on a module share `suggestions`.
+    """
 
-    def __init__(self, module: Module, body: Kernel | Function) -> None:
+    def __init__(self, module: Module, body: Kernel | Function, suggestions: Suggestions) -> None:
+        self.hint = suggestions.did_you_mean
         results = body.results if isinstance(body, Function) else ()
         self.params = {p.name: param_bytes(p) for p in (*results, *body.params) if not p.register}
         self.variables = {v.name: Memory(v.space, v.nbytes) for v in module.variables}
@@ -74,12 +79,13 @@ class Symbols:
 
     def value(self, name: str, bits: int) -> str:
         """The address of a variable, a parameter or a function as an operand of so many bits."""
-        if name in self.variables or name in self.params or name in self.kernels:
+        if name in self.variables or name in self.params:
             return ""
-        if name in self.functions:
+        if name in self.functions or name in self.kernels:
+            what = "function" if name in self.functions else "kernel"
             wide = bits == _ADDRESS_BITS
-            return "" if wide else f"{name!r} is a function; its address has {_ADDRESS_BITS} bits"
-        return f"no variable {name!r}{did_you_mean(name, (*self.variables, *self.functions))}"
+            return "" if wide else f"{name!r} is a {what}; its address has {_ADDRESS_BITS} bits"
+        return f"no variable {name!r}{self.hint(name, (*self.variables, *self.functions))}"
 
     def access(self, name: str, begin: int, nbytes: int, space: str) -> str:
         """Bytes at an offset from a name, by an instruction for `space` (empty: generic)."""
@@ -90,7 +96,7 @@ class Symbols:
         known = self.variables.get(name)
         if known is None:
             what = f"variable in {space} memory" if space else "variable"
-            return f"no {what} {name!r}{did_you_mean(name, sizes)}"
+            return f"no {what} {name!r}{self.hint(name, sizes)}"
         if known.space not in ((space,) if space else _HAS_GENERIC):
             said = f"{space} memory" if space else "generic addresses"
             return f"{name!r} is in {known.space} memory, but the instruction is for {said}"
@@ -106,10 +112,9 @@ class Symbols:
             return f"{name!r} is what a call gives or gets, which no access with a guard reaches"
         return ""
 
-    @staticmethod
-    def _bounds(name: str, begin: int, nbytes: int, what: str, sizes: dict[str, int]) -> str:
+    def _bounds(self, name: str, begin: int, nbytes: int, what: str, sizes: dict[str, int]) -> str:
         if name not in sizes:
-            return f"no {what} {name!r}{did_you_mean(name, sizes)}"
+            return f"no {what} {name!r}{self.hint(name, sizes)}"
         if 0 <= begin <= sizes[name] - nbytes:
             return ""
         end = begin + nbytes
@@ -123,9 +128,8 @@ class Symbols:
             return self._known(name, "prototype", {**self.prototypes, **self.lists})
         return self._known(name, "list of branch targets", self.lists)
 
-    @staticmethod
-    def _known(name: str, what: str, known: Mapping[str, object]) -> str:
-        return "" if name in known else f"no {what} {name!r}{did_you_mean(name, known)}"
+    def _known(self, name: str, what: str, known: Mapping[str, object]) -> str:
+        return "" if name in known else f"no {what} {name!r}{self.hint(name, known)}"
 
     # ---------------------------------------------------------------------------------- calls
 

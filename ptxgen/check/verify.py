@@ -15,13 +15,14 @@ from ptxgen.check.alignment import (
     variable_aligns,
 )
 from ptxgen.check.budget import declaration_problems, module_problems
+from ptxgen.check.definition_paths import guarded_writes, used_undefined
 from ptxgen.check.definitions import Uses, undefined
 from ptxgen.check.flow import Block, blocks, reverse_post_order
 from ptxgen.check.names import module_name_problems, name_problems
 from ptxgen.check.problems import Problem, problem_in
 from ptxgen.check.shapes import ADDRESS_CLASSES, Shape, kinds, registers_of, shape_of
 from ptxgen.check.symbols import Symbols
-from ptxgen.errors import UnsupportedTargetError, VerifyError, did_you_mean
+from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
 from ptxgen.ir import (
     Address,
     FloatImm,
@@ -37,6 +38,7 @@ from ptxgen.ir import (
     Reg,
     Symbol,
     Targets,
+    require_module,
 )
 from ptxgen.isa.spec import Effect, Gate, Op
 from ptxgen.parse import range_of
@@ -63,7 +65,9 @@ def verify(module: Module) -> tuple[Problem, ...]:
     of the target and the PTX version, barriers, alignment where it is certainly wrong, regions of
     shared memory and its budget, block sizes, and that control does not run off a kernel's end.
     """
+    require_module("verify", module)
     found: list[Problem] = []
+    suggestions = Suggestions()
     limits: Target | None = None
     try:
         limits = target_named(module.target)
@@ -90,7 +94,7 @@ def verify(module: Module) -> tuple[Problem, ...]:
         found += name_problems(body)
         found += declaration_problems(body, limits)
         if body.body is not None:
-            found += _BodyCheck(module, body, limits).problems()
+            found += _BodyCheck(module, body, limits, suggestions).problems()
     return tuple(dict.fromkeys(found))
 
 
@@ -111,7 +115,13 @@ class _BodyCheck:
     after it.
     """
 
-    def __init__(self, module: Module, body: Kernel | Function, limits: Target | None) -> None:
+    def __init__(
+        self,
+        module: Module,
+        body: Kernel | Function,
+        limits: Target | None,
+        suggestions: Suggestions,
+    ) -> None:
         self.module = module
         self.body = body
         self.limits = limits
@@ -126,7 +136,7 @@ class _BodyCheck:
                 dict.fromkeys([f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))], r.declared)
             )
         self.labels = Counter(s.name for s in body.body or () if s.__class__ is Label)
-        self.symbols = Symbols(module, body)
+        self.symbols = Symbols(module, body, suggestions)
         self.shapes: dict[tuple[object, ...], Shape] = {}  # those met so far
         self.integers: list[Definition] = []
         self.accesses: list[tuple[int, Instr, Shape]] = []
@@ -308,7 +318,7 @@ class _BodyCheck:
     def _label(self, name: str, instr: Instr | None = None) -> None:
         if name not in self.labels:
             what = "kernel" if isinstance(self.body, Kernel) else "function"
-            message = f"no label {name!r} in this {what}{did_you_mean(name, self.labels)}"
+            message = f"no label {name!r} in this {what}{self.symbols.hint(name, self.labels)}"
             self._report("label", message, instr)
 
     # ---------------------------------------------------------------------------------- after it
@@ -319,10 +329,14 @@ class _BodyCheck:
         for name in self.passed:
             for use in uses:
                 use.exposed.pop(name, None)
+        suspects = undefined(graph, uses)
+        if not suspects:
+            return
+        suspects = used_undefined(graph, suspects, self.passed)
         anywhere = set().union(*(u.written for u in uses))
-        guarded = {name for u in uses for name in u.maybe}
+        guarded = guarded_writes(graph)
         places = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
-        for name, instr in undefined(graph, uses).items():
+        for name, instr in suspects.items():
             if name in anywhere:
                 message = (
                     f"{name} may be read before it is written: a path to here does not write it"
@@ -380,6 +394,9 @@ class _BodyCheck:
                     self._label(target)
 
     def _end(self, graph: tuple[Block, ...]) -> None:
+        """A kernel ends with an instruction; the end of a function's body returns."""
+        if not isinstance(self.body, Kernel):
+            return
         last = graph[-1] if graph else None
         if last is not None and not (
             last.falls_through and last.index in reverse_post_order(graph)
@@ -388,8 +405,7 @@ class _BodyCheck:
         if last is not None and last.instrs and self._never_returns(last.instrs[-1]):
             return
         self.place = last.start + len(last.instrs) if last else 0
-        what = "kernel" if isinstance(self.body, Kernel) else "function"
-        self._report("end", f"control runs off the end of the {what}; end it with ret")
+        self._report("end", "control runs off the end of the kernel; end it with ret")
 
     def _never_returns(self, instr: Instr) -> bool:
         """Whether this is a call of a function that says so."""

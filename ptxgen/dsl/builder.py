@@ -9,31 +9,38 @@ from typing import Final, Literal, overload
 from ptxgen import ir
 from ptxgen.dsl.control import Control
 from ptxgen.dsl.tiles import Fragment, SharedTile
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
-from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_type, require_value
+from ptxgen.errors import ConfigError, ModifierError, TypeMismatchError, shown
 from ptxgen.isa.special import special
 from ptxgen.target import WARP_SIZE, Target
+from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
 
 DYNAMIC_SHARED = "smem"  # the one dynamic shared array of a kernel; tiles are regions of it
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_DIMENSIONS: Final = 2  # of a tile
 _COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
 
 
 class KernelBuilder(Control):
-    """Builds one kernel for one target.
+    """Builds one kernel for one target, such as "sm_80".
 
     Every row of the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them.
     `build` returns the module.
     """
 
-    def __init__(self, name: str, *, target: Target, threads: int, min_ctas: int = 0) -> None:
+    def __init__(self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0) -> None:
         _check_name("kernel", name)
+        target = find_target(target)
         most = target.threads_per_block
         if not _is_count(threads) or not 1 <= threads <= most:
             raise ConfigError(
-                f"kernel {name!r}: threads must be 1..{most} on {target.name}, got {threads!r}"
+                f"kernel {name!r}: threads must be 1..{most} on {target.name}, got {shown(threads)}"
+            )
+        if not is_int(min_ctas) or min_ctas < 0:
+            raise ConfigError(
+                f"kernel {name!r}: min_ctas must be an integer of at least 0, got {shown(min_ctas)}"
             )
         super().__init__(name, target)
         self.threads = threads
@@ -47,6 +54,7 @@ class KernelBuilder(Control):
     def param(self, name: str, type: ScalarType) -> Value:
         """Declare a scalar parameter and load it."""
         _check_name("parameter", name)
+        require_type(f"parameter {name!r}", type)
         if name == DYNAMIC_SHARED or any(p.name == name for p in self._params):
             raise ConfigError(f"parameter {name!r} is declared twice in kernel {self.name!r}")
         at = Pointer(ir.Symbol(name), "param", type)
@@ -56,15 +64,20 @@ class KernelBuilder(Control):
 
     def pointer(self, name: str, dtype: ScalarType = f32) -> Pointer:
         """Declare a parameter that points to `dtype` elements in global memory, and load it."""
+        require_type("pointer", dtype)
         address = self.emit("cvta_to", (self.param(name, u64),), {"space": "global"})
         return Pointer(address, "global", dtype)
 
     # ---------------------------------------------------------------------------- who am I
 
     def special(self, name: str) -> Value:
-        """The value of a special register, such as `tid.x`."""
-        register = special(f"%{name}")
-        return self.emit("mov", (ir.Special(f"%{name}"),), {"type": register.type})
+        """The value of a special register, such as `tid.x`, or `%tid.x` as PTX writes it."""
+        if not isinstance(name, str):
+            raise ModifierError(
+                f"special: the name must be a text such as 'tid.x', got {shown(name)}"
+            )
+        register = special(f"%{name.removeprefix('%')}")
+        return self.emit("mov", (ir.Special(register.name),), {"type": register.type})
 
     def thread_id(self) -> Value:
         """This thread's number in its CTA, u32."""
@@ -79,7 +92,7 @@ class KernelBuilder(Control):
     def shared(
         self,
         name: str,
-        shape: tuple[int, int],
+        shape: Sequence[int],
         dtype: ScalarType = f32,
         *,
         pitch: int | None = None,
@@ -89,17 +102,22 @@ class KernelBuilder(Control):
 
         `align` is in bytes. Not inside a block: what is declared there would not be defined behind.
         """
+        _check_name("shared tile", name)
+        require_type(f"shared tile {name!r}", dtype)
+        if not isinstance(shape, tuple | list) or len(shape) != _DIMENSIONS:
+            raise ConfigError(
+                f"shared tile {name!r}: the shape must be (rows, columns), got {shown(shape)}"
+            )
         rows, columns = shape
         pitch = columns if pitch is None else pitch
-        _check_name("shared tile", name)
         if not all(map(_is_count, (rows, columns, pitch))) or pitch < columns:
             raise ConfigError(
                 f"shared tile {name!r}: rows and columns must be positive and pitch >= columns, "
-                f"got {shape}, pitch {pitch}"
+                f"got {shown(shape)}, pitch {shown(pitch)}"
             )
         if not _is_count(align) or align & (align - 1):
             raise ConfigError(
-                f"shared tile {name!r}: align must be a power of two (bytes), got {align!r}"
+                f"shared tile {name!r}: align must be a power of two (bytes), got {shown(align)}"
             )
         if dtype.nbytes == 0:
             raise ConfigError(f"shared tile {name!r}: {dtype} has no size in memory")
@@ -164,9 +182,11 @@ class KernelBuilder(Control):
         Bytes from `valid_bytes` on become zero and are not read.
         """
         if not is_int(nbytes) or nbytes not in _COPY_SIZES:
-            raise ConfigError(f"copy_async: nbytes must be 4, 8 or 16, got {nbytes!r}")
+            raise ConfigError(f"copy_async: nbytes must be 4, 8 or 16, got {shown(nbytes)}")
         if isinstance(valid_bytes, int) and not 0 <= valid_bytes <= nbytes:
-            raise ConfigError(f"copy_async: valid_bytes must be 0..{nbytes}, got {valid_bytes}")
+            raise ConfigError(
+                f"copy_async: valid_bytes must be 0..{nbytes}, got {shown(valid_bytes)}"
+            )
         tail = () if valid_bytes is None else (valid_bytes,)
         if nbytes == max(_COPY_SIZES):  # .cg: through L2 only, 16 bytes at a time
             self.emit("cp_async_cg", (to, source, *tail))
@@ -181,16 +201,22 @@ class KernelBuilder(Control):
 
     def divide_up(self, value: Value, by: int) -> Value:
         """ceil(value / by) for a value >= 0 and a positive constant."""
+        require_value("divide_up", value)
+        if not _is_count(by):
+            raise ConfigError(f"divide_up: the divisor must be a positive integer, got {shown(by)}")
         return (value + (by - 1)) // by
 
     def butterfly(self, value: Value, distance: int) -> Value:
         """The value of the lane whose number differs in the bit `distance` (1, 2, 4, 8 or 16)."""
         if not _is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
-            raise ConfigError(f"butterfly: distance must be 1, 2, 4, 8 or 16, got {distance!r}")
+            raise ConfigError(
+                f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}"
+            )
         return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
 
     def signed(self, value: Value) -> Value:
         """A u32 known to be below 2**31 as s32."""
+        require_value("signed", value)
         return value.as_(s32)
 
     # ---------------------------------------------------------------------------- the end
@@ -199,7 +225,7 @@ class KernelBuilder(Control):
         """Name the next step of the algorithm; it is printed as a comment."""
         _check_comment("note", text)
         if text.startswith("region "):
-            raise ConfigError(f"note: 'region …' is how a tile is printed, got {text!r}")
+            raise ConfigError(f"note: 'region …' is how a tile is printed, got {shown(text)}")
         self._statements.append(ir.Note(text))
 
     def build(self, header: tuple[str, ...] = ()) -> ir.Module:
@@ -211,6 +237,14 @@ class KernelBuilder(Control):
             raise ConfigError(
                 f"kernel {self.name!r}: build inside '{self._open[-1]}'; end the block first"
             )
+        if self.not_entered:
+            listed = "".join(f"\n  k.{b.kind} from {b.origin}" for b in self.not_entered)
+            raise ConfigError(
+                f"kernel {self.name!r}: blocks that were never entered guard nothing; write 'with' "
+                f"before each:{listed}"
+            )
+        if not isinstance(header, tuple | list):
+            raise ConfigError(f"build: header must be a tuple of lines, got {shown(header)}")
         for line in header:
             _check_comment("build: header", line)
         registers = tuple(
@@ -226,36 +260,37 @@ class KernelBuilder(Control):
             min_ctas=self.min_ctas, dynamic_shared=DYNAMIC_SHARED if self._regions else "",
             regions=tuple(self._regions),
         )  # fmt: skip
-        return ir.Module(self._version, self.target.name, (kernel,), header)
+        return ir.Module(self._version, self.target.name, (kernel,), tuple(header))
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and is_int(value) and value > 0
 
 
-def _check_name(what: str, name: str) -> None:
-    if not _IDENTIFIER.fullmatch(name):
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigError(
-            f"{what} {name!r}: a name is made of ASCII letters, digits and _, "
+            f"{what} {shown(name)}: a name is made of ASCII letters, digits and _, "
             "and does not begin with a digit"
         )
 
 
-def _check_comment(who: str, text: str) -> None:
+def _check_comment(who: str, text: object) -> None:
     """Refuse what the assembler refuses in a comment, and what would not be one line of it."""
-    if not text.isascii() or not text.isprintable() or text != text.strip():
+    fits = isinstance(text, str) and text.isascii() and text.isprintable()
+    if not fits or text != str(text).strip():
         raise ConfigError(
             f"{who}: the text must be one line of printable ASCII without blanks around it, "
-            f"got {text!r}"
+            f"got {shown(text)}"
         )
 
 
 def _require_pointer(who: str, at: object) -> None:
     if not isinstance(at, Pointer):
-        raise TypeMismatchError(f"{who}: the first operand must be a Pointer, got {at!r}")
+        raise TypeMismatchError(f"{who}: the first operand must be a Pointer, got {shown(at)}")
 
 
 def _vector(who: str, count: int) -> str | None:
     if not is_int(count) or count not in (1, 2, 4):
-        raise ConfigError(f"{who}: an access takes 1, 2 or 4 elements, got {count!r}")
+        raise ConfigError(f"{who}: an access takes 1, 2 or 4 elements, got {shown(count)}")
     return None if count == 1 else f"v{count}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ptxgen import ir
+from ptxgen.dsl.blocks import Block, block
 from ptxgen.dsl.ops import Ops
-from ptxgen.dsl.values import Scalar, Value, Var, is_int
-from ptxgen.errors import ConfigError, TypeMismatchError
+from ptxgen.dsl.values import Scalar, Value, Var, is_int, require_type
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32
 
@@ -25,16 +27,18 @@ class Control(Ops):
         super().__init__(name, target)
         self._labels = 0
         self._open: list[str] = []  # the blocks we are inside
+        self.not_entered: list[Block[Any]] = []  # blocks that were made, but have not begun
         self._divergent = 0  # how many branches on a condition not promised uniform are open
         self._closed: tuple[ir.Statement, bool] | None = None  # the last `when`: its end, uniform
 
     def var(self, type: ScalarType, initial: Scalar) -> Var:
         """A variable with its first value."""
+        require_type("var", type)
         variable = Var(self, self._register(type), type)
         variable.set(initial)
         return variable
 
-    @contextmanager
+    @block
     def loop(
         self, start: Scalar, stop: Scalar, step: int = 1, *, type: ScalarType = s32
     ) -> Iterator[Var]:
@@ -60,7 +64,7 @@ class Control(Ops):
             self._branch(head, index < stop)
             self._statements.append(done)
 
-    @contextmanager
+    @block
     def when(self, condition: Value, *, uniform: bool = False) -> Iterator[None]:
         """Run the body in the threads where the condition holds.
 
@@ -77,7 +81,7 @@ class Control(Ops):
             self._statements.append(skip)
             self._closed = (skip, uniform)
 
-    @contextmanager
+    @block
     def otherwise(self) -> Iterator[None]:
         """Run the body in the threads where the condition of the `when` just before did not hold.
 
@@ -102,7 +106,7 @@ class Control(Ops):
         finally:
             self._statements.append(end)
 
-    @contextmanager
+    @block
     def only_if(self, condition: Value) -> Iterator[None]:
         """Predicate each instruction of the body (`@p`): for one or two cheap ones, not branched.
 
@@ -132,10 +136,10 @@ class Control(Ops):
                 "out, or promise that all threads agree with k.when(condition, uniform=True)"
             )
         if not is_int(number) or not 0 <= number < _BARRIERS:
-            raise ConfigError(f"barrier: number must be 0..{_BARRIERS - 1}, got {number!r}")
+            raise ConfigError(f"barrier: number must be 0..{_BARRIERS - 1}, got {shown(number)}")
         if threads is not None and (not is_int(threads) or threads <= 0 or threads % WARP_SIZE):
             raise ConfigError(
-                f"barrier: threads must be a positive multiple of {WARP_SIZE}, got {threads!r}"
+                f"barrier: threads must be a positive multiple of {WARP_SIZE}, got {shown(threads)}"
             )
         self.emit("bar_sync", (number,) if threads is None else (number, threads))
 
@@ -171,7 +175,7 @@ class Control(Ops):
     def _require_predicate(self, who: str, condition: object) -> None:
         if not isinstance(condition, Value) or condition.type is not pred:
             raise TypeMismatchError(
-                f"{who} takes a predicate, such as row < seq_q, got {condition!r}"
+                f"{who} takes a predicate, such as row < seq_q, got {shown(condition)}"
             )
         if condition.k is not self:
             raise self._foreign(who, condition)
@@ -179,7 +183,8 @@ class Control(Ops):
 
 def _check_loop(start: Scalar, stop: Scalar, step: int, type: ScalarType) -> None:
     if not is_int(step) or step <= 0:
-        raise TypeMismatchError(f"loop: step must be a positive Python integer, got {step!r}")
+        raise TypeMismatchError(f"loop: step must be a positive Python integer, got {shown(step)}")
+    require_type("loop", type)
     if type.kind not in "us":
         raise TypeMismatchError(f"loop: type must be an integer type such as s32, got {type}")
     lowest, bits = (-(1 << (type.bits - 1)), type.bits - 1) if type.is_signed else (0, type.bits)
@@ -187,8 +192,8 @@ def _check_loop(start: Scalar, stop: Scalar, step: int, type: ScalarType) -> Non
         if isinstance(bound, Value):
             if bound.type is not type:
                 raise TypeMismatchError(
-                    f"loop: {what} must be {type}, got {bound!r}; "
+                    f"loop: {what} must be {type}, got {shown(bound)}; "
                     f"reinterpret or convert it, or loop with type={bound.type}"
                 )
         elif not is_int(bound) or not lowest <= bound < 1 << bits:
-            raise TypeMismatchError(f"loop: {what} must be {type}, got {bound!r}")
+            raise TypeMismatchError(f"loop: {what} must be {type}, got {shown(bound)}")

@@ -15,7 +15,13 @@ from typing import Any, Final, TypeAlias
 
 from ptxgen import ir
 from ptxgen.dsl.values import Pointer, Value, Var
-from ptxgen.errors import ModifierError, TypeMismatchError, UnsupportedTargetError, did_you_mean
+from ptxgen.errors import (
+    ModifierError,
+    TypeMismatchError,
+    UnsupportedTargetError,
+    did_you_mean,
+    shown,
+)
 from ptxgen.isa.spec import BoundOperand, Inst, Modifier, Op
 from ptxgen.isa.table import rows, rows_named
 from ptxgen.target import Target
@@ -142,11 +148,14 @@ class Ops:
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
         """Append one instruction as it stands, under the current guard."""
+        self._statements.append(ir.Instr(opcode, operands, self._guard, self.origin()))
+
+    def origin(self) -> ir.Origin:
+        """The line of the kernel's author that is being executed."""
         frame = sys._getframe(1)
         while _OURS[frame.f_code.co_filename]:
             frame = frame.f_back  # type: ignore[assignment]  # somebody else called us
-        origin = ir.Origin(frame.f_code, frame.f_lineno)
-        self._statements.append(ir.Instr(opcode, operands, self._guard, origin))
+        return ir.Origin(frame.f_code, frame.f_lineno)
 
     def fresh(self, type: ScalarType) -> Value:
         """A value in a register of its own, not written yet."""
@@ -197,7 +206,9 @@ class Ops:
 
     def _check_into(self, name: str, result: ScalarType, into: object) -> Var:
         if not isinstance(into, Var):
-            raise TypeMismatchError(f"{name}: into= must be a Var, made by k.var, got {into!r}")
+            raise TypeMismatchError(
+                f"{name}: into= must be a Var, made by k.var, got {shown(into)}"
+            )
         if into.k is not self:
             raise self._foreign(name, into)
         if not accepts(result, into):
@@ -210,11 +221,12 @@ class Ops:
             return None
         name, dests = plan.op.row.name, plan.op.dests
         if len(dests) != 1 or not dests[0].count:
-            raise TypeMismatchError(f"{name}: into= is for a single result (got {into!r})")
+            raise TypeMismatchError(f"{name}: into= is for a single result (got {shown(into)})")
         count = dests[0].count
         if not isinstance(into, (tuple, list)) or len(into) != count:
             raise TypeMismatchError(
-                f"{name}: the result is a vector, so into= must be {count} variables, got {into!r}"
+                f"{name}: the result is a vector, so into= must be {count} variables, got "
+                f"{shown(into)}"
             )
         for variable in into:
             self._check_into(name, plan.dest_types[0], variable)
@@ -289,7 +301,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
     `what` names the operand in the `TypeMismatchError` that is raised for what is no such literal.
     """
     if isinstance(value, bool) or want is pred or not isinstance(value, (int, float)):
-        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {value!r}")
+        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}")
     if want is not None and want.is_float:
         if want.bits not in (32, 64):
             raise TypeMismatchError(
@@ -297,12 +309,12 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
             )
         return ir.FloatImm(_float_bits(value, want), want.bits)
     if not isinstance(value, int):
-        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {value!r}")
+        raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}")
     if want is not None:
         lowest = -(1 << (want.bits - 1))
         beyond = -lowest if want.is_signed else 1 << want.bits
         if not lowest <= value < beyond:
-            raise TypeMismatchError(f"{what} must fit {want}, got {value}")
+            raise TypeMismatchError(f"{what} must fit {want}, got {shown(value)}")
     return ir.IntImm(value)
 
 
@@ -388,7 +400,8 @@ def _check_operands(op: Op, args: tuple[Any, ...]) -> None:
     for space, (operand, pointer) in zip(spaces, pointers, strict=False):
         if pointer.space != space:
             raise TypeMismatchError(
-                f"{row.name}: operand {operand.name} must point to {space} memory, got {pointer!r}"
+                f"{row.name}: operand {operand.name} must point to {space} memory, got "
+                f"{shown(pointer)}"
             )
 
 
@@ -405,15 +418,17 @@ def _check_operand(row: Inst, operand: BoundOperand, arg: object) -> None:
     what = f"{row.name}: operand {operand.name}"
     if operand.address:
         if not isinstance(arg, Pointer):
-            raise TypeMismatchError(f"{what} must be a Pointer, got {arg!r} (syntax: {row.syntax})")
+            raise TypeMismatchError(
+                f"{what} must be a Pointer, got {shown(arg)} (syntax: {row.syntax})"
+            )
     elif operand.kind == "label":
         if not isinstance(arg, ir.Symbol):
-            raise TypeMismatchError(f"{what} must be a label, got {arg!r}")
+            raise TypeMismatchError(f"{what} must be a label, got {shown(arg)}")
     elif operand.kind == "imm":
         immediate(arg, None, what)
     elif operand.count:
         if not isinstance(arg, (tuple, list)) or len(arg) != operand.count:
-            raise TypeMismatchError(f"{what} must be {operand.count} values, got {arg!r}")
+            raise TypeMismatchError(f"{what} must be {operand.count} values, got {shown(arg)}")
         for item in arg:
             _check_value(what, operand.type, item)
     else:
@@ -427,7 +442,7 @@ def _check_value(what: str, want: ScalarType | None, arg: object) -> None:
             same = want.bits == arg.type.bits and pred not in (want, arg.type)
             cure = f"reinterpret with .as_({want}) or convert" if same else "convert"
             raise TypeMismatchError(
-                f"{what} must be {want}, got {arg!r}; {cure} with k.cvt(value, dtype={want})"
+                f"{what} must be {want}, got {shown(arg)}; {cure} with k.cvt(value, dtype={want})"
             )
     elif not isinstance(arg, (ir.Special, ir.Symbol)):
         immediate(arg, want, what)

@@ -32,6 +32,7 @@ class Ops:
     _version: tuple[int, int]
     def __init__(self, name: str, target: Target) -> None: ...
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None: ...
+    def origin(self) -> ir.Origin: ...
     def fresh(self, type: ScalarType) -> Value: ...
     def _register(self, type: ScalarType) -> ir.Reg: ...
     def _foreign(self, name: str, value: Value) -> Exception: ...
@@ -137,9 +138,14 @@ class Ops:
             "prefetch_tensormap",
             "prefetchu",
             "red",
+            "red_async_add",
+            "red_async_and",
+            "red_async_inc",
+            "red_async_min",
             "ret",
             "setmaxnreg",
             "st",
+            "st_async",
             "st_evict",
             "st_generic",
             "st_large",
@@ -150,6 +156,17 @@ class Ops:
             "st_weak",
             "stmatrix",
             "stmatrix_shape_last",
+            "sust_1d",
+            "sust_2d",
+            "sust_3d",
+            "sust_a1d",
+            "sust_a2d",
+            "tensormap_cp_fenceproxy",
+            "tensormap_replace_address",
+            "tensormap_replace_dim",
+            "tensormap_replace_mode",
+            "tensormap_replace_rank",
+            "tensormap_replace_stride",
             "trap",
             "wgmma_commit_group",
             "wgmma_fence",
@@ -307,9 +324,11 @@ class Ops:
             "sub_f32x2",
             "sub_mixed",
             "subc",
+            "suq",
             "szext",
             "tanh",
             "testp",
+            "txq",
             "vabsdiff2",
             "vabsdiff2_add",
             "vabsdiff4",
@@ -364,6 +383,11 @@ class Ops:
             "ld_volatile",
             "ld_weak",
             "ldu",
+            "suld_1d",
+            "suld_2d",
+            "suld_3d",
+            "suld_a1d",
+            "suld_a2d",
         ],
         args: tuple[_Operand, ...],
         modifiers: Mapping[str, Modifier] = ...,
@@ -389,6 +413,29 @@ class Ops:
             "mma_quad_f16",
             "mma_quad_f32",
             "mma_quad_f32_f16",
+            "tex_1d",
+            "tex_2d",
+            "tex_3d",
+            "tex_a1d",
+            "tex_a2d",
+            "tex_acube",
+            "tex_cube",
+            "tex_grad_1d",
+            "tex_grad_2d",
+            "tex_grad_3d",
+            "tex_grad_a1d",
+            "tex_grad_a2d",
+            "tex_grad_acube",
+            "tex_grad_cube",
+            "tex_level_1d",
+            "tex_level_2d",
+            "tex_level_3d",
+            "tex_level_a1d",
+            "tex_level_a2d",
+            "tex_level_acube",
+            "tex_level_cube",
+            "tld4_2d",
+            "tld4_a2d",
             "unpack",
             "unpack_b16",
             "wgmma_f16_f16",
@@ -3732,7 +3779,7 @@ class Ops:
         into: Sequence[Var] | None = None,
         shape: Literal["m16n8k16", "m16n8k8"] = "m16n8k16",
     ) -> tuple[Value, ...]:
-        """D = A * B + C of a warp, all in f16; here rounded once. `mma.sync.aligned.shape.row.col.f16.f16.f16.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc`"""
+        """D = A * B + C of a warp, all in f16. `mma.sync.aligned.shape.row.col.f16.f16.f16.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc`"""
     def mma_f16_fp8(
         self,
         a: Sequence[Scalar],
@@ -3745,7 +3792,7 @@ class Ops:
         atype: Literal["e4m3", "e5m2"] = "e4m3",
         btype: Literal["e4m3", "e5m2"] = "e4m3",
     ) -> tuple[Value, ...]:
-        """D = A * B + C of a warp; A and B in fp8, C and D in f16; here rounded once. `mma.sync.aligned.shape.row.col.f16.atype.btype.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc`"""
+        """D = A * B + C of a warp; A and B in fp8, C and D in f16. `mma.sync.aligned.shape.row.col.f16.atype.btype.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc`"""
     def mma_f32_bf16(
         self,
         a: Sequence[Scalar],
@@ -3843,7 +3890,7 @@ class Ops:
         alayout: Literal["row", "col"] = "row",
         blayout: Literal["row", "col"] = "row",
     ) -> tuple[Value, ...]:
-        """D = A * B + C in each quarter of a warp, all in f16; here rounded once. `mma.sync.aligned.m8n8k4.alayout.blayout.f16.f16.f16.f16 d:b32*4, a:b32*2, b:b32*2, c:b32*4`"""
+        """D = A * B + C in each quarter of a warp, all in f16. `mma.sync.aligned.m8n8k4.alayout.blayout.f16.f16.f16.f16 d:b32*4, a:b32*2, b:b32*2, c:b32*4`"""
     def mma_quad_f32(
         self,
         a: Sequence[Scalar],
@@ -4262,6 +4309,50 @@ class Ops:
 
         The value at addr becomes op(old, b) of its own, each in one step. `red{.sem}{.scope}{.space}.op.noftz.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64` type: f16x2, bf16x2.
         """
+    def red_async_add(
+        self,
+        dst: Pointer,
+        a: Scalar,
+        mbar: Pointer,
+        /,
+        *,
+        op: Literal["add"] = "add",
+        type: ScalarType = ...,
+    ) -> None:
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32, s32, u64."""
+    def red_async_and(
+        self,
+        dst: Pointer,
+        a: Scalar,
+        mbar: Pointer,
+        /,
+        *,
+        op: Literal["and", "or", "xor"] = "and",
+        type: ScalarType = ...,
+    ) -> None:
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: b32."""
+    def red_async_inc(
+        self,
+        dst: Pointer,
+        a: Scalar,
+        mbar: Pointer,
+        /,
+        *,
+        op: Literal["inc", "dec"] = "inc",
+        type: ScalarType = ...,
+    ) -> None:
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32."""
+    def red_async_min(
+        self,
+        dst: Pointer,
+        a: Scalar,
+        mbar: Pointer,
+        /,
+        *,
+        op: Literal["min", "max"] = "min",
+        type: ScalarType = ...,
+    ) -> None:
+        """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there counts the bytes. `red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type [dst:u32], a, [mbar:u32]` type: u32, s32."""
     @overload
     def redux(
         self,
@@ -4758,6 +4849,38 @@ class Ops:
         Write a, or the elements of the vector a, to addr on; .cop is a hint for caches. `st.space{.cop}{.vec}.type [addr:u64], a*vec` type: b64, u64, s64, f64.
         """
     @overload
+    def st_async(
+        self,
+        dst: Pointer,
+        a: Scalar,
+        mbar: Pointer,
+        /,
+        *,
+        weak: bool = False,
+        vec: None = None,
+        type: ScalarType = ...,
+    ) -> None:
+        """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b32, u32, s32, f32.
+
+        Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
+        """
+    @overload
+    def st_async(
+        self,
+        dst: Pointer,
+        a: Sequence[Scalar],
+        mbar: Pointer,
+        /,
+        *,
+        weak: bool = False,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+    ) -> None:
+        """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b32, u32, s32, f32.
+
+        Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the bytes. `st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [dst:u32], a*vec, [mbar:u32]` type: b64, u64, s64, f64.
+        """
+    @overload
     def st_evict(
         self,
         addr: Pointer,
@@ -5218,6 +5341,335 @@ class Ops:
         type: ScalarType = ...,
     ) -> Value:
         """d = a - b - the carry flag, wrapping around; .cc writes the flag anew. `subc{.cc}.type d, a, b` type: u32, s32, u64, s64."""
+    @overload
+    def suld_1d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> Value:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b64.
+        """
+    @overload
+    def suld_1d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> tuple[Value, ...]:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.1d{.cop}{.vec}.type.mode d*vec, [surf:u64*1/s32]` type: b64.
+        """
+    @overload
+    def suld_2d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> Value:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        """
+    @overload
+    def suld_2d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> tuple[Value, ...]:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.2d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        """
+    @overload
+    def suld_3d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> Value:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        """
+    @overload
+    def suld_3d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> tuple[Value, ...]:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.3d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        """
+    @overload
+    def suld_a1d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> Value:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        """
+    @overload
+    def suld_a1d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> tuple[Value, ...]:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a1d{.cop}{.vec}.type.mode d*vec, [surf:u64*2/s32]` type: b64.
+        """
+    @overload
+    def suld_a2d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> Value:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        """
+    @overload
+    def suld_a2d(
+        self,
+        surf: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        cop: Literal["ca", "cg", "cs", "cv"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> tuple[Value, ...]:
+        """d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b32, b8, b16.
+
+        d = what the surface has at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or d = 0. `suld.b.a2d{.cop}{.vec}.type.mode d*vec, [surf:u64*4/s32]` type: b64.
+        """
+    def suq(
+        self,
+        addr: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        query: Literal["width", "height", "depth", "array_size"] = "width",
+    ) -> Value:
+        """d = a property of the surface whose handle is the address. `suq.query.b32 d, [addr:u64]`"""
+    @overload
+    def sust_1d(
+        self,
+        surf: Pointer,
+        a: Scalar,
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_1d(
+        self,
+        surf: Pointer,
+        a: Sequence[Scalar],
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.1d{.cop}{.vec}.type.mode [surf:u64*1/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_2d(
+        self,
+        surf: Pointer,
+        a: Scalar,
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_2d(
+        self,
+        surf: Pointer,
+        a: Sequence[Scalar],
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.2d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_3d(
+        self,
+        surf: Pointer,
+        a: Scalar,
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_3d(
+        self,
+        surf: Pointer,
+        a: Sequence[Scalar],
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.3d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_a1d(
+        self,
+        surf: Pointer,
+        a: Scalar,
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_a1d(
+        self,
+        surf: Pointer,
+        a: Sequence[Scalar],
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a1d{.cop}{.vec}.type.mode [surf:u64*2/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_a2d(
+        self,
+        surf: Pointer,
+        a: Scalar,
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: None = None,
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        """
+    @overload
+    def sust_a2d(
+        self,
+        surf: Pointer,
+        a: Sequence[Scalar],
+        /,
+        *,
+        cop: Literal["wb", "cg", "cs", "wt"] | None = None,
+        vec: Literal["v2", "v4"],
+        type: ScalarType = ...,
+        mode: Literal["trap", "clamp", "zero"] = "trap",
+    ) -> None:
+        """Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b32, b8, b16.
+
+        Write a to the surface at the coordinates, x in bytes; outside of it, the kernel stops, the nearest element counts, or nothing is written. `sust.b.a2d{.cop}{.vec}.type.mode [surf:u64*4/s32], a*vec` type: b64.
+        """
     def szext(
         self,
         a: Scalar,
@@ -5241,6 +5693,64 @@ class Ops:
 
         d = the hyperbolic tangent of a, approximately; subnormal results are kept. `tanh.approx.f32 d, a`
         """
+    def tensormap_cp_fenceproxy(
+        self,
+        dst: Pointer,
+        src: Pointer,
+        /,
+        *,
+        scope: Literal["cta", "cluster", "gpu", "sys"] = "cta",
+    ) -> None:
+        """Copy the tensor map at src to dst, and let it be used in the scope after an acquire there. `tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned [dst:u64], [src:u32], 128`"""
+    def tensormap_replace_address(
+        self,
+        addr: Pointer,
+        a: Scalar,
+        /,
+        *,
+        space: Literal["global", "shared::cta"] | None = ...,
+    ) -> None:
+        """Make a the address of the tensor whose map is at addr. `tensormap.replace.tile.global_address{.space}.b1024.b64 [addr:u64], a:b64`"""
+    def tensormap_replace_dim(
+        self,
+        addr: Pointer,
+        ord: int,
+        a: Scalar,
+        /,
+        *,
+        field: Literal["box_dim", "global_dim", "element_stride"] = "box_dim",
+        space: Literal["global", "shared::cta"] | None = ...,
+    ) -> None:
+        """Make a the size of the box or of the tensor, or the step, in elements, along dimension ord, from 0, the innermost. `tensormap.replace.tile.field{.space}.b1024.b32 [addr:u64], ord:imm, a:b32`"""
+    def tensormap_replace_mode(
+        self,
+        addr: Pointer,
+        mode: int,
+        /,
+        *,
+        field: Literal["elemtype", "interleave_layout", "swizzle_mode", "fill_mode"] = "elemtype",
+        space: Literal["global", "shared::cta"] | None = ...,
+    ) -> None:
+        """Make mode the type of elements, the layout, the swizzle or the fill, as the manual numbers them. `tensormap.replace.tile.field{.space}.b1024.b32 [addr:u64], mode:imm`"""
+    def tensormap_replace_rank(
+        self,
+        addr: Pointer,
+        a: Scalar,
+        /,
+        *,
+        space: Literal["global", "shared::cta"] | None = ...,
+    ) -> None:
+        """Give the tensor a + 1 dimensions. `tensormap.replace.tile.rank{.space}.b1024.b32 [addr:u64], a:b32`"""
+    def tensormap_replace_stride(
+        self,
+        addr: Pointer,
+        ord: int,
+        a: Scalar,
+        /,
+        *,
+        space: Literal["global", "shared::cta"] | None = ...,
+    ) -> None:
+        """Make a the stride, bytes, of dimension ord + 1. `tensormap.replace.tile.global_stride{.space}.b1024.b64 [addr:u64], ord:imm, a:b64`"""
     def testp(
         self,
         a: Scalar,
@@ -5251,10 +5761,259 @@ class Ops:
         type: ScalarType = ...,
     ) -> Value:
         """p = whether a is of the kind that op names (zero counts as normal). `testp.op.type p:pred, a` type: f32, f64."""
+    def tex_1d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.1d.v4.type.ctype d*4, [tex:u64*1/ctype]` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_2d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.2d.v4.type.ctype d*4, [tex:u64*2/ctype]` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_3d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.3d.v4.type.ctype d*4, [tex:u64*4/ctype]` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_a1d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.a1d.v4.type.ctype d*4, [tex:u64*2/u32.ctype]` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_a2d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.a2d.v4.type.ctype d*4, [tex:u64*4/u32.ctype]` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_acube(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32]` type: f32, s32, u32."""
+    def tex_cube(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at coordinates, as its sampler says. `tex.cube.v4.type.f32 d*4, [tex:u64*4/f32]` type: f32, s32, u32."""
+    def tex_grad_1d(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.1d.v4.type.f32 d*4, [tex:u64*1/f32], dx:f32*1, dy:f32*1` type: f32, s32, u32."""
+    def tex_grad_2d(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.2d.v4.type.f32 d*4, [tex:u64*2/f32], dx:f32*2, dy:f32*2` type: f32, s32, u32."""
+    def tex_grad_3d(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.3d.v4.type.f32 d*4, [tex:u64*4/f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
+    def tex_grad_a1d(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.a1d.v4.type.f32 d*4, [tex:u64*2/u32.f32], dx:f32*1, dy:f32*1` type: f32, s32, u32."""
+    def tex_grad_a2d(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.a2d.v4.type.f32 d*4, [tex:u64*4/u32.f32], dx:f32*2, dy:f32*2` type: f32, s32, u32."""
+    def tex_grad_acube(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
+    def tex_grad_cube(
+        self,
+        tex: Pointer,
+        dx: Sequence[Scalar],
+        dy: Sequence[Scalar],
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at the level of detail that the gradients ask for, of which there is one. `tex.grad.cube.v4.type.f32 d*4, [tex:u64*4/f32], dx:f32*4, dy:f32*4` type: f32, s32, u32."""
+    def tex_level_1d(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.1d.v4.type.ctype d*4, [tex:u64*1/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_level_2d(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.2d.v4.type.ctype d*4, [tex:u64*2/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_level_3d(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.3d.v4.type.ctype d*4, [tex:u64*4/ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_level_a1d(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.a1d.v4.type.ctype d*4, [tex:u64*2/u32.ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_level_a2d(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+        ctype: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.a2d.v4.type.ctype d*4, [tex:u64*4/u32.ctype], lod:ctype` type: f32, s32, u32. ctype: f32, s32."""
+    def tex_level_acube(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.acube.v4.type.f32 d*4, [tex:u64*4/u32.f32], lod:f32` type: f32, s32, u32."""
+    def tex_level_cube(
+        self,
+        tex: Pointer,
+        lod: Scalar,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = a texture's four channels at a level of detail, of which there is one. `tex.level.cube.v4.type.f32 d*4, [tex:u64*4/f32], lod:f32` type: f32, s32, u32."""
+    def tld4_2d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        comp: Literal["r", "g", "b", "a"] = "r",
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = one component of the four texels around the coordinates, counter-clockwise from the lower left. `tld4.comp.2d.v4.type.f32 d*4, [tex:u64*2/f32]` type: f32, s32, u32."""
+    def tld4_a2d(
+        self,
+        tex: Pointer,
+        /,
+        *,
+        into: Sequence[Var] | None = None,
+        comp: Literal["r", "g", "b", "a"] = "r",
+        type: ScalarType = ...,
+    ) -> tuple[Value, ...]:
+        """d = one component of the four texels around the coordinates, counter-clockwise from the lower left. `tld4.comp.a2d.v4.type.f32 d*4, [tex:u64*4/u32.f32]` type: f32, s32, u32."""
     def trap(
         self,
     ) -> None:
         """Stop the kernel with an error. `trap`"""
+    def txq(
+        self,
+        addr: Pointer,
+        /,
+        *,
+        into: Var | None = None,
+        query: Literal["width", "height", "depth", "array_size", "normalized_coords", "num_mipmap_levels"] = "width",
+    ) -> Value:
+        """d = a property of the texture whose handle is the address. `txq.query.b32 d, [addr:u64]`"""
     def unpack(
         self,
         a: Scalar,
@@ -5663,7 +6422,7 @@ class Ops:
     def wgmma_commit_group(
         self,
     ) -> None:
-        """Make one group of all wgmma.mma_async that this warp started since the last one. `wgmma.commit_group.sync.aligned`"""
+        """Make one group of all wgmma.mma_async that this warpgroup started since the last one. `wgmma.commit_group.sync.aligned`"""
     def wgmma_f16_f16(
         self,
         a: Scalar,
@@ -5942,7 +6701,7 @@ class Ops:
         n: int,
         /,
     ) -> None:
-        """Wait until at most the n newest groups of this warp are still under way. `wgmma.wait_group.sync.aligned n:imm`"""
+        """Wait until at most the n newest groups of this warpgroup are still under way. `wgmma.wait_group.sync.aligned n:imm`"""
     def wmma_bf16(
         self,
         a: Sequence[Scalar],
@@ -5979,7 +6738,7 @@ class Ops:
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
     ) -> tuple[Value, ...]:
-        """D = A * B + C of a warp, all in f16; here rounded once. `wmma.mma.sync.aligned.alayout.blayout.shape.f16.f16 d:b32*4, a:b32*8, b:b32*8, c:b32*4`"""
+        """D = A * B + C of a warp, all in f16. `wmma.mma.sync.aligned.alayout.blayout.shape.f16.f16 d:b32*4, a:b32*8, b:b32*8, c:b32*4`"""
     def wmma_f16_f32(
         self,
         a: Sequence[Scalar],
@@ -5992,7 +6751,7 @@ class Ops:
         blayout: Literal["row", "col"] = "row",
         shape: Literal["m16n16k16", "m32n8k16", "m8n32k16"] = "m16n16k16",
     ) -> tuple[Value, ...]:
-        """D = A * B + C of a warp; A, B and D in f16, C in f32; here rounded once. `wmma.mma.sync.aligned.alayout.blayout.shape.f16.f32 d:b32*4, a:b32*8, b:b32*8, c:f32*8`"""
+        """D = A * B + C of a warp; A, B and D in f16, C in f32: a sum in f32, rounded to f16. `wmma.mma.sync.aligned.alayout.blayout.shape.f16.f32 d:b32*4, a:b32*8, b:b32*8, c:f32*8`"""
     def wmma_f32(
         self,
         a: Sequence[Scalar],

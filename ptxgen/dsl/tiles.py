@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int
-from ptxgen.errors import TypeMismatchError
+from ptxgen.dsl.values import Pointer, Scalar, Value, Var, is_int, require_steps, require_type
+from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.types import ScalarType, u32
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
+
+_MOST_VARIABLES: Final = 1 << 16  # of a fragment; a thread has 255 registers
 
 
 class SharedTile:
@@ -59,7 +61,8 @@ class SharedTile:
             known = index.type.is_integer
         if not known:
             raise TypeMismatchError(
-                f"shared tile {self.name!r}: {what} must be an integer of 32 bits, got {index!r}"
+                f"shared tile {self.name!r}: {what} must be an integer of 32 bits, got "
+                f"{shown(index)}"
             )
 
 
@@ -74,6 +77,7 @@ class TilePointer(Pointer):
 
     def step(self, rows: int = 0, columns: int = 0) -> TilePointer:
         """The pointer so many rows and columns further on, both known while building."""
+        require_steps(rows, columns)
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         return TilePointer(self.tile, self.value, self.offset + nbytes)
 
@@ -83,6 +87,7 @@ class TilePointer(Pointer):
 
     def plus_bytes(self, nbytes: int) -> TilePointer:
         """The pointer so many bytes further on, known while building."""
+        require_steps(nbytes)
         return TilePointer(self.tile, self.value, self.offset + nbytes)
 
     def cursor(self) -> TilePointer:
@@ -93,7 +98,10 @@ class TilePointer(Pointer):
     def advance(self, rows: int = 0, columns: int = 0) -> None:
         """Move a cursor by rows and columns known while building."""
         if not isinstance(self.base, Var):
-            raise TypeMismatchError(f"advance moves a cursor; make one with cursor(), got {self!r}")
+            raise TypeMismatchError(
+                f"advance moves a cursor; make one with cursor(), got {shown(self)}"
+            )
+        require_steps(rows, columns)
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         self.tile.k.emit("add", (self.base, nbytes), into=self.base)
 
@@ -112,6 +120,13 @@ class Fragment:
         dtype: ScalarType,
         initial: float | None,
     ) -> None:
+        require_type("fragment", dtype)
+        if not is_int(rows) or not is_int(columns) or not 0 <= rows * columns <= _MOST_VARIABLES:
+            raise ConfigError(
+                "fragment: rows and columns must be integers, with a product of at most "
+                f"{_MOST_VARIABLES}, got {shown(rows)} and {shown(columns)}"
+            )
+
         def variable() -> Var:
             if initial is None:
                 return Var(k, k.fresh(dtype).reg, dtype)

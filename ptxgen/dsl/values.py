@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from ptxgen import ir
-from ptxgen.errors import TypeMismatchError
+from ptxgen.errors import TypeMismatchError, shown
 from ptxgen.types import ScalarType, pred
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Value:
         return self._moved(type)
 
     def _check_as(self, type: ScalarType) -> None:
+        require_type("as_", type)
         if type.bits != self.type.bits or pred in (type, self.type):
             raise TypeMismatchError(
                 f"as_({type}): {self!r} has {self.type.bits} bits, {type} has {type.bits}; "
@@ -68,7 +69,7 @@ class Value:
     def _require_integer(self, operator: str) -> None:
         if not self.type.is_integer:
             raise TypeMismatchError(
-                f"{operator} is for integers, got {self!r}; divide with k.div(a, b)"
+                f"{operator} is for integers, got {shown(self)}; divide with k.div(a, b)"
             )
 
     def __add__(self, other: Scalar) -> Value:
@@ -148,6 +149,22 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def require_type(who: str, type: object) -> None:
+    """Raise `TypeMismatchError` if this is no type of PTX."""
+    if not isinstance(type, ScalarType):
+        raise TypeMismatchError(
+            f"{who}: the type must be one of ptxgen.types, such as f32, got {shown(type)}"
+        )
+
+
+def require_value(who: str, value: object) -> None:
+    """Raise `TypeMismatchError` if this is no value of a kernel."""
+    if not isinstance(value, Value):
+        raise TypeMismatchError(
+            f"{who}: the operand must be a value of the kernel, got {shown(value)}"
+        )
+
+
 class Var(Value):
     """A register that is written again: state that goes round a device loop, and nothing else."""
 
@@ -163,6 +180,16 @@ class Var(Value):
         return self._moved(type)
 
 
+def require_steps(*steps: object) -> None:
+    """Raise `TypeMismatchError` unless all of these are integers known while building."""
+    for step in steps:
+        if not is_int(step):
+            raise TypeMismatchError(
+                f"the offset of a pointer must be a Python int, got {shown(step)}; what is known "
+                "only on the GPU goes into pointer.plus(bytes) or tile.pointer(row, column)"
+            )
+
+
 class Pointer:
     """An address in a memory space: a register, and a byte offset known while building.
 
@@ -174,14 +201,10 @@ class Pointer:
     def __init__(
         self, base: Value | ir.Symbol, space: str, dtype: ScalarType, offset: int = 0
     ) -> None:
-        if offset.__class__ is not int:
-            raise TypeMismatchError(
-                f"the offset of a pointer must be a Python int, got {offset!r}; what is known only "
-                "on the GPU goes into pointer.plus(bytes) or tile.pointer(row, column)"
-            )
+        require_steps(offset)
         if not -_MAX_OFFSET <= offset <= _MAX_OFFSET:
             raise TypeMismatchError(
-                f"the offset of a pointer must fit 32 bits, got {offset} bytes; "
+                f"the offset of a pointer must fit 32 bits, got {shown(offset)} bytes; "
                 "add it to the register with pointer.plus(bytes)"
             )
         self.base = base
@@ -195,6 +218,7 @@ class Pointer:
 
     def at(self, elements: int) -> Pointer:
         """The pointer so many elements further on."""
+        require_steps(elements)
         offset = self.offset + elements * self.dtype.nbytes
         return Pointer(self.base, self.space, self.dtype, offset)
 

@@ -17,12 +17,12 @@ from ptxgen.interpreter.linking import (
 from ptxgen.interpreter.memory import (
     Address,
     Base,
+    Meetings,
     Plan,
     gather,
     make_plan,
     scatter,
     signed_lanes,
-    turns,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.memory import SharedMemory, Space
     from ptxgen.interpreter.traffic import Traffic
     from ptxgen.interpreter.watch import Watch
+    from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -96,9 +97,11 @@ class MemoryAccess:
         type: ScalarType,
         update: Callable[..., Lanes],
         operands: tuple[Lanes, ...],
+        *,
+        scan: Scan | None = None,
     ) -> Lanes:
-        """Replace each value by `update(value, *operands)`, lane after lane in rising order; return
-        the old values.
+        """Replace each value by `update(value, *operands)`, lane after lane in rising order, or by
+        a `scan` that comes to the same; return the old values.
         """
         address = as_address(address)
         plan = self._reach(space, address, type.nbytes, _ATOMIC_VERB)
@@ -106,7 +109,8 @@ class MemoryAccess:
         if plan is None:
             for part in self._parts(space, address, type.nbytes):
                 got = self._with_mask(
-                    part, lambda: self.atomic(space, _fresh(address), type, update, operands)
+                    part,
+                    lambda: self.atomic(space, _fresh(address), type, update, operands, scan=scan),
                 )
                 old = np.where(part, got, old)
             return old
@@ -118,11 +122,13 @@ class MemoryAccess:
         cells = plan.window.elements(type.dtype, 1, plan.low + address.offset)
         index = plan.index(type.nbytes)
         lanes = np.arange(len(index)) if plan.mask is None else np.flatnonzero(plan.mask)
-        for turn in turns(lanes, index[lanes]):
-            where = index[turn]
-            before = cells[where]
-            old[turn] = before
-            cells[where] = update(before, *(x[turn] if np.ndim(x) else x for x in operands))
+        meetings = Meetings(lanes, index[lanes])
+        if scan is None or not meetings.scan(scan, cells, operands, old):
+            for turn in meetings.turns():
+                where = index[turn]
+                before = cells[where]
+                old[turn] = before
+                cells[where] = update(before, *(x[turn] if np.ndim(x) else x for x in operands))
         if self.watch is not None:
             self.watch.after_atomic(self, plan, address.offset, old)
         return old

@@ -14,6 +14,8 @@ from ptxgen.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ptxgen.texture import Surface, Texture
+
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 # Above 2**32, so that an address cut to 32 bits never points into a buffer.
@@ -104,16 +106,25 @@ class DeviceArena:
         self._bases: list[int] = []
         # What `ptxgen.interpreter.variables` keeps of each module, by its text or its id.
         self.modules: dict[str | int, Any] = {}
-        self.heap: set[int] = set()  # where the buffers begin that kernels got by `malloc`
+        # The buffers that kernels got by `malloc`, by where they begin: which of their bytes have
+        # been written, or may have been, before the batch of CTAs that runs; bool.
+        self.heap: dict[int, Lanes] = {}
         # Buffers that kernels have given back, and who did: base, end, its name, who. Addresses are
         # not used again.
         self._freed: tuple[tuple[int, int, str, str], ...] = ()
+        self.bound: dict[int, Texture | Surface] = {}  # by handle
         self._last_end = 0
+        self._workspace: Lanes | None = None
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers by rising address."""
         return tuple(self._buffers)
+
+    def trust_heap(self) -> None:
+        """Take all that kernels got by `malloc` for written, as nobody has watched."""
+        for written in self.heap.values():
+            written[...] = True
 
     def place(self, array: object, *, at: int | None = None, name: str = "") -> int:
         """The device address of the array's first element, after making the array device memory.
@@ -173,6 +184,26 @@ class DeviceArena:
         found = max(met, key=lambda b: b.nbytes)
         return found.base + pointer - found.start
 
+    def bind(self, bound: Texture | Surface) -> int:
+        """The handle of a texture or a surface, which kernels take as 64 bits; the same for the
+        same one.
+        """
+        for handle, other in self.bound.items():
+            if other is bound:
+                return handle
+        handle = len(self.bound) + 1
+        self.bound[handle] = bound
+        return handle
+
+    def grid_workspace(self) -> int:
+        """The address of what the driver keeps for a cooperative launch, which is zero before it:
+        its size and the count of CTAs that have come to `grid.sync()`, 4 bytes each.
+        """
+        if self._workspace is None:
+            self._workspace = np.zeros(2, np.uint32)
+        self._workspace[:] = 0
+        return self.place(self._workspace, name="the workspace of the grid")
+
     def free(self, address: int, who: str) -> str:
         """Give up memory that `malloc` gave, for a kernel; `who` says by what in later messages.
         Returns where the address is, if that is not the beginning of such memory.
@@ -180,7 +211,7 @@ class DeviceArena:
         if address not in self.heap:
             return self.describe(address)
         (gone,) = (b for b in self._buffers if b.base == address)
-        self.heap.remove(address)
+        del self.heap[address]
         self._remove([gone])
         self._freed = (*self._freed[-_FREED_KEPT:], (gone.base, gone.end, gone.name, who))
         self._last_end = max(self._last_end, gone.end)

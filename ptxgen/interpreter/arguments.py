@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.errors import LaunchError
+from ptxgen.arguments import extents as find_extents
+from ptxgen.errors import LaunchError, shown
 from ptxgen.interpreter.arena import joined_spans
 from ptxgen.interpreter.linking import param_bytes
 from ptxgen.tensormap import NBYTES, TensorMap
+from ptxgen.texture import Surface, Texture
 from ptxgen.types import TYPES
 
 if TYPE_CHECKING:
@@ -24,10 +26,20 @@ if TYPE_CHECKING:
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Argument = np.ndarray[Any, np.dtype[Any]] | np.generic | int | float | bytes | TensorMap
+Argument = (
+    np.ndarray[Any, np.dtype[Any]]
+    | np.generic
+    | int
+    | float
+    | bytes
+    | TensorMap
+    | Texture
+    | Surface
+)
 Extent = int | Sequence[int]
 Extents = tuple[int, int, int]
 
+_HANDLE_BYTES: Final = 8  # of a texture or a surface
 _MAX_THREADS: Final = 1024
 _MAX_BLOCK: Final = (1024, 1024, 64)
 _MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
@@ -81,14 +93,10 @@ def _check_block(kernel: Kernel, block: Extents) -> None:
 
 
 def _extent(kernel: Kernel, what: str, given: Extent) -> Extents:
-    try:
-        one = isinstance(given, (int, np.integer))
-        sizes = tuple(map(operator.index, (given,) if one else given))  # type: ignore[arg-type]
-    except TypeError:
-        sizes = ()
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+    sizes = find_extents(given)
+    if sizes is None:
         raise LaunchError(
-            f"{kernel.name}: {what} must be one to three numbers from 1, got {given!r}"
+            f"{kernel.name}: {what} must be one to three numbers from 1, got {shown(given)}"
         )
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
@@ -108,7 +116,7 @@ def params_memory(linked: Linked, args: Sequence[Argument], arena: DeviceArena) 
         )
     who = [f"{kernel.name}: argument {n} ({p.name})" for n, p in enumerate(kernel.params)]
     triples = list(zip(who, kernel.params, args, strict=True))
-    plain = {p.name: _plain(words, p, a) for words, p, a in triples if not _has_memory(a)}
+    plain = {p.name: _plain(words, p, a, arena) for words, p, a in triples if not _has_memory(a)}
     arrays = [
         (p.name, _array(words, p, a))
         for words, p, a in triples
@@ -160,8 +168,15 @@ def _array(who: str, param: Param, given: Lanes | TensorMap) -> Lanes:
     return given
 
 
-def _plain(who: str, param: Param, value: Any) -> bytes:
+def _plain(who: str, param: Param, value: Any, arena: DeviceArena) -> bytes:
     type, wanted = TYPES[param.type], param_bytes(param)
+    if isinstance(value, (Texture, Surface)):
+        if param.count or type.is_float or wanted != _HANDLE_BYTES:
+            raise LaunchError(
+                f"{who} must be for its {wanted} bytes of type {type}, got a "
+                f"{_name_of(value)}, whose handle is an integer of {_HANDLE_BYTES} bytes"
+            )
+        return arena.bind(value).to_bytes(_HANDLE_BYTES, "little")
     if param.count or isinstance(value, (bytes, np.void)):
         data = value if isinstance(value, bytes) else getattr(value, "tobytes", bytes)()
         if len(data) != wanted:
@@ -172,13 +187,19 @@ def _plain(who: str, param: Param, value: Any) -> bytes:
         return data
     if type.is_float:
         if not isinstance(value, (int, float, np.integer, np.floating)):
-            raise LaunchError(f"{who} must be a number for its type {type}, got {value!r}")
+            raise LaunchError(f"{who} must be a number for its type {type}, got {shown(value)}")
         return _float(who, param, value)
     if type.kind == "b" and isinstance(value, np.generic) and value.dtype.kind not in "iub":
         if value.nbytes != wanted:
-            raise LaunchError(f"{who} must have {wanted} bytes for its type {type}, got {value!r}")
+            raise LaunchError(
+                f"{who} must have {wanted} bytes for its type {type}, got {shown(value)}"
+            )
         return value.tobytes()
     return _integer(who, param, value)
+
+
+def _name_of(value: Texture | Surface) -> str:
+    return type(value).__name__
 
 
 def _float(who: str, param: Param, value: Any) -> bytes:
@@ -189,7 +210,7 @@ def _float(who: str, param: Param, value: Any) -> bytes:
     except OverflowError:  # an integer that is too large for any float
         rounded = np.asarray(np.inf, type.dtype)
     if np.isinf(rounded) and value not in (np.inf, -np.inf):
-        raise LaunchError(f"{who} must be a number that its type {type} has, got {value!r}")
+        raise LaunchError(f"{who} must be a number that its type {type} has, got {shown(value)}")
     return rounded.tobytes()
 
 
@@ -202,7 +223,7 @@ def _integer(who: str, param: Param, value: Any) -> bytes:
         if isinstance(value, float) and type.kind == "b" and type.bits in (16, 32, 64):
             hint = f"; for the bits of a float, pass np.float{type.bits}({value})"
         raise LaunchError(
-            f"{who} must be an integer for its type {type}, got {value!r}{hint}"
+            f"{who} must be an integer for its type {type}, got {shown(value)}{hint}"
         ) from None
     # Compilers declare signed parameters as unsigned or untyped, too.
     low, high = -(1 << (type.bits - 1)), (1 << type.bits) - 1

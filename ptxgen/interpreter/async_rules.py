@@ -7,6 +7,7 @@ A wait that may give up says so in a predicate, which must be looked at (PTX ISA
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ptxgen.check import flow
 from ptxgen.interpreter.segments import Step, registers_written
@@ -23,11 +24,21 @@ from ptxgen.ir import (
 )
 from ptxgen.isa.table import op_of
 
-Finding = tuple[int, str]  # an instruction of the routine, and what is wrong with it
+if TYPE_CHECKING:
+    from ptxgen.interpreter.linking import Linked
+
+Finding = tuple[int, str]  # the number of an instruction, and what is wrong with it
 
 
-def broken_rules(routine: Kernel | Function) -> list[Finding]:
-    """The instructions of a routine, by number, that break a rule on some way through it."""
+def broken_rules(linked: Linked) -> Iterator[Finding]:
+    """The instructions of a program, by number, that break a rule on some way through a routine."""
+    before = 0
+    for routine in linked.routines:
+        yield from ((before + at, why) for at, why in _broken_in(routine.source))
+        before += sum(isinstance(s, Instr) for s in routine.source.body or ())
+
+
+def _broken_in(routine: Kernel | Function) -> list[Finding]:
     graph = flow.blocks(routine)
     found: dict[int, str] = {}
     for block in graph:

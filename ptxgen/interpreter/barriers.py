@@ -35,8 +35,10 @@ class Barriers:
         self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
         self._true: Lanes = np.zeros(ctas * width, np.int64)  # of the last barrier of each lane:
         self._voters: Lanes = np.zeros(ctas * width, np.int64)  # votes that were true, and all
-        # Which lanes have arrived without waiting, `[lanes, barriers]`, if a sanitizer asks.
-        self._early: Lanes = np.zeros((ctas * width if watch else 0, BARRIERS), np.bool_)
+        # If a sanitizer asks: how often lanes have arrived without waiting, `[lanes, barriers]`,
+        # and by CTA and barrier, the instruction and the first lane that came once more.
+        self._early: Lanes = np.zeros((ctas * width if watch else 0, BARRIERS), np.int16)
+        self._again: dict[tuple[int, int], tuple[int, int]] = {}
         self._came = np.zeros((ctas, BARRIERS), np.int64)  # when it was last looked at
         self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrived without waiting
         self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # 0: all threads
@@ -59,11 +61,11 @@ class Barriers:
                 f"it for {_threads(wanted[n])}"
             )
         if self._watch is not None:
-            twice = self._early[ids, barrier]
-            if twice.any():
-                n = int(twice.argmax())
-                self._watch.sync.twice(at, int(ids[n]), int(barrier[n]))
-            self._early[ids, barrier] = not wait
+            again = self._early[ids, barrier] > 0
+            for n in np.flatnonzero(again).tolist():
+                self._again.setdefault((int(cta[n]), int(barrier[n])), (at, int(ids[n])))
+            if not wait:
+                self._early[ids, barrier] += 1
         if wait:
             self.at[ids] = self.last[ids] = barrier
             self.since[ids] = at
@@ -123,7 +125,8 @@ class Barriers:
         counts[~there.reshape(-1, WARP).any(axis=1)] = 0
         wanted, passed = int(self._wanted[cta, barrier]), int(self._passed[cta, barrier])
         self._passed[cta, barrier] = max(passed - wanted, 0)
-        self._early[here, barrier] = False
+        self._early[here, barrier] = 0
+        self._again.pop((cta, barrier), None)
         fits = np.repeat(np.cumsum(counts) <= wanted - passed, WARP)
         free = begin + np.flatnonzero(there & fits)
         # Warps for which the count is their own do without each other.
@@ -142,9 +145,19 @@ class Barriers:
             self._forget(full)
 
     def _forget(self, done: Lanes) -> None:
-        """What arrived at barriers that are complete now."""
-        if self._watch is not None and done.any():
-            self._early[np.repeat(done, self._width, axis=0)] = False
+        """What arrived at barriers that are complete now. A warp may arrive and wait, and count
+        twice, if all that come do: so warpgroups that hand over to each other let one begin.
+        """
+        if self._watch is None or not done.any():
+            return
+        for cta, barrier in [key for key in self._again if done[key]]:
+            at, lane = self._again.pop((cta, barrier))
+            here = slice(cta * self._width, (cta + 1) * self._width)
+            times = self._early[here, barrier] + (self.at[here] == barrier)
+            times = times[times > 0]
+            if times.min() != times.max():
+                self._watch.sync.twice(at, lane, barrier)
+        self._early[np.repeat(done, self._width, axis=0)] = 0
 
     def outcome(self, ids: Lanes, op: str) -> Lanes:
         """What the votes at the barrier that each lane waited at last came to: `and`, `or` (bool)

@@ -17,9 +17,9 @@ from ptxgen.ir import Instr
 
 if TYPE_CHECKING:
     from ptxgen.check.derived import Allowed
+    from ptxgen.interpreter.conflicts import Access
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.linking import Linked
-    from ptxgen.interpreter.race import Access
     from ptxgen.ir import Module
 
     Lanes = np.ndarray[Any, np.dtype[Any]]

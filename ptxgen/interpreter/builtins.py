@@ -145,7 +145,7 @@ def malloc(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[L
         if 0 < size <= _LARGEST:
             name = f"malloc of thread {machine.batch.thread(lane)} of CTA {machine.batch.cta(lane)}"
             addresses[n] = machine.arena.place(np.empty(size, np.uint8), name=name)
-            machine.arena.heap.add(int(addresses[n]))
+            machine.arena.heap[int(addresses[n])] = np.zeros(size, np.bool_)
     return [addresses.view(np.uint8).reshape(-1, 8)]
 
 
@@ -166,6 +166,10 @@ def free(machine: LaneMachine, lanes: Lanes, arguments: list[Lanes]) -> list[Lan
             )
     return []
 
+
+# How the functions are called by which kernels launch kernels (CUDA C++ Programming Guide, "CUDA
+# Dynamic Parallelism"), of the runtime since CUDA 12, and of that before.
+DYNAMIC_PARALLELISM: Final = ("__cudaCDP2", "cudaLaunchDevice", "cudaGetParameterBuffer")
 
 BUILTINS: Final[dict[str, Builtin]] = {
     "vprintf": vprintf,

@@ -17,7 +17,7 @@ from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import boxes
 from ptxgen.interpreter.access import MemoryAccess, as_address
 from ptxgen.interpreter.bulk_groups import READ, BulkGroups
-from ptxgen.interpreter.bulk_start import Start, Tell, nothing
+from ptxgen.interpreter.bulk_start import Start, Tell
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.memory import POISON
 from ptxgen.isa import mbarrier_word
@@ -130,9 +130,11 @@ class BulkMachine(MemoryAccess):
             self._check_end(start, source, size)
 
             was_read = start.reads(np.array([source]), size, counter)
-            landed = nothing
+            first = np.array([target])
             if reduce is None:
-                landed = start.writes(np.array([target]), size, counter)
+                landed = start.writes(first, size, counter)
+            else:
+                landed = start.updates(first, size)
 
             def land(
                 start: Start = start, source: int = source, target: int = target,
@@ -142,7 +144,7 @@ class BulkMachine(MemoryAccess):
                 was_read()
                 landed()
                 memory = self.shared.window.data
-                _combine(
+                combine(
                     memory[target : target + size], memory[source : source + size], reduce, type
                 )
                 self._change(start, counter, mbarrier_word.brought, size)
@@ -173,7 +175,7 @@ class BulkMachine(MemoryAccess):
             def put(
                 data: Lanes, start: Start = start, target: int = target, size: int = size
             ) -> None:
-                _combine(self._global(start, target, size, "write"), data, reduce, type)
+                combine(self._global(start, target, size, "write"), data, reduce, type)
 
             self._send_by_group(start.lane, take, put, was_read)
 
@@ -478,7 +480,7 @@ def _decoded(data: bytes) -> TensorMap:
     return TensorMap.decode(data)
 
 
-def _combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:
+def combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:
     """Copy bytes, or reduce them as values of `type`, in place."""
     if reduce is None:
         target[...] = data

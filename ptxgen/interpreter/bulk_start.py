@@ -39,6 +39,12 @@ class Start:
         ended = watch.bulk.written
         return functools.partial(ended, self.at, self.lane, first, nbytes, counter, stamp)
 
+    def updates(self, first: Lanes, nbytes: int) -> Tell:
+        """Tell them of a reduction into there, whose end orders nothing."""
+        if self.machine.watch is not None:
+            self.machine.watch.bulk.start_update(self.at, self.lane, first, nbytes)
+        return nothing
+
     def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
         """The same of a copy from there, which an mbarrier or the thread's bulk group counts."""
         watch = self.machine.watch

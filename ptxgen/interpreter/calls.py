@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.errors import TrapError, TypeMismatchError
-from ptxgen.interpreter.builtins import BUILTINS
+from ptxgen.interpreter.builtins import BUILTINS, DYNAMIC_PARALLELISM
 from ptxgen.interpreter.linking import Linked, Routine, param_bytes, signature
 from ptxgen.interpreter.reports import where_from
 from ptxgen.ir import (
@@ -200,7 +200,7 @@ class Calls:
 
     def _function_at(self, address: int, mask: Lanes) -> int | Function:
         linked = self._linked
-        for routine in linked.routines:
+        for routine in linked.routines[:-1]:  # the last one is the kernel, which no call reaches
             if linked.addresses.get(routine.name) == address:
                 return routine.number
         if address in linked.outside:
@@ -271,10 +271,15 @@ class Calls:
         machine = self._machine
         builtin = BUILTINS.get(function.name)
         if builtin is None:
-            lane = int(np.flatnonzero(mask)[0])
+            where = machine.faults.where(machine.at, int(np.flatnonzero(mask)[0]))
+            if function.name.startswith(DYNAMIC_PARALLELISM):
+                raise TrapError(
+                    f"{where}: {function.name} is part of dynamic parallelism, which is not "
+                    "modelled; launch the kernel from the host"
+                )
             raise TrapError(
-                f"{machine.faults.where(machine.at, lane)}: the interpreter has no function "
-                f"{function.name}; it has {', '.join(BUILTINS)}"
+                f"{where}: the interpreter has no function {function.name}; it has "
+                f"{', '.join(BUILTINS)}"
             )
         results = builtin(machine, np.flatnonzero(mask), arguments)
         for item, data in zip(call.got, results, strict=True):

@@ -6,7 +6,8 @@ everything that a warp does now comes after, in columns of its cluster (its CTA 
 the newest stamps of the warps; then, with twins, those of the twins; then the newest stamps of
 warps whose writes to shared, and to global, memory a `fence.proxy.async` has shown to the
 asynchronous proxy. A warp's own column
-stays behind its clock, so that the same comparison finds conflicts between lanes of one warp.
+stays behind its clock, so that the same comparison finds conflicts between lanes of one warp; what
+lanes know of each other that have met in a part of their warp is kept by lane.
 
 What orders memory, as the manual has it (PTX ISA, "Memory Consistency Model"): barriers of the CTA
 and the cluster, `bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _BARRIERS: Final = 16
+_FULL_WARP: Final = 0xFFFFFFFF
 SHOWN: Final = {"shared": 2, "global": 3}  # the columns of what fences have shown, in groups
 
 
@@ -56,6 +58,12 @@ class Clocks:
         # warps, and with twins of these and of what has been shown. Rows are never changed, so that
         # warps may share them.
         self.far: dict[int, Lanes] = {}
+        # Who has waited for a copy that an mbarrier counts, by the warp that started it and its
+        # stamp: warps, and their clocks at the wait.
+        self._waits: dict[tuple[int, int], dict[int, int]] = {}
+        # For each warp whose lanes have met in parts, a matrix: the newest stamp of the lane of a
+        # column that the lane of a row comes after.
+        self._lanes: dict[int, Lanes] = {}
         self._far_released: dict[tuple[int, int], Lanes] = {}
 
     # ---------------------------------------------------------------------------------- questions
@@ -137,6 +145,21 @@ class Clocks:
         column = of % self.group + self.group
         self.known[warp, column] = max(int(self.known[warp, column]), stamp)
 
+    def wait_for_copy(self, warp: int, of: int, stamp: int) -> None:
+        """A warp has waited for the mbarrier that counts what the twin of another did."""
+        self._waits.setdefault((of, stamp), {}).setdefault(warp, int(self.clock[warp]))
+
+    def after_copy(self, warp: int, of: int, stamp: int) -> bool:
+        """Whether a warp comes after a wait for the mbarrier that counts a copy, by any warp of its
+        cluster. The wait for another copy of the same warp, which may have been started later, says
+        nothing of this one.
+        """
+        known = self.known[warp]
+        return any(
+            w == warp or known[w % self.group] >= clock
+            for w, clock in self._waits.get((of, stamp), {}).items()
+        )
+
     def show(self, ids: Lanes, spaces: Iterable[str]) -> None:
         """`fence.proxy.async`: what these warps know and have done in these spaces, `shared` and
         `global`, is seen by asynchronous operations that come after it.
@@ -200,6 +223,50 @@ class Clocks:
         warps = self.warps(ids)
         self.tick(warps)
         self.known[warps, warps % self.group] = self.clock[warps] - 1
+
+    def sync_members(self, ids: Lanes, members: Lanes, exited: Lanes) -> None:
+        """Lanes have waited for those that their membermasks name, but for those that have ended;
+        `exited` is over all lanes.
+        """
+        gone = np.packbits(exited.reshape(-1, WARP), axis=1, bitorder="little").view("<u4")[:, 0]
+        whole = (members | gone[ids // WARP]) == _FULL_WARP
+        if whole.any():
+            self.sync_warps(ids[whole])
+        parts = np.stack([ids[~whole] // WARP, members[~whole].astype(np.int64)], axis=1)
+        for warp, mask in np.unique(parts, axis=0).tolist():
+            lanes = np.flatnonzero(mask >> np.arange(WARP) & 1)
+            self._sync_lanes(warp, lanes[~exited[warp * WARP + lanes]])
+
+    def _sync_lanes(self, warp: int, members: Lanes) -> None:
+        """Some lanes of a warp, by their numbers in it, have waited for each other."""
+        table = self._lanes.setdefault(warp, np.zeros((WARP, WARP), np.int64))
+        together = table[members].max(axis=0)
+        together[members] = self.clock[warp]
+        table[members] = together
+        self.tick(np.array([warp]))
+
+    def met(self, ids: Lanes, others: Lanes, stamps: Lanes) -> Lanes:
+        """Whether lanes come after what other lanes did with these stamps because the two are of
+        one warp, and have met in a part of it.
+        """
+        found = np.zeros(np.broadcast(ids, others, stamps).shape, np.bool_)
+        if not self._lanes:
+            return found
+        ids, others, stamps = np.broadcast_arrays(ids, others, stamps)
+        for warp, table in self._lanes.items():
+            here = (ids // WARP == warp) & (others // WARP == warp)
+            found[here] = table[ids[here] % WARP, others[here] % WARP] >= stamps[here]
+        return found
+
+    def met_some(self, ids: Lanes, stamps: Lanes) -> Lanes:
+        """Whether each lane has met any other lane of its warp since its stamp: for where it is
+        not known which other lanes are meant.
+        """
+        others = ids[..., None] // WARP * WARP + np.arange(WARP)
+        met = self.met(ids[..., None], others, stamps[..., None])
+        met &= others != ids[..., None]
+        some: Lanes = np.logical_or.reduce(met, axis=-1)
+        return some
 
     def raise_floor(self) -> None:
         """Find out what all warps of each cluster know of all others."""

@@ -11,8 +11,8 @@ from ptxgen.interpreter.reports import Report, where_from
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.arena import Buffer
+    from ptxgen.interpreter.conflicts import Conflict
     from ptxgen.interpreter.lanes import Batch
-    from ptxgen.interpreter.race import Conflict
     from ptxgen.ir import Instr
 
 Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other instruction

@@ -12,15 +12,14 @@ thread has waited for its group: without `.read`, which waits for the source onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.interpreter.clocks import SHOWN
+from ptxgen.interpreter.conflicts import Access, Conflict, Values, differing
 from ptxgen.interpreter.lanes import WARP
-from ptxgen.interpreter.race import Access, Conflict, Values, differing
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.arena import Buffer
@@ -47,7 +46,7 @@ class _Shadow:
 
     buffer: Buffer
     units: int
-    known: bool = True  # whether it held values before the kernel
+    before: Lanes | None = None  # the units that held values before; None: all
     written: Lanes | None = None
     last: Lanes | None = None
     first: Lanes | None = None
@@ -57,24 +56,29 @@ class _Shadow:
 
 class GlobalRaces:
     """Shadow of the arrays that the CTAs of a batch reach; `grain` is the bytes of a unit. The
-    methods return what is wrong with an access; `heap` says of an array whether `malloc` made it.
+    methods return what is wrong with an access. `heap` has the arrays that `malloc` made, by where
+    they begin, and which of their bytes had been written before this batch of CTAs.
     """
 
-    def __init__(self, clocks: Clocks, grain: int, heap: Callable[[Buffer], bool]) -> None:
+    def __init__(self, clocks: Clocks, grain: int, heap: dict[int, Lanes]) -> None:
         self._clocks = clocks
         self._grain = grain
         self._heap = heap
+        # By instruction: whether it is a volatile access to what is no flag.
+        self.volatile: Lanes = np.zeros(1, np.bool_)
         self._shadows: dict[int, _Shadow] = {}
 
     def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
         """A load by instruction `at`."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or not shadow.known:
+        if shadow.written is not None or shadow.before is not None:
             stamps = self._stamps(shadow, access)
-            if not shadow.known and not stamps.all():
-                found.append(_unwritten(stamps, access, "is read before it was written"))
-            found += self._unordered(access, stamps, "was written by", strong=strong)
+            found += _unwritten(shadow, stamps, access, "is read before it was written")
+            volatile = bool(self.volatile.take(at, mode="clip"))
+            found += self._unordered(
+                access, stamps, "was written by", strong=strong, volatile=volatile
+            )
         if not strong:
             self._log(shadow, access, at)
         return found
@@ -87,8 +91,8 @@ class GlobalRaces:
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
-        if atomic and not shadow.known and not stamps.all():
-            found.append(_unwritten(stamps, access, "is updated before it was written"))
+        if atomic:
+            found += _unwritten(shadow, stamps, access, "is updated before it was written")
         found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
         found = found or self._after_reads(shadow, access)
         assert shadow.written is not None
@@ -109,10 +113,9 @@ class GlobalRaces:
         """A lane has its warp's twin read, for which `stamp` stands."""
         shadow = self._shadow(buffer)
         found: list[Conflict] = []
-        if shadow.written is not None or not shadow.known:
+        if shadow.written is not None or shadow.before is not None:
             stamps = self._stamps(shadow, access)
-            if not shadow.known and not stamps.all():
-                found.append(_unwritten(stamps, access, "is read before it was written"))
+            found += _unwritten(shadow, stamps, access, "is read before it was written")
             found += self._unordered(access, stamps, "was written by", strong=False)
             found = found or self._hidden(access, stamps)
         shadow.log.append((access, self._twin_stamp(access, at, stamp)))
@@ -126,8 +129,8 @@ class GlobalRaces:
         shadow = self._shadow(buffer)
         stamps = self._stamps(shadow, access)
         found: list[Conflict] = []
-        if atomic and not shadow.known and not stamps.all():
-            found.append(_unwritten(stamps, access, "is updated before it was written"))
+        if atomic:
+            found += _unwritten(shadow, stamps, access, "is updated before it was written")
         found += self._unordered(access, stamps, "was written by", strong=atomic)
         found = found or self._after_reads(shadow, access)
         if atomic:
@@ -165,8 +168,23 @@ class GlobalRaces:
         if found is None:
             units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
             # The shadow holds the array, so that its id stays its own.
-            found = self._shadows[id(buffer)] = _Shadow(buffer, units, not self._heap(buffer))
+            found = self._shadows[id(buffer)] = _Shadow(buffer, units)
+            written = self._heap.get(buffer.base)
+            if written is not None:
+                whole = np.ones(units * self._grain, np.bool_)
+                begin = buffer.base % self._grain
+                whole[begin : begin + buffer.nbytes] = written
+                found.before = np.logical_and.reduce(whole.reshape(units, self._grain), axis=1)
         return found
+
+    def keep(self) -> None:
+        """The batch has ended: keep what it has written of the memory from `malloc`."""
+        for shadow in self._shadows.values():
+            written = self._heap.get(shadow.buffer.base)
+            if written is not None and shadow.written is not None:
+                units = np.repeat(shadow.written != 0, self._grain)
+                begin = shadow.buffer.base % self._grain
+                written |= units[begin : begin + shadow.buffer.nbytes]
 
     def _stamp(self, ids: Lanes, at: int) -> Lanes:
         stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
@@ -179,13 +197,14 @@ class GlobalRaces:
 
     def _unordered(
         self, access: Access, stamps: Lanes, what: str, *, strong: bool,
-        values: Values | None = None,
+        values: Values | None = None, volatile: bool = False,
     ) -> list[Conflict]:  # fmt: skip
         """Which of these stamps of others an access does not come after."""
         twin = stamps >= _ASYNC
         doubtful = (stamps > 0) & (twin | ((stamps & _LANE_MASK) != access.ids[:, None]))
         if strong:
-            doubtful &= (stamps & _ATOMIC) == 0
+            fine = (stamps & _ATOMIC) != 0
+            doubtful &= ~(fine & ~self._volatile_here(access, stamps) if volatile else fine)
         if not doubtful.any():
             return []
         pending = doubtful & (stamps >= _PENDING)
@@ -197,11 +216,22 @@ class GlobalRaces:
             access.ids[rows] // WARP, (some & _LANE_MASK) // WARP, twin[rows, columns]
         )  # fmt: skip
         wrong = np.zeros_like(doubtful)
-        wrong[rows, columns] = (some >> _CLOCK & _CLOCK_MASK) > seen
+        clock = some >> _CLOCK & _CLOCK_MASK
+        met = self._clocks.met(access.ids[rows], some & _LANE_MASK, clock)
+        wrong[rows, columns] = (clock > seen) & (twin[rows, columns] | ~met)
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
         return _first(access, wrong, stamps, what)
+
+    def _volatile_here(self, access: Access, stamps: Lanes) -> Lanes:
+        """Which stamps are of volatile writes, to no flag, by the CTA of the lane itself: between
+        CTAs, which have no barrier, volatile accesses are how threads communicate.
+        """
+        lanes = WARP * self._clocks.of_cta
+        same = (stamps & _LANE_MASK) // lanes == (access.ids // lanes)[:, None]
+        found: Lanes = same & self.volatile.take(stamps >> _INSTR & _INSTR_MASK, mode="clip")
+        return found
 
     # --------------------------------------------------------------------------------------- reads
 
@@ -246,9 +276,14 @@ class GlobalRaces:
         return []
 
 
-def _unwritten(stamps: Lanes, access: Access, what: str) -> Conflict:
-    row, column = (int(i[0]) for i in np.nonzero(stamps == 0))
-    return Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)
+def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> list[Conflict]:
+    if shadow.before is None or stamps.all():
+        return []
+    never = (stamps == 0) & ~shadow.before[access.units()]
+    if not never.any():
+        return []
+    row, column = (int(i[0]) for i in np.nonzero(never))
+    return [Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)]
 
 
 def _first(

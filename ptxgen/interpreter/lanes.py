@@ -23,7 +23,9 @@ _WORTH_PICKING: Final = 0.75
 class Batch:
     """CTAs `first` to `first + ctas - 1` of a grid; each CTA has `width` lanes, whole warps of 32.
 
-    CTAs are numbered cluster after cluster, in both x fastest; a cluster is never parted.
+    CTAs are numbered cluster after cluster, in both x fastest; a cluster is never parted. The
+    first `reserved_bytes` of the `shared_bytes` of a CTA are the driver's; `workspace` is the
+    address of what it keeps for a cooperative launch, 0 for other launches.
     """
 
     grid: tuple[int, int, int]
@@ -34,6 +36,8 @@ class Batch:
     shared_bytes: int
     dynamic_bytes: int
     cluster: tuple[int, int, int] = (1, 1, 1)
+    reserved_bytes: int = 0
+    workspace: int = 0
 
     @property
     def cluster_size(self) -> int:
@@ -133,12 +137,19 @@ class Batch:
             "%lanemask_le": one * 2 - 1,
             "%lanemask_ge": (1 << WARP) - one,
             "%lanemask_gt": (1 << WARP) - one * 2,
-            "%total_smem_size": self.shared_bytes,
+            "%total_smem_size": self.shared_bytes - self.reserved_bytes,
             "%aggr_smem_size": self.shared_bytes,
             "%dynamic_smem_size": self.dynamic_bytes,
             "%is_explicit_cluster": int(self.cluster_size > 1),
             "%cluster_ctarank": self._numbers() % self.cluster_size,
             "%cluster_nctarank": self.cluster_size,
+            "%reserved_smem_offset_begin": 0,
+            "%reserved_smem_offset_0": 0,
+            "%reserved_smem_offset_1": self.reserved_bytes // 2,
+            "%reserved_smem_offset_end": self.reserved_bytes,
+            "%reserved_smem_offset_cap": self.reserved_bytes,
+            "%envreg1": self.workspace >> 32,
+            "%envreg2": self.workspace & 0xFFFFFFFF,
         }
         return known.get(kind)
 

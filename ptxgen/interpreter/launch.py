@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.errors import LaunchError, TrapError, did_you_mean
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
 from ptxgen.interpreter.arena import DeviceArena, Window
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
 from ptxgen.interpreter.barriers import Barriers
@@ -31,9 +32,11 @@ from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
 from ptxgen.interpreter.watch import Watch, notes_of, sanitizers
 from ptxgen.ir import Kernel, Module
-from ptxgen.parse import parse
+from ptxgen.parse import module_of, parse
+from ptxgen.target import target_number
 
 MAX_INSTRUCTIONS: Final = 20_000_000  # in a row: minutes of an endless loop
+_MOST_COUNT: Final = (1 << 63) - 1
 _MAX_LANES: Final = 1 << 18  # of a batch; more gain no speed
 _MAX_SHADOW_BYTES: Final = 1 << 28  # what a batch's race detector may hold
 _MAX_LOCAL_BYTES: Final = 1 << 28  # and its threads' local memory, as far as it is known before
@@ -75,6 +78,8 @@ def run(
     names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.watch`) or `all`, in
     a list or with commas. If they report anything, `TrapError` is raised at the end unless
     `raise_on_report` is false.
+    A kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
+    cooperatively if all its CTAs run at once, as a batch; else as any other, and traps there.
     With `profile`, the traffic of shared and global memory is counted. With `stepwise`, each
     instruction runs by itself, through its row's own function: the definition, and several times
     slower. `max_instructions` bounds what one batch of CTAs executes one after another. `progress`
@@ -84,15 +89,23 @@ def run(
     asynchronous copies take a time drawn from it; or "pct:SEED" or "pct:SEED:DEPTH" for one.
 
     Raises `LaunchError` for arguments that do not fit before anything runs, `ParseError` for text
-    that is not PTX, `ModifierError` and `TypeMismatchError` for instructions that the table lacks,
-    `TrapError` when the kernel fails.
+    that is not PTX, `UnsupportedTargetError` for a `.target` without a number, `ModifierError` and
+    `TypeMismatchError` for instructions that the table lacks, `TrapError` when the kernel fails.
     """
     order = schedule_of(schedule)
     asked = sanitizers(sanitize)
-    _check_integer("dynamic_smem", dynamic_smem, 0)
-    _check_integer("max_instructions", max_instructions, 1)
+    dynamic_smem = _count("dynamic_smem", dynamic_smem, 0)
+    max_instructions = _count("max_instructions", max_instructions, 1)
+    for name, flag in (("profile", profile), ("stepwise", stepwise)):
+        if not isinstance(flag, bool):
+            raise LaunchError(f"{name} must be True or False, got {shown(flag)}")
+    if progress is not None and not callable(progress):
+        raise LaunchError(f"progress must be a function of two integers, got {shown(progress)}")
+    if arena is not None and not isinstance(arena, DeviceArena):
+        raise LaunchError(f"arena must be a DeviceArena, got {shown(arena)}; leave it out")
     text = ptx_or_module if isinstance(ptx_or_module, str) else None
     module = _module(ptx_or_module)
+    sm = target_number(module.target)
     kernel = _kernel(module, entry)
     shape = extents(kernel, grid, block, cluster)
     arena = DeviceArena() if arena is None else arena
@@ -100,14 +113,16 @@ def run(
     cut_each = order is not None
     checks = frozenset({"init", "sync", "bounds"} & asked)
     program = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
-    fill(memory, symbols or {})
+    fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
-        program, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
+        program, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
     )
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
+    if program.linked.cooperative and total <= size:
+        launch.workspace = arena.grid_workspace()
     with np.errstate(all="ignore"):
         for first in range(0, total, size):
             count = min(size, total - first)
@@ -123,22 +138,18 @@ def run(
     )
 
 
-def _check_integer(name: str, given: object, least: int) -> None:
-    if not isinstance(given, (int, np.integer)) or given < least:
-        raise LaunchError(f"{name} must be an integer from {least}, got {given!r}")
+def _count(name: str, given: object, least: int) -> int:
+    found = integer(given, least, _MOST_COUNT)
+    if found is None:
+        raise LaunchError(f"{name} must be an integer from {least}, got {shown(given)}")
+    return found
 
 
 def _module(given: object) -> Module:
-    if isinstance(given, Module):
-        return given
-    if isinstance(given, str):
-        return _parsed(given)
-    raise LaunchError(f"what is run must be PTX text or a Module, got {type(given).__name__}")
+    return _parsed(given) if isinstance(given, str) else module_of("run", given)
 
 
-@functools.lru_cache(maxsize=8)
-def _parsed(text: str) -> Module:
-    return parse(text)
+_parsed = functools.lru_cache(maxsize=8)(parse)
 
 
 @dataclass(slots=True)
@@ -146,6 +157,7 @@ class _Launch:
     """One launch, and what its batches have come to."""
 
     program: Program
+    sm: int
     shape: tuple[Extents, ...]  # grid, block, cluster
     dynamic_smem: int
     arena: DeviceArena
@@ -154,6 +166,7 @@ class _Launch:
     max_instructions: int
     order: PCT | None
     traffic: Traffic | None
+    workspace: int = 0  # the address of that of a cooperative launch
     counters: Counters = field(default_factory=Counters)
     reports: Reports = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
@@ -187,7 +200,7 @@ class _Launch:
         grid, block, cluster = self.shape
         batch = Batch(
             grid, block, first, count, shared_stride(linked.shared_bytes),
-            linked.shared_bytes, self.dynamic_smem, cluster,
+            linked.shared_bytes, self.dynamic_smem, cluster, linked.reserved_bytes, self.workspace,
         )  # fmt: skip
         shared = SharedMemory.poisoned(linked.shared_bytes, batch.ctas)
         words = shared.window.data.view(np.uint32)
@@ -209,10 +222,11 @@ class _Launch:
         barriers = Barriers(batch.ctas, batch.width, watch)
         machine = LaneMachine(
             batch, self.arena, self._spaces(batch), shared, copies, barriers, watch, faults,
+            self.sm,
         )  # fmt: skip
         machine.registers = RegisterPool(batch, registers_at_entry(linked.kernel), watch)
         machine.printed, machine.traffic = self.printed, self.traffic
-        machine.wgmma = program.wgmma
+        machine.follow(program.wgmma)
         policy = policy_of(self.order, machine)
         schedule = Scheduler(program, machine, self.max_instructions, policy)
         try:
@@ -226,6 +240,10 @@ class _Launch:
             whole.printed = error.printed
             raise whole from error
         schedule.count(self.counters)
+        if watch is None or not watch.follows_global:
+            self.arena.trust_heap()
+        else:
+            watch.global_races.keep()
 
     def _spaces(self, batch: Batch) -> dict[str, Space]:
         params, constant = self.params, self.memory.constant
@@ -289,7 +307,7 @@ def _program(
     return found[1]
 
 
-def _kernel(module: Module, entry: str | None) -> Kernel:
+def _kernel(module: Module, entry: object) -> Kernel:
     names = [k.name for k in module.kernels]
     if entry is None:
         if len(names) != 1:
@@ -297,9 +315,9 @@ def _kernel(module: Module, entry: str | None) -> Kernel:
                 f"the module has the kernels {', '.join(names) or '(none)'}; say which with entry="
             )
         return module.kernels[0]
-    if entry not in names:
+    if not isinstance(entry, str) or entry not in names:
         raise LaunchError(
-            f"the module has no kernel {entry!r}{did_you_mean(str(entry), names)} "
+            f"the module has no kernel {shown(entry)}{did_you_mean(entry, names)} "
             f"(it has {', '.join(names) or 'none'})"
         )
     return module.kernels[names.index(entry)]

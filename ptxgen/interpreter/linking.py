@@ -21,6 +21,7 @@ from ptxgen.ir import (
     Param,
     Prototype,
     Reg,
+    Special,
     Symbol,
     Variable,
 )
@@ -47,6 +48,13 @@ FUNCTION_BYTES: Final = 16
 
 _FRAME_ALIGN: Final = 32
 _DYNAMIC_ALIGN: Final = 16
+# What the driver keeps for itself at the beginning of a block's shared memory on sm_80 and later
+# (CUDA C++ Programming Guide 12.9, "Compute Capability 8.x"); it is there if a kernel asks for it.
+RESERVED_BYTES: Final = 1 << 10
+_RESERVED: Final = "%reserved_smem_offset_"
+# Where the driver tells a cooperative launch its workspace: address bits 63 to 32, and 31 to 0
+# (`cooperative_groups/details/driver_abi.h` of the CUDA toolkit).
+WORKSPACE: Final = ("%envreg1", "%envreg2")
 _MOST_SHARED: Final = max(t.shared_per_block_optin for t in TARGETS.values())
 
 
@@ -82,7 +90,9 @@ class Linked:
     """A kernel with everything that it needs.
 
     Of `routines`, each comes after those that it calls, recursion aside; the kernel is the last.
-    `outside` are functions without a body, by address. `recursive` if frames move.
+    `outside` are functions without a body, by address. `recursive` if frames move. Of the
+    `shared_bytes` of a block, the first `reserved_bytes` are the driver's. `cooperative` if the
+    kernel asks for the workspace of its grid.
     """
 
     routines: tuple[Routine, ...]
@@ -94,6 +104,8 @@ class Linked:
     param_bytes: int
     recursive: bool
     local_bytes: int
+    reserved_bytes: int = 0
+    cooperative: bool = False
 
     @property
     def kernel(self) -> Kernel:
@@ -115,8 +127,16 @@ def constants(module: Module) -> tuple[dict[str, tuple[Variable, int]], int]:
 
 
 def function_addresses(module: Module) -> dict[str, int]:
-    """What a pointer to each function holds."""
-    return {f.name: FUNCTION_ADDRESS + n * FUNCTION_BYTES for n, f in enumerate(module.functions)}
+    """What a pointer to each function holds, and to each kernel, which calls do not reach."""
+    names = (*(f.name for f in module.functions), *(k.name for k in module.kernels))
+    return {name: FUNCTION_ADDRESS + n * FUNCTION_BYTES for n, name in enumerate(names)}
+
+
+def code_addresses(module: Module) -> dict[str, int]:
+    """What a pointer to each function or kernel holds; at a kernel's, nothing can be called."""
+    first = FUNCTION_ADDRESS + len(module.functions) * FUNCTION_BYTES
+    kernels = {k.name: first + n * FUNCTION_BYTES for n, k in enumerate(module.kernels)}
+    return {**kernels, **function_addresses(module)}
 
 
 def link(
@@ -136,15 +156,18 @@ def link(
     functions = {f.name: f for f in module.functions}
     addresses = function_addresses(module)
     order, calls, recursive = _reachable(module, kernel, functions)
-    shared = _Shared(module, kernel, order, dynamic_smem)
-    if shared.nbytes > _MOST_SHARED:
+    specials = _specials(order)
+    reserved = RESERVED_BYTES if any(name.startswith(_RESERVED) for name in specials) else 0
+    shared = _Shared(module, kernel, order, dynamic_smem, reserved)
+    own = shared.nbytes - reserved
+    if own > _MOST_SHARED:
         raise LaunchError(
-            f"{kernel.name} needs {shared.nbytes} bytes of shared memory, {dynamic_smem} of them "
+            f"{kernel.name} needs {own} bytes of shared memory, {dynamic_smem} of them "
             f"dynamic; a block has at most {_MOST_SHARED}"
         )
     const, _ = constants(module)
     known = {
-        **{name: Place(address) for name, address in addresses.items()},
+        **{name: Place(address) for name, address in code_addresses(module).items()},
         **{name: Place(address) for name, address in global_addresses.items()},
         **{name: Place(address) for name, (_, address) in const.items()},
     }
@@ -188,6 +211,8 @@ def link(
         param_bytes,
         recursive,
         local_bytes,
+        reserved,
+        not specials.isdisjoint(WORKSPACE),
     )
 
 
@@ -231,10 +256,11 @@ class _Shared:
     """The layout of a CTA's shared memory."""
 
     def __init__(
-        self, module: Module, kernel: Kernel, order: Iterable[Kernel | Function], dynamic: int
-    ) -> None:
-        self.nbytes = 0
-        self.regions: list[tuple[str, int, int]] = []
+        self, module: Module, kernel: Kernel, order: Iterable[Kernel | Function], dynamic: int,
+        reserved: int,
+    ) -> None:  # fmt: skip
+        self.nbytes = reserved
+        self.regions = [("the driver's reserved memory", 0, reserved)] if reserved else []
         self._own: dict[int, dict[str, Place]] = {}
         self._module: dict[str, Place] = {}
         arrays = {kernel.dynamic_shared} - {""}
@@ -266,6 +292,18 @@ class _Shared:
         self.regions.append((name, start, nbytes))
         self.nbytes = start + nbytes
         return Place(start)
+
+
+def _specials(order: Iterable[Kernel | Function]) -> set[str]:
+    """The special registers that routines name."""
+    return {
+        operand.name
+        for source in order
+        for statement in source.body or ()
+        if isinstance(statement, Instr)
+        for operand in statement.operands
+        if isinstance(operand, Special)
+    }
 
 
 def _reachable(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.conflicts import Conflict
 from ptxgen.interpreter.linking import param_bytes, signature
-from ptxgen.interpreter.race import Conflict
 from ptxgen.ir import Address, Instr, Not, Reg, Vector
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import numpy as np
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.access import as_address
 from ptxgen.interpreter.barriers import BARRIERS
-from ptxgen.interpreter.bulk import BulkMachine
 from ptxgen.interpreter.lanes import WARP, absent_member
 from ptxgen.interpreter.linking import (
     LOCAL_BYTES,
@@ -23,7 +22,11 @@ from ptxgen.interpreter.linking import (
 )
 from ptxgen.interpreter.memory import POISON, RANK_SHIFT, Address, Base, Space
 from ptxgen.interpreter.registers import RegisterPool
+from ptxgen.interpreter.remote import RemoteMachine
+from ptxgen.interpreter.tensormaps import TensormapMachine
+from ptxgen.interpreter.textures import TextureMachine
 from ptxgen.interpreter.waiting import Agents, ClusterBarrier, MemoryWaits
+from ptxgen.interpreter.wgmma_machine import WgmmaMachine
 from ptxgen.types import b8, b32
 
 if TYPE_CHECKING:
@@ -36,8 +39,6 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory
     from ptxgen.interpreter.watch import Watch
-    from ptxgen.interpreter.wgmma_late import LateProducts
-    from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -55,12 +56,13 @@ _CLOCKS: Final = {
 }  # fmt: skip
 
 
-class LaneMachine(BulkMachine):
+class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine):
     """The state that a batch of CTAs shares, and the lanes that execute just now.
 
     The scheduler sets `selection` before each block; a block sets `mask` (over the selected lanes,
     None: all) and `at`, the number of the instruction, before each instruction that asks for
-    something. `spaces` are local, param and constant memory. `cycles` counts what was executed.
+    something. `spaces` are local, param and constant memory. `sm` is the number of the target.
+    `cycles` counts what was executed.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class LaneMachine(BulkMachine):
         barriers: Barriers,
         watch: Watch | None,
         faults: Faults,
+        sm: int,
     ) -> None:
         self.batch = batch
         self.arena = arena
@@ -88,10 +91,11 @@ class LaneMachine(BulkMachine):
         self.registers = RegisterPool(batch, 0, watch)
         self.polled = {}
         self.agents = Agents()
-        self.wgmma: WgmmaRegisters | None = None  # those of the program, if it has any
-        self.products: LateProducts | None = None  # None: all is done when it is started
         self.watch = watch
+        self.products = None
+        self.follow(None)
         self.faults = faults
+        self.sm = sm
         self.exited: Lanes = ~batch.real()
         self.frame: Lanes | None = None  # where each lane's frame begins, if frames move
         self.cycles = 0
@@ -364,9 +368,13 @@ class LaneMachine(BulkMachine):
         if self.mask is not None or np.ndim(membermask) or int(membermask) != _FULL_WARP:
             self._check_members(membermask)
         if self.watch is not None:
-            self.watch.warp_sync(self.at, self.active_ids(self.mask))
-        if self.products is not None:
-            self.products.met(self.at, self.active_ids(self.mask))
+            members = self._for_active(membermask).astype(np.uint32)
+            self.watch.warp_sync(self.at, self.active_ids(self.mask), members, self.exited)
+        if self.wgmma is not None:
+            ids = self.active_ids(self.mask)
+            self.warpgroups.met(self.at, ids)
+            if self.products is not None:
+                self.products.met(self.at, ids)
 
     def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
         """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not
@@ -394,23 +402,6 @@ class LaneMachine(BulkMachine):
     def trap(self, reason: str) -> None:
         """Stop the kernel. Raises `TrapError`."""
         raise TrapError(f"{self._where(int(self.active_ids(self.mask)[0]))}: {reason}")
-
-    # --------------------------------------------------------------------------------------- wgmma
-
-    def multiply(
-        self,
-        product: Callable[[], Lanes],
-        add: Callable[[Lanes, tuple[Lanes, ...]], tuple[Lanes, ...]],
-        d: tuple[Lanes, ...],
-    ) -> tuple[Lanes, ...]:
-        """`add(product(), d)`, at once or, under a schedule that says so, once it is waited for."""
-        return add(product(), d) if self.products is None else self.products.start(product, add, d)
-
-    def settle(self, at: int, values: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
-        """What the accumulators of all multiplications hold after the wait `at`; `values` is what
-        they held before.
-        """
-        return values if self.products is None else self.products.settle(at, values)
 
     def touch(self, numbers: tuple[int, ...], guard: Lanes | None) -> None:
         """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""

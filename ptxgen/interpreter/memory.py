@@ -17,6 +17,7 @@ from ptxgen.interpreter.arena import Window
 if TYPE_CHECKING:
     from ptxgen.interpreter.access import MemoryAccess
     from ptxgen.interpreter.arena import Buffer
+    from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -245,13 +246,36 @@ class SharedMemory:
         return cls(nbytes, stride, Window(0, data))
 
 
-def turns(lanes: Lanes, index: Lanes) -> list[Lanes]:
-    """The lanes in groups that share no index; lanes of one index are in rising order over them."""
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    lengths = np.diff(np.append(starts, len(ordered)))
-    rank = np.arange(len(ordered)) - np.repeat(starts, lengths)
-    by_rank = np.argsort(rank, kind="stable")
-    bounds = np.cumsum(np.bincount(rank))[:-1]
-    return [np.sort(lanes[order[part]]) for part in np.split(by_rank, bounds)]
+class Meetings:
+    """Lanes that update cells, by the index of the cell of each; several may have one."""
+
+    def __init__(self, lanes: Lanes, index: Lanes) -> None:
+        order = np.argsort(index, kind="stable")
+        self._lanes = lanes[order]  # by cell, in rising order at each
+        self._index = index[order]
+        changes = self._index[1:] != self._index[:-1]
+        self._starts = np.flatnonzero(np.concatenate(([True], changes)))
+
+    def scan(self, scan: Scan, cells: Lanes, operands: tuple[Lanes, ...], old: Lanes) -> bool:
+        """Update the cells for all lanes at once, and put what each has found into `old`; False if
+        nothing was done, because no lanes meet, or because the scan says no.
+        """
+        if len(self._starts) == len(self._lanes):
+            return False
+        where, count = self._index[self._starts], len(self._lanes)
+        given = tuple(
+            x[self._lanes] if np.ndim(x) else np.full(count, x, cells.dtype) for x in operands
+        )
+        found = scan(cells[where], self._starts, given)
+        if found is None:
+            return False
+        old[self._lanes], cells[where] = found
+        return True
+
+    def turns(self) -> list[Lanes]:
+        """The lanes in groups that share no cell; those of a cell are in rising order over them."""
+        lengths = np.diff(np.append(self._starts, len(self._lanes)))
+        rank = np.arange(len(self._lanes)) - np.repeat(self._starts, lengths)
+        by_rank = np.argsort(rank, kind="stable")
+        bounds = np.cumsum(np.bincount(rank))[:-1]
+        return [np.sort(self._lanes[part]) for part in np.split(by_rank, bounds)]

@@ -87,6 +87,11 @@ class Objects:
         self._places: dict[int, int] = {}
         self._arriving: Lanes = np.zeros((0, columns), np.int64)  # in this phase
         self._done: Lanes = np.zeros((0, columns), np.int64)  # in the phases before, or at once
+        # By place: the copies that its mbarrier counts in this phase, by warp and stamp; those of
+        # the phases before; and of the latter, how many each warp has waited for.
+        self._landing: dict[int, list[tuple[int, int]]] = {}
+        self._landed: dict[int, list[tuple[int, int]]] = {}
+        self._seen: dict[tuple[int, int], int] = {}
         self._global: dict[tuple[int, int], Lanes] = {}  # by address and CTA (-1: any)
         # Of warps that have fenced: what they knew then; those of scope cta and all others.
         self._fenced: dict[int, Lanes] = {}
@@ -160,9 +165,12 @@ class Objects:
         column = warp % self._clocks.group + self._clocks.group
         row = int(self._rows_of(np.array([place]))[0])
         self._arriving[row, column] = max(int(self._arriving[row, column]), stamp)
+        self._landing.setdefault(place, []).append((warp, stamp))
 
     def phase(self, places: Lanes) -> None:
         """The phases of the mbarriers at these places are complete."""
+        for place in places.tolist():
+            self._landed.setdefault(place, []).extend(self._landing.pop(place, ()))
         rows = self._rows_of(np.unique(places))
         self._done[rows] = np.maximum(self._done[rows], self._arriving[rows])
         self._arriving[rows] = 0
@@ -177,12 +185,23 @@ class Objects:
         if not len(pairs):
             return
         rows = self._done[self._rows_of(pairs[:, 1])]
+        for w, place in pairs.tolist():
+            self._wait_for_copies(w, place)
         if order.acquire:
             for n in range(len(pairs)):  # a warp may be there more than once
                 self._clocks.learn(pairs[n : n + 1, 0], rows[n : n + 1])
             return
         for w, row in zip(pairs[:, 0].tolist(), rows, strict=True):
             self._met.setdefault(w, []).append((row, None))
+
+    def _wait_for_copies(self, warp: int, place: int) -> None:
+        """A warp has seen the phases of an mbarrier that are complete, and what they counted."""
+        landed = self._landed.get(place)
+        if landed:
+            seen = self._seen.get((warp, place), 0)
+            self._seen[warp, place] = len(landed)
+            for copy in landed[seen:]:
+                self._clocks.wait_for_copy(warp, *copy)
 
     def _rows_of(self, places: Lanes) -> Lanes:
         found = []

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.interpreter.lanes import WARP, Selection
 from ptxgen.interpreter.waiting import Delays, LateAgents
 from ptxgen.interpreter.wgmma_late import LateProducts
@@ -69,10 +69,12 @@ class PCT:
         for name, least in (("seed", 0), ("depth", 1)):
             given = getattr(self, name)
             if not isinstance(given, (int, np.integer)) or _is_flag(given) or given < least:
-                raise LaunchError(f"PCT: {name} must be an integer from {least}, got {given!r}")
+                raise LaunchError(
+                    f"PCT: {name} must be an integer from {least}, got {shown(given)}"
+                )
             object.__setattr__(self, name, int(given))
         if not _is_flag(self.apart):
-            raise LaunchError(f"PCT: apart must be True or False, got {self.apart!r}")
+            raise LaunchError(f"PCT: apart must be True or False, got {shown(self.apart)}")
 
 
 def _is_flag(given: object) -> bool:
@@ -93,7 +95,7 @@ def schedule_of(given: object) -> PCT | None:
     if numbers is None:
         raise LaunchError(
             f"schedule must be {', '.join(map(repr, _FORMS))} with numbers, or a PCT, got "
-            f"{given!r}{did_you_mean(text, (LOCKSTEP, 'pct:0'))}"
+            f"{shown(given)}{did_you_mean(text, (LOCKSTEP, 'pct:0'))}"
         )
     return PCT(int(numbers[1]), DEPTH if numbers[2] is None else int(numbers[2]))
 
@@ -151,11 +153,11 @@ class Lockstep:
         return place, ready.pop(place)
 
     def _choose(self, ready: Ready, now: int) -> Place:
-        if now < self._late_until:
-            return max(ready)
         spent = now + _POLL * self._polls
+        if spent < self._late_until:
+            return max(ready)
         if spent - min(self._since.values()) > _PATIENCE:
-            self._late_until = now + _PATIENCE
+            self._late_until = spent + _PATIENCE
             self._since = dict.fromkeys(self._since, spent)
         return min(ready)
 

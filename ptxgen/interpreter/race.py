@@ -2,7 +2,10 @@
 
 For each unit of memory: the stamp of the last write, and of the last read of each warp and of its
 twin. A copy under way makes its units pending, for its own thread too, until it has been waited
-for. Stores of the value that is there already, and of one value by several threads, are no race.
+for; one that an mbarrier counts is over for those that come after a wait for this mbarrier.
+Volatile accesses are strong, but for those that `ptxgen.interpreter.polls` finds no flags for:
+their loads are logged, and may not race with volatile stores. Stores of the value that is there
+already, and of one value by several threads, are no race.
 
 Nearly always, all that an access meets is older than the last barrier of its CTA. The clocks' floor
 is the newest stamp that all warps know of all others, so one comparison tells. Reads are only
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.interpreter.clocks import SHOWN
+from ptxgen.interpreter.conflicts import Access, Conflict, Values, differing
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
@@ -41,46 +45,10 @@ _READ_CLOCK: Final = 32
 _READ_INSTR: Final = 11
 _READ_LANE: Final = 63
 _SEVERAL: Final = 63  # more than one lane has read with this clock
+_WARP_BITS: Final = 13  # of the number of a warp in the batch, as lanes have 18
 _LOG_LIMIT: Final = 4096  # reads that may be logged
 
 _NOTED_LIMIT: Final = 256  # records of where such reads were
-
-Values = Callable[[], "tuple[Lanes, Lanes]"]
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What lanes access: each lane's number in the batch, its first unit, and how many; all in
-    units `low` to `high` - 1 of a CTA.
-    """
-
-    ids: Lanes
-    first: Lanes
-    width: int
-    low: int
-    high: int
-
-    def units(self) -> Lanes:
-        """Each lane's units, `[lanes, width]`."""
-        return self.first[:, None] + np.arange(self.width)
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """The first of the problems of one access: `position` in its lanes, the unit, and the other
-    lane of the batch and instruction.
-
-    `other_thread` is -1 where several may be meant, `other` is -1 where there is no other
-    instruction; `twin` is the stamp of an asynchronous operation of its warp, if it is one.
-    """
-
-    kind: str
-    position: int
-    unit: int
-    other: int
-    other_thread: int
-    what: str
-    twin: int = 0
 
 
 @dataclass(slots=True)
@@ -106,6 +74,7 @@ class RaceDetector:
 
     def __init__(self, clocks: Clocks, ctas: int, units: int) -> None:
         self._clocks = clocks
+        self._ctas = ctas
         self._units = ctas * units
         agents = clocks.group * (1 + clocks.twins)
         self._written = np.zeros(ctas * units, np.int64)
@@ -114,19 +83,32 @@ class RaceDetector:
         self._entries = 0
         self._noted: list[_Reads] = []  # already in `_read`; their ranges say where
         self._floor = clocks.floor
+        # By instruction: whether it starts copies that an mbarrier counts.
+        self.counted: Lanes = np.zeros(1, np.bool_)
+        # Warps, and copies that they come after: of which warp, with which stamp.
+        self._after: set[tuple[int, int, int]] = set()
+        # By instruction: whether it is a volatile access to what is no flag.
+        self.volatile: Lanes = np.zeros(1, np.bool_)
         self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
+    def initialise(self, units: int) -> None:
+        """The first units of each CTA hold something before it begins."""
+        self._written.reshape(self._ctas, -1)[:, :units] = 1  # older than any thread's clock
+
     def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
-        """A load by instruction `at`; strong ones may race with strong writes."""
+        """A load by instruction `at`; strong ones may race with strong writes, but not volatile
+        ones that are no polls with volatile stores.
+        """
+        volatile = self._is_volatile(at)
         stamps = self._stamps(access)
         found: list[Conflict] = []
         if not stamps.all():
             found.append(_unwritten(access, stamps, "is read before it was written"))
         if not self._all_old(access, stamps):
             found += self._pending(access, stamps) or self._unordered_writes(
-                access, stamps, atomic=strong
+                access, stamps, atomic=strong, volatile=volatile
             )
-        if not strong:
+        if not strong or volatile:
             self._log(access, at)
         return found
 
@@ -156,7 +138,7 @@ class RaceDetector:
             found += self._pending(access, stamps) or self._unordered_writes(
                 access, stamps, atomic=strong, values=values
             )
-        found += self._unordered_reads(access)
+        found += self._unordered_reads(access, volatile=not strong or self._is_volatile(at))
         mine = (
             self._stamp(access.ids, at) | (_ATOMIC if strong else 0) | (_PENDING if pending else 0)
         )
@@ -177,13 +159,19 @@ class RaceDetector:
 
     # ---------------------------------------------------------------------- asynchronous operations
 
-    def start_copy(self, access: Access, at: int, stamp: int) -> list[Conflict]:
-        """A lane has its warp's twin write, for which `stamp` stands, until `land`."""
+    def start_copy(
+        self, access: Access, at: int, stamp: int, *, proxy: bool = True
+    ) -> list[Conflict]:
+        """A lane has its warp's twin write, for which `stamp` stands, until `land`; through the
+        asynchronous `proxy` or not.
+        """
         stamps = self._stamps(access)
         found = self._pending(access, stamps) or self._unordered_writes(
             access, stamps, atomic=False
         )
-        found = found or self._unordered_reads(access) or self._hidden(access, stamps)
+        found = found or self._unordered_reads(access)
+        if proxy:
+            found = found or self._hidden(access, stamps)
         lanes = access.ids
         self._put(access, _PENDING | _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | lanes)
         return found
@@ -234,7 +222,9 @@ class RaceDetector:
         one = of_lane[:, 0]
         known = clocks.known[lanes // WARP, clocks.column(one & _LANE_MASK, True)]
         older = ((one >> _CLOCK) & _CLOCK_MASK) <= known
-        return bool(older.all()) and bool((of_lane == one[:, None]).all())
+        if not (older.all() and (of_lane == one[:, None]).all()):
+            return False
+        return not self._too_early(lanes // WARP, one).any()
 
     def hidden(self, access: Access) -> list[Conflict]:
         """Writes by ordinary instructions that no fence has shown to an asynchronous operation."""
@@ -315,7 +305,7 @@ class RaceDetector:
 
     def _unordered_writes(
         self, access: Access, stamps: Lanes, *, atomic: bool, by_warp: bool = False,
-        values: Values | None = None,
+        values: Values | None = None, volatile: bool = False,
     ) -> list[Conflict]:  # fmt: skip
         clocks = self._clocks
         writer = stamps & _LANE_MASK
@@ -323,9 +313,15 @@ class RaceDetector:
         warp = (access.ids // WARP)[:, None]
         known = clocks.known[warp, clocks.column(writer, twin)]
         same = writer // WARP == warp if by_warp else writer == access.ids[:, None]
-        wrong = (((stamps >> _CLOCK) & _CLOCK_MASK) > known) & (twin | ~same)
+        clock = (stamps >> _CLOCK) & _CLOCK_MASK
+        wrong = (clock > known) & (twin | ~same)
+        if twin.any():
+            wrong |= twin & self._too_early(warp, stamps)
+        if wrong.any():
+            wrong &= twin | ~clocks.met(access.ids[:, None], writer, clock)
         if atomic:
-            wrong &= (stamps & _ATOMIC) == 0
+            fine = (stamps & _ATOMIC) != 0
+            wrong &= ~(fine & ~self._is_volatile(stamps >> _INSTR) if volatile else fine)
         if values is not None and wrong.any():
             given, there = values()
             wrong &= given != there
@@ -393,7 +389,8 @@ class RaceDetector:
         if several.any():
             self._read[units[several]] |= _SEVERAL
 
-    def _unordered_reads(self, access: Access) -> list[Conflict]:
+    def _unordered_reads(self, access: Access, *, volatile: bool = True) -> list[Conflict]:
+        """Reads that a write does not come after; volatile ones count if they are to."""
         self._refresh()
         self._note(access.low, access.high)
         if not any(
@@ -407,6 +404,10 @@ class RaceDetector:
         same = own & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
         known = clocks.known[access.ids // WARP, : len(agents)][:, None, :]
         wrong = ((stamps >> _READ_CLOCK) > known) & ~same
+        if not volatile:
+            wrong &= ~self._is_volatile(stamps >> _READ_INSTR)
+        if (wrong & own).any():
+            wrong &= ~(own & self._met_readers(access, stamps))
         if not wrong.any():
             return []
         row, column, reader = (int(i[0]) for i in np.nonzero(wrong))
@@ -419,19 +420,47 @@ class RaceDetector:
         twin = stamp >> _READ_CLOCK if reader >= clocks.group else 0
         return [Conflict("race", row, unit, at, other, "was read by", twin)]
 
+    def _is_volatile(self, at: Lanes | int) -> Any:
+        """Whether instructions, by number in the lowest bits, are volatile accesses to no flag."""
+        return self.volatile.take(at & _INSTR_MASK, mode="clip")
 
-def differing(access: Access, twice: Lanes, values: Values | None) -> Lanes:
-    """Which of the units that several lanes write get different values from them."""
-    if values is None:
-        return twice
-    given, _ = values()
-    units = access.units()
-    met = np.isin(units, units[twice])
-    order = np.argsort(units[met], kind="stable")
-    sorted_units, sorted_values = units[met][order], given[met][order]
-    differs = (sorted_units[1:] == sorted_units[:-1]) & (sorted_values[1:] != sorted_values[:-1])
-    wrong: Lanes = twice & np.isin(units, sorted_units[1:][differs])
-    return wrong
+    def _too_early(self, warps: Lanes, stamps: Lanes) -> Lanes:
+        """Which of these stamps are of copies that an mbarrier counts and that warps do not come
+        after, because neither they nor anybody before them has waited for it.
+        """
+        at = stamps >> _INSTR & _INSTR_MASK
+        counted = self.counted.take(at, mode="clip") & (stamps >= _ASYNC)
+        wrong = np.zeros(np.broadcast(warps, stamps).shape, np.bool_)
+        if not counted.any():
+            return wrong
+        warps, stamps, counted = np.broadcast_arrays(warps, stamps, counted)
+        # One number of warp, the warp that started the copy, and the stamp, to look each up once.
+        of, clock = (stamps & _LANE_MASK) // WARP, stamps >> _CLOCK & _CLOCK_MASK
+        met = (clock << 2 * _WARP_BITS | of << _WARP_BITS | warps)[counted]
+        keys, inverse = np.unique(met, return_inverse=True)
+        warp_mask = (1 << _WARP_BITS) - 1
+        early = [
+            not self._is_after(k & warp_mask, k >> _WARP_BITS & warp_mask, k >> 2 * _WARP_BITS)
+            for k in keys.tolist()
+        ]
+        wrong[counted] = np.array(early)[inverse]
+        return wrong
+
+    def _is_after(self, warp: int, of: int, stamp: int) -> bool:
+        key = warp, of, stamp
+        if key not in self._after and self._clocks.after_copy(warp, of, stamp):
+            self._after.add(key)
+        return key in self._after
+
+    def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
+        """Whether lanes have met those lanes of their warps, in a part of it, that have read with
+        these stamps, `[lanes, width, agents]`.
+        """
+        clocks, ids = self._clocks, np.broadcast_to(access.ids[:, None, None], stamps.shape)
+        lane, clock = stamps & _READ_LANE, stamps >> _READ_CLOCK
+        one = clocks.met(ids, ids // WARP * WARP + lane % WARP, clock)
+        met: Lanes = np.where(lane == _SEVERAL, clocks.met_some(ids, clock), one)
+        return met
 
 
 def _unwritten(access: Access, stamps: Lanes, what: str) -> Conflict:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 _NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
 _POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
 _FULL_WARP: Final = 0xFFFFFFFF
+
+
+class _Waits(Protocol):
+    """What lanes may wait at: `waiting` says which do, bool, `since` in which instruction."""
+
+    since: Lanes
+
+    @property
+    def waiting(self) -> Lanes: ...
+
+    def complete(self, exited: Lanes) -> Lanes | None: ...
+
+    def describe(self, lane: int) -> str: ...
 
 
 class Scheduler:
@@ -339,9 +352,13 @@ class Scheduler:
     # -------------------------------------------------------------------------------------- waiting
 
     def _waiting(self) -> Lanes:
-        machine = self._machine
-        waiting: Lanes = machine.barriers.waiting | machine.waits.waiting | machine.cluster.waiting
-        return waiting | machine.registers.waiting
+        waiting: Lanes = np.logical_or.reduce([kind.waiting for kind in self._kinds()])
+        return waiting
+
+    def _kinds(self) -> tuple[_Waits, ...]:
+        """All that lanes may wait at."""
+        m = self._machine
+        return m.barriers, m.waits, m.cluster, m.registers, m.warpgroups
 
     def _after_wait(self, after: int, selection: Selection) -> None:
         """Lanes that do not have to wait, or that a guard kept away, go on; others when what they
@@ -360,7 +377,7 @@ class Scheduler:
         machine = self._machine
         if machine.waits.waiting.any():
             machine.agents.ask(machine.waits.positions())
-        for kind in (machine.barriers, machine.waits, machine.cluster, machine.registers):
+        for kind in self._kinds():
             free = kind.complete(machine.exited)
             if free is not None:
                 self._resume_lanes(free, same)
@@ -378,7 +395,7 @@ class Scheduler:
         machine = self._machine
         batch = machine.batch
         waits: dict[tuple[int, str], list[int]] = {}
-        for kind in (machine.barriers, machine.waits, machine.cluster, machine.registers):
+        for kind in self._kinds():
             for lane in np.flatnonzero(kind.waiting):
                 entry = int(kind.since[lane]), f"wait at {kind.describe(int(lane))}"
                 waits.setdefault(entry, []).append(int(lane))

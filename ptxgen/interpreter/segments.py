@@ -23,7 +23,7 @@ from ptxgen.ir import (
     TensorAddress,
     Vector,
 )
-from ptxgen.isa.spec import Effect, Op
+from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import op_of
 
 
@@ -48,6 +48,11 @@ class Step:
     def calls(self) -> bool:
         """Whether it calls a function."""
         return self.op.row.name in CALLS
+
+    @property
+    def copies(self) -> bool:
+        """Whether it hands registers on, and an undefined value is none of its business."""
+        return self.instr.opcode.startswith("mov.")
 
     @property
     def waits(self) -> bool:
@@ -96,6 +101,7 @@ class Segment:
 
 
 CALLS = frozenset({"call", "call_indirect"})
+_OF_WARPS = ("wgmma.", "setmaxnreg.")  # beside those whose only effect is on a warp
 _JUMPS = frozenset({"bra", "brx"})
 _LEAVING = frozenset({*_JUMPS, *CALLS, "ret", "exit"})
 
@@ -177,6 +183,10 @@ def split(segment: Segment, *, each: bool = False) -> list[Segment]:
 
 def together(step: Step) -> bool:
     """Whether the lanes of a warp, or those of a membermask, execute the instruction together."""
+    if step.resumes:
+        return False
+    if step.instr.opcode.startswith(_OF_WARPS):
+        return True
     return step.op.effect is Effect.WARP and step.op.row.name != "activemask"
 
 
@@ -255,11 +265,14 @@ class _Components:
 
 def registers_read(step: Step) -> list[Reg]:
     """The registers an instruction reads, its guard included."""
-    found = [step.instr.guard.register] if step.instr.guard else []
-    for want, got in zip(step.op.flat, step.instr.operands, strict=False):
-        if not want.written:
-            found += _registers(got)
-    return found
+    guard = [step.instr.guard.register] if step.instr.guard else []
+    return [*guard, *registers_copied(step)]
+
+
+def registers_copied(step: Step) -> list[Reg]:
+    """The registers that the operands are which an instruction reads."""
+    pairs = zip(step.op.flat, step.instr.operands, strict=False)
+    return [r for want, got in pairs if not want.written for r in _registers(got)]
 
 
 def registers_written(step: Step) -> list[Reg]:
@@ -268,6 +281,22 @@ def registers_written(step: Step) -> list[Reg]:
         return []
     pairs = zip(step.op.flat, step.instr.operands, strict=False)
     return [r for want, got in pairs if want.written for r in _registers(got)]
+
+
+def operands_written(step: Step) -> list[tuple[BoundOperand, object]]:
+    """The written operands, a pair as two; none of one that waits before it has results."""
+    if step.waits and step.op.row.resume is not None:
+        return []
+    found: list[tuple[BoundOperand, object]] = []
+    operands = iter(step.op.operands)
+    for got in step.instr.operands:
+        want = next(operands)
+        halves = (got.first, got.second) if isinstance(got, Pair) else (got,)
+        for n, half in enumerate(halves):
+            want = next(operands) if n else want
+            if want.written:
+                found.append((want, half))
+    return found
 
 
 def _registers(operand: object) -> list[Reg]:
@@ -290,7 +319,8 @@ def maybe_undefined(
     parts: Sequence[Segment], given: Iterable[str] = (), first: int = 0
 ) -> frozenset[str]:
     """Registers that some path through a routine may read before it has written them; a guarded
-    write does not count as one. `given` have their values at the entry, segment `first`.
+    write does not count as one, nor does a copy of such a register. `given` have their values at
+    the entry, segment `first`.
     """
     everything = frozenset(
         r.name for p in parts for s in p.steps for r in (*registers_read(s), *registers_written(s))
@@ -303,8 +333,7 @@ def maybe_undefined(
         for part, before in zip(parts, known, strict=True):
             defined = set(before)
             for step in part.steps:
-                if step.instr.guard is None:
-                    defined.update(r.name for r in registers_written(step))
+                _define(step, defined)
             for n in part.successors:
                 if not known[n - first] <= defined:
                     known[n - first] = known[n - first] & defined
@@ -313,6 +342,14 @@ def maybe_undefined(
         defined = set(before)
         for step in part.steps:
             suspects.update(r.name for r in registers_read(step) if r.name not in defined)
-            if step.instr.guard is None:
-                defined.update(r.name for r in registers_written(step))
+            _define(step, defined)
     return frozenset(suspects)
+
+
+def _define(step: Step, defined: set[str]) -> None:
+    """Take note of the registers that an instruction writes in any case, or may undefine."""
+    written = [r.name for r in registers_written(step)]
+    if step.copies and not all(r.name in defined for r in registers_copied(step)):
+        defined.difference_update(written)
+    elif step.instr.guard is None:
+        defined.update(written)

@@ -18,7 +18,7 @@ from ptxgen.interpreter.calls import DEFINED, call_of
 from ptxgen.interpreter.linking import LOCAL_START, Linked, Routine
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.reports import where_from
-from ptxgen.interpreter.segments import Segment, Step
+from ptxgen.interpreter.segments import Segment, Step, registers_copied
 from ptxgen.interpreter.wgmma_registers import Hooks
 from ptxgen.interpreter.writer import Function
 from ptxgen.ir import (
@@ -245,7 +245,8 @@ class _State:
         if isinstance(got, Address):
             return self._address(got.base, got.offset)
         if isinstance(got, TensorAddress):
-            along = tuple(self._typed(c, TYPES["s32"], want.name) for c in got.coordinates)
+            pairs = zip(want.along, got.coordinates, strict=True)
+            along = tuple(self._typed(c, type, want.name) for type, c in pairs)
             return self._address(got.base, got.offset), along
         assert want.type is not None
         if isinstance(got, Vector):
@@ -351,9 +352,20 @@ class _State:
         self.lanes[key] = np.where(active, new, held)
         if self._stepper.watched(register):
             mark = key + DEFINED
-            self.lanes[mark] = self.lanes[mark] | active
+            known = self._known() if self._step.copies else np.True_
+            self.lanes[mark] = np.where(active, known, self.lanes[mark])
+
+    def _known(self) -> Lanes:
+        """Where all that the instruction reads has been written."""
+        known: Lanes = np.ones(self._count, np.bool_)
+        for register in registers_copied(self._step):
+            if self._stepper.watched(register):
+                known = known & self.lanes[self._stepper.key(register.name) + DEFINED]
+        return known
 
     def _check_operands(self, step: Step) -> None:
+        if step.copies:
+            return
         for want, got in _places(step):
             if not want.written:
                 for register in _registers(got):

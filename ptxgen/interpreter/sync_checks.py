@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxgen.interpreter.lanes import WARP
-from ptxgen.ir import IntImm
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.clocks import Clocks
@@ -30,7 +29,7 @@ class SyncChecks:
         self._faults = faults
         self._wanted = wanted
         self._open: dict[int, int] = {}  # the newest multiplication of each warp in no group yet
-        self._groups: dict[int, list[int]] = {}
+        self._groups: dict[int, list[int]] = {}  # of each warp: the newest in each group so far
         self.over = False  # whether all threads have ended
 
     # ------------------------------------------------------------------------------------- barriers
@@ -96,22 +95,21 @@ class SyncChecks:
         self._open |= zip(warps.tolist(), stamps.tolist(), strict=True)
         return stamps
 
-    def warpgroup(self, at: int, name: str, ids: Lanes) -> None:
-        """Warps close a group of multiplications, or wait for groups."""
-        warps = self._clocks.warps(ids).tolist()
-        if name == "wgmma_commit_group":
-            for w in warps:
-                stamp = self._open.pop(w, 0)
-                self._groups.setdefault(w, []).append(stamp)
-        elif name == "wgmma_wait_group":
-            (count,) = self._instrs[at].operands
-            assert isinstance(count, IntImm)
-            for w in warps:
-                groups = self._groups.get(w, [])
-                done = groups[: max(len(groups) - count.value, 0)]
-                if done:
-                    self._clocks.learn_twin(w, w, max(done))
-                    self._groups[w] = groups[len(done) :]
+    def warpgroup(self, name: str, ids: Lanes) -> None:
+        """Warps close a group of multiplications."""
+        if name != "wgmma_commit_group":
+            return
+        for w in self._clocks.warps(ids).tolist():
+            groups = self._groups.setdefault(w, [])
+            before = groups[-1] if groups else 0
+            groups.append(self._open.pop(w, before))
+
+    def retired(self, warp: int, count: int, members: range) -> None:
+        """A warp has waited for the first `count` groups of its warpgroup, of these warps."""
+        for of in members:
+            done = self._groups.get(of, [])[:count]
+            if done:
+                self._clocks.learn_twin(warp, of, done[-1])
 
     def landed(self, at: int, lane: int) -> None:
         """A bulk copy is done: because somebody waits for it, or because nothing else is left."""

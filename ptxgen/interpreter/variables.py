@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxgen.errors import LaunchError, did_you_mean
-from ptxgen.interpreter.linking import WINDOWS, constants, function_addresses, initial
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.interpreter.linking import WINDOWS, code_addresses, constants, initial
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.arena import DeviceArena
@@ -39,14 +39,14 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
     """The variables of a module in an arena; with their initial values the first time.
 
     A module that was given as `text` is known by it, as each parse makes another module. Raises
-    `LaunchError` for a variable that is declared but not defined.
+    `LaunchError` for a variable that is declared but not defined, and for one that has no room.
     """
     key = id(module) if text is None else text
     held: ModuleMemory | None = arena.modules.get(key)
     if held is not None:
         return held
     const, nbytes = constants(module)
-    memory = ModuleMemory(module, {}, {}, np.zeros(nbytes, np.uint8))
+    memory = ModuleMemory(module, {}, {}, _zeros(nbytes, "the module's constant variables"))
     for variable in module.variables:
         if variable.linkage == "extern" and variable.space in ("global", "const"):
             raise LaunchError(
@@ -54,7 +54,7 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
                 "link the modules first, or give it a definition"
             )
         if variable.space == "global":
-            data = np.zeros(variable.nbytes, np.uint8)
+            data = _zeros(variable.nbytes, f"the module's variable {variable.name}")
             memory.variables[variable.name] = data
             memory.addresses[variable.name] = arena.place(data, name=variable.name)
     first = min((address for _, address in const.values()), default=0)
@@ -62,7 +62,7 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
         start = address - first
         memory.variables[name] = memory.constant[start : start + variable.nbytes]
     known = {
-        **function_addresses(module),
+        **code_addresses(module),
         **memory.addresses,
         **{name: address for name, (_, address) in const.items()},
     }
@@ -74,6 +74,15 @@ def module_memory(module: Module, arena: DeviceArena, text: str | None = None) -
             )
     arena.modules[key] = memory
     return memory
+
+
+def _zeros(nbytes: int, who: str) -> Lanes:
+    try:
+        return np.zeros(nbytes, np.uint8)
+    except (MemoryError, ValueError):  # numpy has both for an array that is too large
+        raise LaunchError(
+            f"{who} must fit the memory of this machine, got {nbytes} bytes; declare fewer"
+        ) from None
 
 
 def _value(variable: Variable, known: Mapping[str, int], constant: Iterable[str]) -> bytes:
@@ -97,7 +106,7 @@ def fill(memory: ModuleMemory, contents: Contents) -> None:
         held = memory.variables.get(name)
         if held is None:
             raise LaunchError(
-                f"the module has no variable {name!r} in global or constant memory"
+                f"the module has no variable {shown(name)} in global or constant memory"
                 f"{did_you_mean(name, memory.variables)}"
             )
         data = _bytes_of(name, value)

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.errors import LaunchError, did_you_mean
+from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.interpreter.async_rules import broken_rules
 from ptxgen.interpreter.bounds_checks import BoundsChecks, Spans
 from ptxgen.interpreter.clocks import SHOWN, Clocks
+from ptxgen.interpreter.conflicts import Access
 from ptxgen.interpreter.global_race import GlobalRaces
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.local_init import LocalInit
 from ptxgen.interpreter.mbarrier_checks import MBarriers
 from ptxgen.interpreter.orders import Objects, Order, optimistic, order_of
-from ptxgen.interpreter.race import Access, RaceDetector
+from ptxgen.interpreter.polls import unpolled
+from ptxgen.interpreter.race import RaceDetector
 from ptxgen.interpreter.sync_checks import SyncChecks
 from ptxgen.interpreter.watch_bulk import BulkWatch
 from ptxgen.interpreter.watch_cluster import ClusterWatch
@@ -35,11 +37,11 @@ from ptxgen.isa.table import op_of
 if TYPE_CHECKING:
     from ptxgen.interpreter.access import MemoryAccess
     from ptxgen.interpreter.arena import Buffer
+    from ptxgen.interpreter.conflicts import Conflict
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch
     from ptxgen.interpreter.linking import Linked
     from ptxgen.interpreter.memory import Plan
-    from ptxgen.interpreter.race import Conflict
     from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
     from ptxgen.types import ScalarType
 
@@ -55,19 +57,23 @@ _OF_KIND: Final = {
 _PHASE_BIT: Final = np.uint64(63)
 
 
-def sanitizers(asked: bool | str | Iterable[str]) -> frozenset[str]:
+def sanitizers(asked: object) -> frozenset[str]:
     """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
     if isinstance(asked, bool):
         return frozenset(SANITIZERS) if asked else frozenset()
-    names = asked.split(",") if isinstance(asked, str) else list(asked)
     known = (*SANITIZERS, ALL)
+    names: list[object] = [asked]
+    if isinstance(asked, str):
+        names = [*asked.split(",")]
+    elif isinstance(asked, Iterable) and not isinstance(asked, np.ndarray):
+        names = list(asked)
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise LaunchError(
-                f"sanitize must be True, False or names among {', '.join(known)}, got {name!r}"
-                f"{did_you_mean(str(name), known)}"
+                f"sanitize must be True, False or names among {', '.join(known)}, got {shown(name)}"
+                f"{did_you_mean(name, known)}"
             )
-    return frozenset(SANITIZERS) if ALL in names else frozenset(names)
+    return frozenset(SANITIZERS) if ALL in names else frozenset(map(str, names))
 
 
 class Watch:
@@ -78,7 +84,7 @@ class Watch:
 
     def __init__(
         self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Faults,
-        grain: int, global_grain: int, heap: set[int], spans: Spans | None,
+        grain: int, global_grain: int, heap: dict[int, Lanes], spans: Spans | None,
     ) -> None:  # fmt: skip
         self._names = names
         self._batch = batch
@@ -95,7 +101,7 @@ class Watch:
         )
         self.objects = Objects(self.clocks)
         self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
-        self.global_races = GlobalRaces(self.clocks, global_grain, lambda b: b.base in heap)
+        self.global_races = GlobalRaces(self.clocks, global_grain, heap)
         wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
         self.follows_global = bool(wanted & names)
         self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
@@ -331,19 +337,29 @@ class Watch:
         elif not scope.startswith("proxy."):
             self.objects.fence(ids, scope)
 
-    def warp_sync(self, at: int, ids: Lanes) -> None:
-        """Lanes of warps execute an instruction together; `bar.warp.sync` orders memory."""
+    def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
+        """Lanes of warps execute an instruction together, each with those of a membermask;
+        `bar.warp.sync` orders the memory accesses of these lanes.
+        """
         name = op_of(self.instrs[at]).row.name
         if name == "bar_warp_sync":
             self.objects.finish(self.clocks.warps(ids))
-            self.clocks.sync_warps(ids)
+            self.clocks.sync_members(ids, members, exited)
         elif name.startswith(("wgmma_", "setmaxnreg")):
-            self.sync.warpgroup(at, name, ids)
+            self.sync.warpgroup(name, ids)
             if self.wgmma is not None:
                 self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
 
     def follow(self, linked: Linked) -> None:
-        """Follow what threads write of the local memory of a program."""
+        """Follow a program's local memory and its volatile accesses. What the driver reserves of
+        shared memory is initialised.
+        """
+        self.race.initialise(-(-linked.reserved_bytes // self.grain))
+        volatile = np.zeros(len(self.instrs) + 1, np.bool_)
+        volatile[list(unpolled(linked))] = True
+        self.race.volatile = self.global_races.volatile = volatile
+        counted = ["mbarrier::complete_tx" in x.opcode for x in self.instrs]
+        self.race.counted = np.array([*counted, False])
         if "init" in self._names and linked.local_bytes:
             self.local = LocalInit(linked, self._batch.lanes, self.faults)
 
@@ -354,13 +370,9 @@ class Watch:
 
     def check_text(self, linked: Linked) -> None:
         """Report the instructions that break a rule whichever way threads go."""
-        if "sync" not in self._names:
-            return
-        before = 0
-        for routine in linked.routines:
-            for at, why in broken_rules(routine.source):
-                self.faults.sync(before + at, 0, "sync", why)
-            before += sum(isinstance(s, Instr) for s in routine.source.body or ())
+        if "sync" in self._names:
+            for at, why in broken_rules(linked):
+                self.faults.sync(at, 0, "sync", why)
 
     def cluster_arrive(self, at: int, ids: Lanes) -> None:
         """Lanes arrive at the barrier of their cluster."""
@@ -484,5 +496,5 @@ def _places(plan: Plan, offset: int) -> Lanes:
 
 
 def _is_asynchronous(opcode: str) -> bool:
-    heads = ("cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma")
-    return opcode.startswith(heads)
+    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma"
+    return opcode.startswith((*heads, "st.async", "red.async"))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.conflicts import Access
 from ptxgen.interpreter.lanes import WARP
-from ptxgen.interpreter.race import Access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ptxgen.interpreter.arena import Buffer
-    from ptxgen.interpreter.race import Conflict
+    from ptxgen.interpreter.conflicts import Conflict
     from ptxgen.interpreter.watch import Watch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -92,9 +92,15 @@ class BulkWatch:
             watch.cluster.copied(at, lane, int(first[0]), stamp)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
-        watch.judge(at, watch.race.start_copy(access, at, stamp), access)
+        # PTX ISA, "Async proxy": what sends values of registers is none of its operations.
+        proxy = watch.instrs[at].opcode.startswith("cp.")
+        watch.judge(at, watch.race.start_copy(access, at, stamp, proxy=proxy), access)
         watch.mbarriers.written(at, np.full(len(first), lane), first, nbytes)
         return stamp
+
+    def start_update(self, at: int, lane: int, first: Lanes, nbytes: int) -> None:
+        """A reduction starts to change `nbytes` at each of these positions."""
+        self._bounds(at, self._range(lane, first, nbytes), "dst")
 
     def written(
         self, at: int, lane: int, first: Lanes, nbytes: int, place: int, stamp: int
@@ -158,10 +164,11 @@ class BulkWatch:
     def _range(self, lane: int, first: Lanes, nbytes: int) -> Access:
         """Bytes from each of these positions on, in pieces, of one lane."""
         grain = self._watch.grain
-        starts = (first[:, None] + np.arange(0, nbytes, _UNIT)).reshape(-1)
+        unit = min(_UNIT, nbytes)
+        starts = (first[:, None] + np.arange(0, nbytes, unit)).reshape(-1)
         low = int(starts.min()) % self._stride // grain
-        high = (int(starts.max()) % self._stride + _UNIT) // grain
-        return Access(np.full(len(starts), lane), starts // grain, _UNIT // grain, low, high)
+        high = (int(starts.max()) % self._stride + unit) // grain
+        return Access(np.full(len(starts), lane), starts // grain, unit // grain, low, high)
 
     def _bounds(self, at: int, access: Access, operand: str) -> None:
         watch = self._watch

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.conflicts import Access
 from ptxgen.interpreter.lanes import WARP
-from ptxgen.interpreter.race import Access
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.faults import Faults

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.machine import LaneMachine
     from ptxgen.interpreter.waiting import Delays
     from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
+    from ptxgen.isa.machine import Matrices
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-Product = Callable[[], "Lanes"]
-Sum = Callable[["Lanes", "tuple[Lanes, ...]"], "tuple[Lanes, ...]"]
+Read = Callable[[], "Matrices"]
+Multiplied = Callable[["Matrices", "tuple[Lanes, ...]"], "tuple[Lanes, ...]"]
 _LATE: Final = 2048  # instructions after which shared memory is read at the latest
 
 
@@ -39,12 +40,12 @@ class _Started:
     selection: Selection
     mask: Lanes | None
     numbers: Lanes
-    product: Product
-    add: Sum
+    read: Read
+    multiplied: Multiplied
     due: int
     left: Lanes
     group: Lanes
-    value: Lanes | None = None
+    value: Matrices | None = None
 
 
 class LateProducts:
@@ -62,7 +63,7 @@ class LateProducts:
         self._started: list[_Started] = []
         self._accumulators = registers.accumulators()
 
-    def start(self, product: Product, add: Sum, d: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
+    def start(self, read: Read, multiplied: Multiplied, d: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
         """The active lanes' accumulators after an instruction that adds a product to `d`: sums, or
         poison until they are waited for.
         """
@@ -74,17 +75,17 @@ class LateProducts:
         due = self._delays.draw(_LATE)
         now = due <= self._delays.now
         if now and not busy.any():
-            return add(product(), d)
+            return multiplied(read(), d)
         if machine.watch is not None and not now:
-            product()  # the sanitizers want to know when it was started
+            read()  # the sanitizers want to know when it was started
         left = np.zeros(len(self._commits), np.bool_)
         left[warps] = True
         started = _Started(
-            machine.at, machine.selection, machine.mask, numbers, product, add, due, left,
+            machine.at, machine.selection, machine.mask, numbers, read, multiplied, due, left,
             self._commits + 1,
         )  # fmt: skip
         if now:
-            started.value = product()
+            started.value = read()
         mine = machine.selection.ids
         for column, number in enumerate(numbers.tolist()):
             fresh = np.isin(mine // WARP, warps[~busy[:, column]])
@@ -127,6 +128,15 @@ class LateProducts:
             for number, value in zip(self._accumulators, values, strict=True)
         )
 
+    def retire(self, count: int, members: range) -> None:
+        """A warp has waited for the first `count` groups of its warpgroup, of these warps: all that
+        they multiply is read.
+        """
+        warps = np.array(members)
+        for one in self._started:
+            if (one.left[warps] & (one.group[warps] <= count)).any():
+                self._read(one)
+
     def _settled(self, number: int, value: Lanes, warps: Lanes) -> Lanes:
         group = self._group[warps, number]
         over = warps[(group > 0) & (group <= self._retired[warps])]
@@ -149,9 +159,9 @@ class LateProducts:
             found = self._sums[number] = np.zeros(self._machine.batch.lanes, dtype)
         return found.view(dtype)
 
-    def _read(self, one: _Started) -> Lanes:
+    def _read(self, one: _Started) -> Matrices:
         if one.value is None:
-            one.value = self._as_started(one, one.product)
+            one.value = self._as_started(one, one.read)
         return one.value
 
     def _finish(self, one: _Started, warps: Lanes) -> None:
@@ -159,7 +169,7 @@ class LateProducts:
         value, ids = self._read(one), one.selection.ids
         sums = [self._sums[n] for n in one.numbers.tolist()]
         d = tuple(s[ids] for s in sums)
-        new = self._as_started(one, lambda: one.add(value, d))
+        new = self._as_started(one, lambda: one.multiplied(value, d))
         here = np.isin(ids // WARP, warps)
         if one.mask is not None:
             here &= one.mask

@@ -19,14 +19,19 @@ from ptxgen.interpreter.fast import Fast
 from ptxgen.interpreter.linking import Linked, Place, Routine
 from ptxgen.interpreter.memory import Base
 from ptxgen.interpreter.reports import where_from
-from ptxgen.interpreter.segments import Segment, Step, registers_written
+from ptxgen.interpreter.segments import (
+    Segment,
+    Step,
+    operands_written,
+    registers_copied,
+    registers_written,
+)
 from ptxgen.interpreter.wgmma_registers import Hooks
 from ptxgen.ir import (
     Address,
     FloatImm,
     IntImm,
     Not,
-    Pair,
     Reg,
     Sink,
     Special,
@@ -36,7 +41,7 @@ from ptxgen.ir import (
 )
 from ptxgen.isa.spec import BoundOperand, Effect
 from ptxgen.isa.special import special
-from ptxgen.types import TYPES, ScalarType, s32
+from ptxgen.types import TYPES, ScalarType
 
 # Special registers that differ each time they are read.
 _COUNTERS: Final = ("%clock", "%globaltimer")
@@ -175,7 +180,7 @@ class Writer:
     def _assign(self, step: Step, call: str, indent: str) -> list[str]:
         """The call with its results in new variables, each as its register wants it."""
         shapes, converted = [], []
-        for want, got in _written(step):
+        for want, got in operands_written(step):
             registers = _parts(got) or self._refuse(want.name, got)
             names = [self._new() for _ in registers]
             shapes.append(f"({', '.join(names)},)" if want.count else names[0])
@@ -243,7 +248,8 @@ class Writer:
             return f"{self._base(got.base, guard)}.at({got.offset + _shift(got.base)})"
         if isinstance(got, TensorAddress):
             base = f"{self._base(got.base, guard)}.at({got.offset + _shift(got.base)})"
-            along = ", ".join(self._typed(want.name, s32, c) for c in got.coordinates)
+            pairs = zip(want.along, got.coordinates, strict=True)
+            along = ", ".join(self._typed(want.name, type, c) for type, c in pairs)
             return f"({base}, ({along},))"
         if isinstance(got, Vector):
             return f"({', '.join(self._value(want, item) for item in got.items)},)"
@@ -344,7 +350,7 @@ class Writer:
 
     def _read(self, register: Reg, *, guarded: bool = True) -> str:
         """The variable that holds a register, for an instruction that depends on its value."""
-        if register.name in self._suspects:
+        if register.name in self._suspects and not (guarded and self._step.copies):
             defined = self._variable(self.key(register.name) + DEFINED, np.dtype(np.bool_))
             guard = self._step.instr.guard
             if guarded and guard is not None:
@@ -363,6 +369,12 @@ class Writer:
             held = self.inputs[name] = self._new()
         return held
 
+    def _known(self) -> str:
+        """Where all that a copy reads has been written; empty: everywhere."""
+        read = registers_copied(self._step) if self._step.copies else []
+        flags = [self.key(r.name) + DEFINED for r in read if r.name in self._suspects]
+        return " & ".join(self._variable(flag, np.dtype(np.bool_)) for flag in flags)
+
     def _set(self, register: Reg | Sink, variable: str, guard: str | None) -> None:
         if isinstance(register, Sink):
             return
@@ -370,11 +382,11 @@ class Writer:
         self.dtypes[key] = TYPES[register.declared].dtype
         if register.name in self._suspects:
             flag = key + DEFINED
-            new = self._new()
-            if guard is None:
-                self._line(f"{new} = m.spread(True)")
-            else:
-                self._line(f"{new} = {self._variable(flag, np.dtype(np.bool_))} | {guard}")
+            new, known = self._new(), self._known() or "m.spread(True)"
+            if guard is not None:
+                before = self._variable(flag, np.dtype(np.bool_))
+                known = f"{before} & ~{guard} | {known} & {guard}"
+            self._line(f"{new} = {known}")
             self.dtypes[flag] = np.dtype(np.bool_)
             self.written[flag] = new
         self.written[key] = variable
@@ -409,29 +421,13 @@ class Writer:
         return found
 
 
-def _written(step: Step) -> list[tuple[BoundOperand, object]]:
-    """The written operands, a pair as two; none of one that waits before it has results."""
-    if step.waits and step.op.row.resume is not None:
-        return []
-    found: list[tuple[BoundOperand, object]] = []
-    operands = iter(step.op.operands)
-    for got in step.instr.operands:
-        want = next(operands)
-        halves = (got.first, got.second) if isinstance(got, Pair) else (got,)
-        for n, half in enumerate(halves):
-            want = next(operands) if n else want
-            if want.written:
-                found.append((want, half))
-    return found
-
-
 def _parts(operand: object) -> list[Reg | Sink]:
     items = operand.items if isinstance(operand, Vector) else (operand,)
     return [r for r in items if isinstance(r, (Reg, Sink))]
 
 
 def _destinations(step: Step) -> list[Reg | Sink]:
-    return [r for _, got in _written(step) for r in _parts(got)]
+    return [r for _, got in operands_written(step) for r in _parts(got)]
 
 
 def _shift(base: Reg | Symbol | None) -> int:

@@ -1,6 +1,7 @@
 """Atomic operations, reductions in memory, fences (PTX ISA, "Parallel Synchronization").
 
-Lanes that meet at one address take turns, in rising order. The elements of a vector are updated one
+Lanes that meet at one address take turns, in rising order; what comes of that is found for all of
+them at once, where it can be (`ptxgen.isa.atomic_scans`). The elements of a vector are updated one
 by one, each in one step, as the manual says.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric, numeric_f64
+from ptxgen.isa.atomic_scans import scan_of, swapped
 from ptxgen.isa.memory import CLUSTER, CTA, POLICY, canonical_space, hinted
 from ptxgen.isa.spec import Effect, gate, inst
 from ptxgen.types import (
@@ -118,12 +120,6 @@ def _updated(op: str, type: ScalarType) -> Callable[[Lanes, Lanes], Lanes]:
     return both
 
 
-def _atomic(
-    machine: Machine, space: str | None, addr: Lanes, type: ScalarType, op: str, b: Lanes
-) -> Lanes:
-    return machine.atomic(canonical_space(space), addr, type, _updated(op, type), (b,))
-
-
 def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
     return np.where(old == b, c, old)
 
@@ -134,7 +130,8 @@ def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
 def _atom(
     machine: Machine, addr: Lanes, b: Lanes, *, space: str | None, op: str, type: ScalarType
 ) -> Lanes:
-    return machine.atomic(canonical_space(space), addr, type, _updated(op, type), (b,))
+    update, scan = _updated(op, type), scan_of(op, type)
+    return machine.atomic(canonical_space(space), addr, type, update, (b,), scan=scan)
 
 
 def _red(
@@ -242,7 +239,8 @@ for _name, _choices in (
 def _atom_cas(
     machine: Machine, addr: Lanes, b: Lanes, c: Lanes, *, space: str | None, type: ScalarType
 ) -> Lanes:
-    return machine.atomic(canonical_space(space), addr, type, _exchanged_if_equal, (b, c))
+    update = _exchanged_if_equal
+    return machine.atomic(canonical_space(space), addr, type, update, (b, c), scan=swapped)
 
 
 _SWAP: Final = "d = the old value at addr, which becomes c in one step if it was b."

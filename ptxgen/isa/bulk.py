@@ -20,6 +20,8 @@ from ptxgen.types import ScalarType, b32, b64, bf16, f16, f32, f64, s32, s64, u3
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
 
+MOVEMENT: Final = "Data Movement and Conversion Instructions"
+SYNCHRONIZATION: Final = "Parallel Synchronization and Communication Instructions"
 PREFETCH: Final = "Data Movement and Conversion Instructions: prefetch"
 _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 _BULK: Final = f"{COPY}: Bulk copy"
@@ -189,6 +191,47 @@ for _hint in _HINTS:
                 ["dst", "src", "size", *_extra(False, _hint)], [*_chosen, "type"],
             )
         )  # fmt: skip
+
+
+# ---------------------------------------- values of registers
+
+
+def _send_values(
+    machine: Machine, *, op: str = "", type: ScalarType, vec: str | None = None,
+    weak: bool = False, **given: Any,
+) -> tuple[()]:  # fmt: skip
+    del weak  # the only one of its orders
+    values = given["a"] if vec else (given["a"],)
+    machine.send_values(given["dst"], values, given["mbar"], REDUCTIONS.get(op), type)
+    return ()
+
+
+for _ops, _types in _SHARED:
+    inst(
+        f"red.async.relaxed.cluster.shared::cluster.{_COUNTED}.op.type "
+        "[dst:u32], a, [mbar:u32]",
+        name="red_async_" + _ops[0], op=_ops, type=_types, effect=Effect.ASYNC, ptx=(8, 1), sm=90,
+        section=f"{SYNCHRONIZATION}: red.async",
+    )(
+        member(
+            _send_values,
+            "Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at "
+            "mbar there counts the bytes.", ["dst", "a", "mbar"], ["op", "type"],
+        )
+    )  # fmt: skip
+
+for _vectors, _types in ((("v2", "v4"), (b32, u32, s32, f32)), (("v2",), (b64, u64, s64, f64))):
+    inst(
+        f"st.async{{.weak}}.shared::cluster.{_COUNTED}{{.vec}}.type [dst:u32], a*vec, [mbar:u32]",
+        name="st_async", vec=_vectors, type=_types, effect=Effect.ASYNC, ptx=(8, 1), sm=90,
+        section=f"{MOVEMENT}: st.async",
+    )(
+        member(
+            _send_values,
+            "Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the "
+            "bytes.", ["dst", "a", "mbar"], ["weak", "vec", "type"],
+        )
+    )  # fmt: skip
 
 
 # ---------------------------------------- copies of boxes of tensors

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric, numeric_f64
+from ptxgen.isa import elementary, numeric, numeric_f64
+from ptxgen.isa.elementary import Elementary, rounded
 from ptxgen.isa.numeric import ROUNDINGS, quiet
 from ptxgen.isa.spec import gate, inst
 from ptxgen.types import bf16, f16, f32, f64
@@ -527,6 +528,12 @@ def rsqrt_gross(a: Lanes) -> Lanes:
 # ---------------------------------------- transcendental
 
 
+@quiet
+def _elementary(function: Elementary, a: Lanes, ftz: bool) -> Lanes:
+    """`function` of `a` rounded once."""
+    return numeric.finish(rounded(function, numeric.flush(a, ftz).astype(np.float64), f32), ftz)
+
+
 @inst(
     "ex2.approx{.ftz}.f32 d, a",
     name="ex2",
@@ -537,7 +544,7 @@ def rsqrt_gross(a: Lanes) -> Lanes:
 )
 def ex2(a: Lanes, *, ftz: bool) -> Lanes:
     """d = 2 to the power of a, approximately."""
-    return _approximate(np.exp2, a, ftz)
+    return _elementary(elementary.EXP2, a, ftz)
 
 
 @inst(
@@ -550,7 +557,7 @@ def ex2(a: Lanes, *, ftz: bool) -> Lanes:
 )
 def lg2(a: Lanes, *, ftz: bool) -> Lanes:
     """d = the logarithm of a to base 2, approximately; -inf for a zero, NaN below zero."""
-    return _approximate(np.log2, a, ftz)
+    return _elementary(elementary.LOG2, a, ftz)
 
 
 _SINE: Final = "absolute error 2^-20.5 for a in [-2 pi, 2 pi], 2^-14.7 in [-100 pi, 100 pi]"
@@ -566,7 +573,7 @@ _SINE: Final = "absolute error 2^-20.5 for a in [-2 pi, 2 pi], 2^-14.7 in [-100 
 )
 def sin(a: Lanes, *, ftz: bool) -> Lanes:
     """d = the sine of a radians, approximately."""
-    return _approximate(np.sin, a, ftz)
+    return _elementary(elementary.SIN, a, ftz)
 
 
 @inst(
@@ -579,7 +586,7 @@ def sin(a: Lanes, *, ftz: bool) -> Lanes:
 )
 def cos(a: Lanes, *, ftz: bool) -> Lanes:
     """d = the cosine of a radians, approximately."""
-    return _approximate(np.cos, a, ftz)
+    return _elementary(elementary.COS, a, ftz)
 
 
 @inst(
@@ -588,4 +595,4 @@ def cos(a: Lanes, *, ftz: bool) -> Lanes:
 )  # fmt: skip
 def tanh(a: Lanes) -> Lanes:
     """d = the hyperbolic tangent of a, approximately; subnormal results are kept."""
-    return _approximate(np.tanh, a, False)
+    return _elementary(elementary.TANH, a, False)

@@ -64,6 +64,12 @@ class Layout:
         """How many registers of a lane hold the matrix."""
         return len(self.place)
 
+    @property
+    def per(self) -> int:
+        """How many elements one register holds."""
+        per: int = self.place.shape[2]
+        return per
+
 
 def sizes(shape: str) -> tuple[int, int, int]:
     """M, N and K of a shape such as `m16n8k16`."""
@@ -213,6 +219,50 @@ def scattered(layout: Layout, units: Lanes) -> Lanes:
     """The registers laid end to end, flat, from the units of the matrices of all warps."""
     warps = units.size * layout.unit // layout.place.size
     return units.take(_targets(layout, warps), mode="wrap")
+
+
+@lru_cache(maxsize=64)
+def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
+    """For each element of the matrices of all warps, side by side along the last axis, its place in
+    the registers laid end to end.
+    """
+    per_warp = WARP * layout.per
+    register, inside = np.divmod(np.argsort(layout.place.reshape(-1)), per_warp)
+    first = (register * (warps * per_warp) + inside).reshape(layout.shape)
+    first = first.transpose((2, 1, 0) if k_first else (1, 2, 0))
+    sources = first[:, :, None, :] + per_warp * np.arange(warps)[:, None]
+    return sources.reshape(*first.shape[:2], -1)
+
+
+@lru_cache(maxsize=64)
+def _targets_across(layout: Layout, warps: int) -> Lanes:
+    """For each element of the registers laid end to end, its place in the matrices of all warps,
+    side by side along the last axis.
+    """
+    matrices, rows, columns = layout.shape
+    matrix, inside = np.divmod(layout.place, rows * columns)
+    first = inside * (warps * matrices) + matrix
+    targets: Lanes = first[:, None] + matrices * np.arange(warps)[:, None, None]
+    return targets.reshape(-1)
+
+
+def elements_across(
+    machine: Machine, layout: Layout, registers: Sequence[Lanes], *, k_first: bool
+) -> Lanes:
+    """The elements of the matrices of all warps as bits: by row, column and matrix, or of A and B
+    by column of A (row of B), row (column) and matrix.
+    """
+    flat = joined(machine, registers[: layout.registers])
+    warps = flat.size // (layout.registers * WARP)
+    elements = flat.view(f"u{flat.itemsize // layout.per}")
+    return elements.take(_sources_across(layout, warps, k_first), mode="wrap")
+
+
+def registers_across(layout: Layout, elements: Lanes) -> Lanes:
+    """The registers laid end to end, flat, from elements by row, column and matrix."""
+    warps = elements.size // layout.place.size
+    flat = elements.take(_targets_across(layout, warps), mode="wrap")
+    return flat if layout.per == 1 else flat.view(np.uint32)
 
 
 def as_registers(layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric
+from ptxgen.isa import elementary, numeric
+from ptxgen.isa.elementary import Elementary, rounded
 from ptxgen.isa.spec import gate, inst
 from ptxgen.types import bf16, bf16x2, f16, f16x2
 
@@ -368,12 +369,12 @@ def max_xorsign_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lane
 
 
 @numeric.quiet
-def _approximate(function: Callable[[Any], Any], a: Lanes, type: ScalarType, ftz: bool) -> Lanes:
-    """`function` computed in float64 and rounded once."""
+def _approximate(function: Elementary, a: Lanes, type: ScalarType, ftz: bool) -> Lanes:
+    """`function` rounded once."""
 
     def one(x: Lanes) -> Lanes:
-        exact = function(numeric.flush(x, ftz).astype(np.float64))
-        return numeric.flush(numeric.narrow(exact, _element(type)), ftz)
+        wide = numeric.flush(x, ftz).astype(np.float64)
+        return numeric.flush(rounded(function, wide, _element(type)), ftz)
 
     return _elementwise(type, one, a)
 
@@ -390,7 +391,7 @@ _TANH_GATES: Final = {
 )  # fmt: skip
 def tanh_narrow(a: Lanes, *, type: ScalarType) -> Lanes:
     """d = the hyperbolic tangent of a, approximately; subnormal numbers are kept."""
-    return _approximate(np.tanh, a, type, False)
+    return _approximate(elementary.TANH, a, type, False)
 
 
 @inst(
@@ -399,7 +400,7 @@ def tanh_narrow(a: Lanes, *, type: ScalarType) -> Lanes:
 )  # fmt: skip
 def ex2_f16(a: Lanes, *, type: ScalarType) -> Lanes:
     """d = 2 to the power of a, approximately; subnormal numbers are kept."""
-    return _approximate(np.exp2, a, type, False)
+    return _approximate(elementary.EXP2, a, type, False)
 
 
 @inst(
@@ -408,4 +409,4 @@ def ex2_f16(a: Lanes, *, type: ScalarType) -> Lanes:
 )  # fmt: skip
 def ex2_bf16(a: Lanes, *, ftz: bool, type: ScalarType) -> Lanes:
     """d = 2 to the power of a, approximately; subnormal numbers become zero."""
-    return _approximate(np.exp2, a, type, ftz)
+    return _approximate(elementary.EXP2, a, type, ftz)

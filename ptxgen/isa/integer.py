@@ -389,7 +389,8 @@ def cnot(a: Lanes) -> Lanes:
 @inst("lop3.b32 d, a, b, c, lut:imm", ptx=(4, 3), sm=50, section=f"{LOGIC}: lop3")
 def lop3(a: Lanes, b: Lanes, c: Lanes, lut: int) -> Lanes:
     """d = any function of three bits: bit 4a + 2b + c of lut, for each bit."""
-    result = np.bitwise_and(a, np.uint32(0))
+    # Zeros in all lanes, also of operands that lut ignores.
+    result = np.bitwise_and(np.bitwise_or(np.bitwise_or(a, b), c), np.uint32(0))
     for row in range(8):
         if lut >> row & 1:
             term = np.bitwise_and(a if row & 4 else np.invert(a), b if row & 2 else np.invert(b))

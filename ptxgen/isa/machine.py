@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
+    from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]  # one value per thread
+    Matrices = Any  # what an asynchronous multiplication has read of A and B
 
 
 class Machine(Protocol):
@@ -19,8 +21,10 @@ class Machine(Protocol):
     Lanes hold one value per thread; addresses are uint64 lanes; the machine applies the active
     mask itself. A value for an inactive lane may be anything. Spaces are `generic`, `global`,
     `shared`, `local`, `param` and `const`; an address in shared memory may be one of another CTA of
-    the cluster (`map_shared`).
+    the cluster (`map_shared`). `sm` is the number of the target, 90 of `sm_90a`.
     """
+
+    sm: int
 
     def load(self, space: str, address: Lanes, type: ScalarType, count: int) -> tuple[Lanes, ...]:
         """`count` consecutive values of `type` at `address`."""
@@ -37,9 +41,11 @@ class Machine(Protocol):
         type: ScalarType,
         update: Callable[..., Lanes],
         operands: tuple[Lanes, ...],
+        *,
+        scan: Scan | None = None,
     ) -> Lanes:
         """Replace each value at `address` by `update(value, *operands)`, one lane after another;
-        return the old values.
+        return the old values. A `scan` does so for many lanes of one address at once.
 
         `update` is called with the values and the operands of some lanes at a time, never two
         lanes with one address.
@@ -112,6 +118,24 @@ class Machine(Protocol):
         the mbarrier counts them; or with `reduce`, of old and new values of `type`, combining.
         """
 
+    def send_values(
+        self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes,
+        reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None, type: ScalarType,
+    ) -> None:  # fmt: skip
+        """Start writing consecutive values of each thread's registers to shared memory of the
+        cluster at `dst`, or reducing them into it; the mbarrier there counts their bytes.
+        """
+
+    def tensormap_replace(
+        self, space: str, address: Lanes, field: str, place: int, value: Lanes | int
+    ) -> None:
+        """Give a field of the tensor map at an address of the space a value, that of dimension
+        `place` if there are several, as `tensormap.replace` calls and numbers them.
+        """
+
+    def tensormap_copy(self, dst: Lanes, src: Lanes) -> None:
+        """Copy the tensor map at shared `src` to global `dst`."""
+
     def bulk_store(
         self, dst: Lanes, src: Lanes, nbytes: Lanes,
         reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None, type: ScalarType = ...,
@@ -149,6 +173,36 @@ class Machine(Protocol):
         read their sources if `read`.
         """
 
+    def texture_fetch(
+        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType
+    ) -> tuple[Lanes, ...]:
+        """The four channels, as `type`, of the texture with a handle at coordinates as `tex` has
+        them (`ptxgen.texture`).
+        """
+
+    def texture_gather(
+        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], component: int,
+        type: ScalarType,
+    ) -> tuple[Lanes, ...]:  # fmt: skip
+        """One channel of the four texels around coordinates, as `tld4` gives them."""
+
+    def texture_query(self, handle: Lanes, query: str) -> Lanes:
+        """A property of the texture or the surface with a handle, uint32."""
+
+    def surface_load(
+        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType,
+        count: int, outside: str,
+    ) -> tuple[Lanes, ...]:  # fmt: skip
+        """`count` values of the surface with a handle at coordinates, x in bytes; `outside` of it,
+        `trap`, `clamp` to the nearest, or give `zero`.
+        """
+
+    def surface_store(
+        self, handle: Lanes, geometry: str, coordinates: tuple[Lanes, ...], type: ScalarType,
+        values: tuple[Lanes, ...], outside: str,
+    ) -> None:  # fmt: skip
+        """Write values to a surface as `surface_load` reads them; with `zero`, none outside."""
+
     def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
         """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
         int64; those of warps without an active thread may be anything.
@@ -156,12 +210,12 @@ class Machine(Protocol):
 
     def multiply(
         self,
-        product: Callable[[], Lanes],
-        add: Callable[[Lanes, tuple[Lanes, ...]], tuple[Lanes, ...]],
+        read: Callable[[], Matrices],
+        multiplied: Callable[[Matrices, tuple[Lanes, ...]], tuple[Lanes, ...]],
         d: tuple[Lanes, ...],
     ) -> tuple[Lanes, ...]:
-        """Have an asynchronous agent compute `add(product(), d)`, the accumulators once the
-        threads have waited for their group.
+        """Have an asynchronous agent compute `multiplied(read(), d)`, the accumulators once the
+        threads have waited for their group; `read` reads A and B.
         """
 
     def set_registers(self, count: int, *, more: bool) -> None:

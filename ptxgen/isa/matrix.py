@@ -22,14 +22,12 @@ Registers = tuple["Lanes", ...]
 
 SECTION: Final = "Warp Level Matrix Instructions: mma"
 ACCURACY: Final = (
-    "products are exact and sums at least as precise as single precision; "
-    "the order and the rounding of the sums are unspecified"
+    "products are exact, sums as the tensor cores of the target make them (numerics.md); "
+    "the manual leaves their order and rounding open"
 )
-ACCURACY_F16: Final = (
-    "products are at least as precise as single, sums as half precision; "
-    "the order and the rounding of the sums are unspecified"
+ACCURACY_F64: Final = (
+    "a chain of fused multiply-adds in order of K; the manual leaves the order open"
 )
-ACCURACY_F64: Final = "a chain of fused multiply-adds, of unspecified order"
 ROUNDINGS: Final = ("rn", "rz", "rm", "rp")
 _LAYOUTS: Final = ("row", "col")
 _AMPERE: Final = gate(ptx=(7, 0), sm=80)
@@ -68,15 +66,13 @@ def mma_f32_f16(
 @inst(
     "mma.sync.aligned.shape.row.col.f16.f16.f16.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc",
     name="mma_f16_f16", shape=_F16_SHAPES, counts=counts("f16", nc="f16"),
-    max_ulp=math.inf, accuracy=ACCURACY_F16, effect=Effect.WARP, section=SECTION,
+    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=SECTION,
 )  # fmt: skip
 def mma_f16_f16(
     machine: Machine, a: Registers, b: Registers, c: Registers, *, shape: str
 ) -> Registers:
-    """D = A * B + C of a warp, all in f16; here rounded once."""
-    return products.multiply_f16(
-        machine, products.operands(shape, "f16", "f16", "f16", "f16"), a, b, c
-    )
+    """D = A * B + C of a warp, all in f16."""
+    return products.multiply(machine, products.operands(shape, "f16", "f16", "f16", "f16"), a, b, c)
 
 
 @inst(
@@ -102,7 +98,7 @@ def mma_quad_f32_f16(
     machine: Machine, a: Registers, b: Registers, c: Registers, *, alayout: str, blayout: str
 ) -> Registers:
     """D = A * B + C in each quarter of a warp; A, B and C in f16, D in f32."""
-    return products.multiply_f16(
+    return products.multiply(
         machine, products.quad_operands(alayout, blayout, "f16", "f32"), a, b, c
     )
 
@@ -110,13 +106,13 @@ def mma_quad_f32_f16(
 @inst(
     "mma.sync.aligned.m8n8k4.alayout.blayout.f16.f16.f16.f16 d:b32*4, a:b32*2, b:b32*2, c:b32*4",
     name="mma_quad_f16", alayout=_LAYOUTS, blayout=_LAYOUTS, ptx=(6, 4), sm=70,
-    max_ulp=math.inf, accuracy=ACCURACY_F16, effect=Effect.WARP, section=SECTION,
+    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=SECTION,
 )  # fmt: skip
 def mma_quad_f16(
     machine: Machine, a: Registers, b: Registers, c: Registers, *, alayout: str, blayout: str
 ) -> Registers:
-    """D = A * B + C in each quarter of a warp, all in f16; here rounded once."""
-    return products.multiply_f16(
+    """D = A * B + C in each quarter of a warp, all in f16."""
+    return products.multiply(
         machine, products.quad_operands(alayout, blayout, "f16", "f16"), a, b, c
     )
 
@@ -178,7 +174,7 @@ def mma_f32_fp8(
     "mma.sync.aligned.shape.row.col.f16.atype.btype.f16 d:b32*nc, a:b32*na, b:b32*nb, c:b32*nc",
     name="mma_f16_fp8", shape=("m16n8k32", "m16n8k16"), atype=_FP8, btype=_FP8,
     counts=counts("e4m3", nc="f16"), ptx=(8, 7), sm=89,
-    max_ulp=math.inf, accuracy=ACCURACY_F16, effect=Effect.WARP, section=SECTION,
+    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=SECTION,
 )  # fmt: skip
 def mma_f16_fp8(
     machine: Machine,
@@ -190,10 +186,8 @@ def mma_f16_fp8(
     atype: str,
     btype: str,
 ) -> Registers:
-    """D = A * B + C of a warp; A and B in fp8, C and D in f16; here rounded once."""
-    return products.multiply_f16(
-        machine, products.operands(shape, atype, btype, "f16", "f16"), a, b, c
-    )
+    """D = A * B + C of a warp; A and B in fp8, C and D in f16."""
+    return products.multiply(machine, products.operands(shape, atype, btype, "f16", "f16"), a, b, c)
 
 
 @inst(

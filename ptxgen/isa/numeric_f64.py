@@ -126,7 +126,9 @@ def _is_safe(x: Lanes) -> Lanes:
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, rnd: str = "rn") -> Lanes:
     """a * b + c, rounded once."""
     product, product_error = _two_product(a, b)
-    native = product + c
+    # A finite product is finite, also where float64 cannot hold it.
+    lost = np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c)
+    native = np.where(lost, c, product + c)
     trivial = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
     safe = _is_safe(a) & _is_safe(b) & (np.abs(c) < _SAFE_ADDEND)
     low, low_error = two_sum(c, product_error)

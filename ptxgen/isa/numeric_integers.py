@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ptxgen.isa.numeric import TO_INTEGER, Lanes, as_f64, narrow, odd_sum, quiet, stepped, two_sum
 from ptxgen.types import ScalarType
+
+# The integer operations of `atom`, `red` and `redux` that may be done in any order.
+ASSOCIATIVE: Final[dict[str, Any]] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 @quiet

@@ -1,9 +1,9 @@
 """D = A * B + C on the fragments of `mma` and `wmma`, for all warps at once.
 
-Precision (PTX ISA, "mma", "Precision and rounding"): products of f16, bf16, tf32 and fp8 are exact
-here, summed in float32, and C is added last; the manual asks for at least that and leaves the order
-and the roundings of the sum open. f64 is a chain of fused multiply-adds that starts with C and goes
-along K. Integer sums are exact and wrap around or saturate at the end.
+Sums of f16, bf16, tf32 and fp8 are those of the target's tensor cores (`ptxgen.isa.tensor_core`);
+the manual leaves their order and their rounding open (PTX ISA, "mma", "Precision and rounding").
+f64 is a chain of fused multiply-adds that starts with C and goes along K. Integer sums are exact
+and wrap around or saturate at the end.
 """
 
 from __future__ import annotations
@@ -15,53 +15,41 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric, numeric_f64
+from ptxgen.isa import numeric_f64
 from ptxgen.isa.fragments import (
     EVERY_LANE,
     Layout,
     as_registers,
+    elements_across,
     gathered,
     joined,
     layout_quad,
     layout_quad_c,
     operand_layout,
+    registers_across,
     scattered,
 )
+from ptxgen.isa.tensor_core import adder, factors, multiplied
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
 
-_F16_VALUES: Final = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-_TF32_BITS: Final = np.uint32(0xFFFFE000)  # the low 13 bits of the register are ignored
 _INT32: Final = np.iinfo(np.int32)
-
-
-def _f16(units: Lanes) -> Lanes:
-    return _F16_VALUES.take(units.view(np.uint16))
-
-
-def _bf16(units: Lanes) -> Lanes:
-    halves = units.view(np.uint16)
-    wide = np.zeros((halves.size, 2), np.uint16)
-    wide[:, 1] = halves  # a bf16 is the upper half of an f32
-    return wide.view(np.float32)
-
-
-def _tf32(units: Lanes) -> Lanes:
-    return np.bitwise_and(units, _TF32_BITS).view(np.float32)
+# The type of accumulators by how many a register holds.
+ACCUMULATORS: Final[Mapping[int, type[Any]]] = {1: np.float32, 2: np.float16}
 
 
 def _s8(units: Lanes) -> Lanes:
-    return units.view(np.int8).astype(np.float32)
+    return units.view(np.int8).astype(np.int32)
 
 
 def _u8(units: Lanes) -> Lanes:
-    return units.view(np.uint8).astype(np.float32)
+    return units.view(np.uint8).astype(np.int32)
 
 
 def _u4(units: Lanes) -> Lanes:
     pairs = units.view(np.uint8)
-    nibbles = np.empty((pairs.size, 2), np.float32)
+    nibbles = np.empty((pairs.size, 2), np.int32)
     nibbles[:, 0] = pairs & 0xF
     nibbles[:, 1] = pairs >> 4
     return nibbles
@@ -72,47 +60,22 @@ def _s4(units: Lanes) -> Lanes:
     return np.where(unsigned < 8, unsigned, unsigned - 16)
 
 
-@cache
-def _fp8_values(name: str) -> Lanes:
-    import ml_dtypes
-
-    dtype: Any = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[name]
-    values: Lanes = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
-    return values
-
-
-def _e4m3(units: Lanes) -> Lanes:
-    return _fp8_values("e4m3").take(units.view(np.uint8))
-
-
-def _e5m2(units: Lanes) -> Lanes:
-    return _fp8_values("e5m2").take(units.view(np.uint8))
-
-
-# Units of registers to float32, which holds all values of these types.
-_READ: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {
-    "f16": _f16,
-    "bf16": _bf16,
-    "tf32": _tf32,
-    "s8": _s8,
-    "u8": _u8,
-    "s4": _s4,
-    "u4": _u4,
-    "e4m3": _e4m3,
-    "e5m2": _e5m2,
-}
+# Units of registers to int32.
+INTEGERS: Final[Mapping[str, Callable[[Lanes], Lanes]]] = {
+    "s8": _s8, "u8": _u8, "s4": _s4, "u4": _u4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operands:
-    """The layouts of the operands of a product, and how A and B are read as float32."""
+    """The layouts of the operands of a product, and the types of the elements of A and B."""
 
     a: Layout
     b: Layout
     c: Layout
     d: Layout
-    read_a: Callable[[Lanes], Lanes] | None
-    read_b: Callable[[Lanes], Lanes] | None
+    type_a: str
+    type_b: str
 
 
 @cache
@@ -120,8 +83,7 @@ def operands(shape: str, a: str, b: str, c: str, d: str) -> Operands:
     """A product of this shape with operands of these types."""
     return Operands(
         operand_layout("a", shape, a), operand_layout("b", shape, b),
-        operand_layout("c", shape, c), operand_layout("d", shape, d),
-        _READ.get(a), _READ.get(b),
+        operand_layout("c", shape, c), operand_layout("d", shape, d), a, b,
     )  # fmt: skip
 
 
@@ -131,26 +93,10 @@ def quad_operands(alayout: str, blayout: str, c: str, d: str) -> Operands:
     per = {"f16": 2, "f32": 1}
     return Operands(
         layout_quad(alayout == "row"), layout_quad(blayout == "col"),
-        layout_quad_c(per[c]), layout_quad_c(per[d]), _f16, _f16,
+        layout_quad_c(per[c]), layout_quad_c(per[d]), "f16", "f16",
     )  # fmt: skip
 
 
-def _matrices(layout: Layout, elements: Lanes) -> Lanes:
-    _, rows, columns = layout.shape
-    return elements.reshape(-1, rows, columns)
-
-
-def _product(machine: Machine, of: Operands, a: Sequence[Lanes], b: Sequence[Lanes]) -> Lanes:
-    """A * B in float32, flat."""
-    assert of.read_a is not None
-    assert of.read_b is not None
-    left = _matrices(of.a, of.read_a(gathered(machine, of.a, a)))
-    right = _matrices(of.b, of.read_b(gathered(machine, of.b, b)))
-    product: Lanes = np.matmul(left, right.swapaxes(1, 2))
-    return product.reshape(-1)
-
-
-@numeric.quiet
 def multiply(
     machine: Machine,
     of: Operands,
@@ -158,31 +104,27 @@ def multiply(
     b: Sequence[Lanes],
     c: Sequence[Lanes],
 ) -> tuple[Lanes, ...]:
-    """The registers of D, for accumulators in f32."""
+    """The registers of D, for accumulators in f32 or f16 as their layouts say. A tensor core has
+    one type for both: where they differ, the sums are in f32, and C is widened or D is rounded.
+    """
     machine.warp_sync(EVERY_LANE)
-    sums = joined(machine, c)
-    sums += scattered(of.d, _product(machine, of, a, b))
-    return as_registers(of.d, sums)
+    how = adder(machine.sm, "mma", of.type_a)
+    left = factors(of.type_a, elements_across(machine, of.a, a, k_first=True), how)
+    right = factors(of.type_b, elements_across(machine, of.b, b, k_first=True), how)
+    sums = elements_across(machine, of.c, c, k_first=False)
+    sums = sums.view(ACCUMULATORS[of.c.per])
+    if of.d.per == 1:
+        sums = sums.astype(np.float32, copy=False)
+    sums = multiplied(how, of.type_a, left, right, sums)
+    registers = registers_across(of.d, sums.astype(ACCUMULATORS[of.d.per], copy=False))
+    return as_registers(of.d, registers)
 
 
-@numeric.quiet
-def multiply_f16(
-    machine: Machine,
-    of: Operands,
-    a: Sequence[Lanes],
-    b: Sequence[Lanes],
-    c: Sequence[Lanes],
-) -> tuple[Lanes, ...]:
-    """The registers of D, where C or D or both are f16: added in f32, rounded once."""
-    machine.warp_sync(EVERY_LANE)
-    sums = gathered(machine, of.c, c)
-    sums = _product(machine, of, a, b) + (_f16(sums) if of.c.unit == 2 else sums)
-    if of.d.unit == 2:
-        sums = sums.astype(np.float16).view(np.uint32)
-    return as_registers(of.d, scattered(of.d, sums))
+def _matrices(layout: Layout, elements: Lanes) -> Lanes:
+    _, rows, columns = layout.shape
+    return elements.reshape(-1, rows, columns)
 
 
-@numeric.quiet
 def multiply_integers(
     machine: Machine,
     of: Operands,
@@ -191,10 +133,12 @@ def multiply_integers(
     c: Sequence[Lanes],
     saturate: bool,
 ) -> tuple[Lanes, ...]:
-    """The registers of D, s32. Products of up to 8-bit integers sum up exactly in float32."""
+    """The registers of D, s32."""
     machine.warp_sync(EVERY_LANE)
-    products = scattered(of.d, _product(machine, of, a, b))
-    return _accumulated(machine, of.d, products, c, saturate)
+    left = _matrices(of.a, INTEGERS[of.type_a](gathered(machine, of.a, a)))
+    right = _matrices(of.b, INTEGERS[of.type_b](gathered(machine, of.b, b)))
+    sums = np.matmul(left, right.swapaxes(1, 2)).reshape(-1)
+    return _accumulated(machine, of.d, scattered(of.d, sums), c, saturate)
 
 
 def multiply_bits(
@@ -220,10 +164,10 @@ def _accumulated(
 ) -> tuple[Lanes, ...]:
     sums = joined(machine, c)
     if saturate:
-        exact = sums.astype(np.int64) + products.astype(np.int64)
+        exact = sums.astype(np.int64) + products
         sums = np.clip(exact, _INT32.min, _INT32.max).astype(np.int32)
     else:
-        sums += products.astype(np.int32)  # wraps around
+        sums += products  # wraps around
     return as_registers(layout, sums)
 
 

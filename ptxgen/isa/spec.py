@@ -11,9 +11,11 @@ numpy function below (`docs/adding-an-instruction.md`). The small syntax languag
   read; `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results;
   `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says (`v4`, `2d`) or
   as the function `vec` among `counts` does, `*2` one of fixed width; `[name*2]` is a tensor map's
-  address with so many coordinates. The type is a slot's name, a type's name, `wide` (twice as wide
-  as the slot `type`), `imm` (an integer literal only), `label` or `args` (the parenthesised ones of
-  a call); when it is left out it is the slot `type`, or else the opcode's last piece.
+  address, or a texture's handle, with so many coordinates; they are s32 unless `/u32.f32` names
+  their types, the last of which is repeated. The type is a slot's name, a type's name, `wide`
+  (twice as wide as the slot `type`), `imm` (an integer literal only), `label` or `args` (the
+  parenthesised ones of a call); when it is left out it is the slot `type`, or else the opcode's
+  last piece.
 
 The function takes each operand read and each modifier by name, and returns what is written: one
 value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. A
@@ -33,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ptxgen.errors import ModifierError, did_you_mean
+from ptxgen.errors import ModifierError, did_you_mean, shown
 from ptxgen.types import ScalarType, scalar_type
 
 
@@ -51,6 +53,7 @@ class Effect(enum.Enum):
     CARRY = "reads or writes the carry flag"
     WARP = "exchanges values between the lanes of a warp"
     CONTROL = "changes the flow of control"
+    TEXTURE = "reads or writes a texture or a surface"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class Operand:
     count: str = ""  # "", a number, or the name of what says the vector's width
     literal: int | None = None
     second: bool = False  # the `p` of `d|p`: shares its position with the operand before it
+    along: str = "s32"  # the types of coordinates, dots between; the last one's is repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class BoundOperand:
     literal: int | None
     kind: str  # "value", "imm", "label", "args"
     second: bool
+    along: tuple[ScalarType, ...] = ()  # of coordinates
 
 
 class Op:
@@ -203,7 +208,8 @@ class Inst:
                     f"{self.name} has no modifier {name!r}{did_you_mean(name, self.choices)} "
                     f"(syntax: {self.syntax})"
                 )
-            if value not in list(self.choices[name]):  # a list, for what cannot be a key
+            plain = value is None or isinstance(value, str | int | ScalarType)
+            if not plain or value not in list(self.choices[name]):
                 legal = [str(c) for c in self.choices[name] if c is not None]
                 if isinstance(value, str) and any(
                     isinstance(c, ScalarType) for c in self.choices[name]
@@ -212,9 +218,10 @@ class Inst:
                         f"{self.name}: {name} must be a type of ptxgen.types, "
                         f"got the text {value!r}"
                     )
+                said = value if isinstance(value, str) else shown(value)
                 raise ModifierError(
-                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {value}"
-                    f"{did_you_mean(str(value), legal)} (syntax: {self.syntax})"
+                    f"{self.name}: {name} must be one of {', '.join(legal)}, got {said}"
+                    f"{did_you_mean(said, legal)} (syntax: {self.syntax})"
                 )
         key = tuple(
             _choice(c, modifiers[s]) if s in modifiers else next(iter(c))
@@ -280,9 +287,13 @@ def _bound(
     else:
         width = chosen.get(operand.count, operand.count)
         count = int(_NOT_DIGITS.sub("", str(width))) if width else 0
+    along: tuple[ScalarType, ...] = ()
+    if operand.address and count:
+        types = [scalar_type(str(chosen.get(word, word))) for word in operand.along.split(".")]
+        along = (*types, *types[-1:] * count)[:count]
     return BoundOperand(
         operand.name, bound, operand.written, operand.address, operand.optional, count,
-        operand.literal, kind, operand.second,
+        operand.literal, kind, operand.second, along,
     )  # fmt: skip
 
 
@@ -294,7 +305,7 @@ RECOGNISED: dict[str, tuple[Op, ...]] = {}  # by opcode, as far as asked for
 _NOT_DIGITS: Final = re.compile(r"\D")
 _PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
 _OPERAND: Final = re.compile(
-    r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?\]?"
+    r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?(?:/(?P<along>[\w.]+))?\]?"
 )
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -395,6 +406,7 @@ def _operands(text: str) -> tuple[Operand, ...]:
                 found.append(Operand(
                     m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"],
                     bool(m["open"]), optional, m["count"] or "", second=position > 0,
+                    along=m["along"] or "s32",
                 ))  # fmt: skip
     return tuple(found)
 

@@ -41,9 +41,9 @@ _RESERVED: Final = gate(ptx=(7, 6), sm=80)
 _RESERVED_PARTS: Final = {
     "begin": "where the driver's part begins in",
     "end": "where the driver's part ends in",
-    "cap": "where all parts end in",
-    "0": "where the first part begins in",
-    "1": "where the second part begins in",
+    "cap": "how many bytes the driver has in",
+    "0": "where the first part of the driver's begins in",
+    "1": "where the second part of the driver's begins in",
 }
 _MASKS: Final = {
     "eq": "this lane",
@@ -99,7 +99,7 @@ _REGISTERS: Final = (
         for n in range(32)
     ),
     *(
-        SpecialRegister(f"%reserved_smem_offset_{k}", b32, f"{v} reserved shared memory", _RESERVED)
+        SpecialRegister(f"%reserved_smem_offset_{k}", b32, f"{v} shared memory", _RESERVED)
         for k, v in _RESERVED_PARTS.items()
     ),
     SpecialRegister(

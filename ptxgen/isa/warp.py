@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
+from ptxgen.isa.numeric_integers import ASSOCIATIVE
 from ptxgen.isa.spec import Effect, inst
 from ptxgen.types import b32, b64, s32, u32
 
@@ -144,23 +145,13 @@ def activemask(machine: Machine) -> Lanes:
     return _each(machine, _bits(_by_warp(machine, machine.active())[:, None, :]))
 
 
-_REDUCE: Final[dict[str, Any]] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 def _reduced(machine: Machine, a: Lanes, membermask: Lanes, op: str) -> Lanes:
     machine.warp_sync(membermask)
     info = np.iinfo(a.dtype)
     neutral = {"min": info.max, "max": info.min, "and": info.max}.get(op, 0)
     values = _by_warp(machine, a)[:, None, :]
     values = np.where(_members(machine, membermask), values, a.dtype.type(neutral))
-    return _each(machine, _REDUCE[op].reduce(values, axis=2, dtype=a.dtype))
+    return _each(machine, ASSOCIATIVE[op].reduce(values, axis=2, dtype=a.dtype))
 
 
 @inst(

@@ -5,31 +5,35 @@ Four warps compute D = A * B + D together: A is 64 x K, in registers or in share
 in shared memory, D is in registers. Warp `w` of the four has rows 16 * w to 16 * w + 15 of A and D,
 laid out as `mma.m16n8` has them, so each warp can be computed by itself. When shared memory is read
 and the sums are made, from the start of the instruction to the wait for its group, is for the
-machine to say. Precision is that of `ptxgen.isa.products`.
+machine to say. Sums are those of the target's tensor cores (`ptxgen.isa.tensor_core`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa import numeric
-from ptxgen.isa.descriptors import WARPS, read_matrix
+from ptxgen.isa.descriptors import read_matrix
 from ptxgen.isa.families import member
 from ptxgen.isa.fragments import (
     EVERY_LANE,
+    Layout,
     as_registers,
-    gathered,
+    elements_across,
     joined,
     operand_layout,
+    registers_across,
     scattered,
     sizes,
 )
-from ptxgen.isa.products import Operands, operands
+from ptxgen.isa.matrix import ACCURACY
+from ptxgen.isa.products import ACCUMULATORS, INTEGERS, Operands, operands
 from ptxgen.isa.spec import Effect, Modifier, inst
+from ptxgen.isa.tensor_core import Adder, Factors, adder, factors, multiplied
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -38,6 +42,8 @@ WGMMA: Final = "Asynchronous Warpgroup Level Matrix Instructions"
 MISCELLANEOUS: Final = "Miscellaneous Instructions"
 _ONLY: Final[dict[str, Any]] = {"sm": 90, "only": ("sm_90a",)}
 _SM90A: Final[dict[str, Any]] = {"ptx": (8, 0), **_ONLY}
+
+_ROUNDED: Final[dict[str, Any]] = {"max_ulp": math.inf, "accuracy": ACCURACY}
 
 _NS: Final = tuple(range(8, 257, 8))
 _NS_INTEGER: Final = (8, 16, 24, *range(32, 257, 16))
@@ -81,7 +87,6 @@ _REGISTERS: Final = {"f32": "f32", "f16": "b32", "s32": "s32"}
 
 def _multiplication(family: _Family, accumulator: str) -> Callable[..., tuple[Lanes, ...]]:
     """The meaning of all rows of a family with this type of D."""
-    finish = {"f32": _added_f32, "f16": _added_f16, "s32": _added_s32}[accumulator]
 
     def multiply(
         machine: Machine, *, shape: str, atype: str = family.a[0], btype: str = family.b[0],
@@ -91,38 +96,47 @@ def _multiplication(family: _Family, accumulator: str) -> Callable[..., tuple[La
         _, n, k = sizes(shape)
         of = operands(f"m16n{n}k{k}", atype, btype, accumulator, accumulator)
         keep = np.broadcast_to(given["s"], machine.active().size)
+        if accumulator == "s32":
+            return machine.multiply(
+                lambda: _integers(machine, of, n, given),
+                lambda sums, d: _added_s32(machine, of, sums, d, keep, satfinite),
+                given["d"],
+            )
+        how = adder(machine.sm, "wgmma", atype)
         return machine.multiply(
-            lambda: _product(machine, of, n, given),
-            lambda product, d: finish(machine, of, product, d, keep, satfinite),
+            lambda: _factors(machine, of, n, given, how),
+            lambda read, d: _multiplied(machine, of, read, d, keep, how),
             given["d"],
         )
 
     return multiply
 
 
-def _product(machine: Machine, of: Operands, n: int, given: Mapping[str, Any]) -> Lanes:
-    """A * B of all warps in float32, flat; negated as the scales say."""
-    assert of.read_a is not None
-    assert of.read_b is not None
-    a, rows = given["a"], 64 // WARPS
+def _read(machine: Machine, of: Operands, n: int, given: Mapping[str, Any]) -> tuple[Lanes, Lanes]:
+    """The elements of A and B as bits, `[K, rows of A or columns of B, warps]`."""
+    a = given["a"]
     if isinstance(a, tuple):
-        left = of.read_a(gathered(machine, of.a, a)).reshape(-1, rows, of.a.shape[2])
+        left = elements_across(machine, of.a, a, k_first=True)
     else:
-        turned = bool(given.get("ta", 0))
-        words = read_matrix(machine, a, 64, transposed=turned, parted=True)
-        left = _elements(of.read_a, words)
-        left = left.swapaxes(1, 2) if turned else left
-    turned = bool(given.get("tb", 0))
-    words = read_matrix(machine, given["b"], n, transposed=turned, parted=False)
-    right = _elements(of.read_b, words)
-    product: Lanes = np.matmul(left, right if turned else right.swapaxes(1, 2))
-    return -product if given.get("ia", 1) != given.get("ib", 1) else product
+        left = _in_memory(machine, of.a, a, 64, bool(given.get("ta", 0)), parted=True)
+    return left, _in_memory(machine, of.b, given["b"], n, bool(given.get("tb", 0)), parted=False)
 
 
-def _elements(read: Callable[[Lanes], Lanes], words: Lanes) -> Lanes:
-    """The numbers in 8-byte words, side by side along the last axis."""
-    flat = read(np.ascontiguousarray(words).reshape(-1).view(np.uint32))
-    return flat.reshape(*words.shape[:2], -1)
+def _in_memory(
+    machine: Machine, layout: Layout, at: Lanes, rows: int, turned: bool, *, parted: bool
+) -> Lanes:
+    words = read_matrix(machine, at, rows, transposed=turned, parted=parted)
+    elements = words.view(f"u{4 // layout.per}")
+    return np.ascontiguousarray(elements.transpose((1, 2, 0) if turned else (2, 1, 0)))
+
+
+def _factors(
+    machine: Machine, of: Operands, n: int, given: Mapping[str, Any], how: Adder
+) -> tuple[Factors, Factors]:
+    """A, negated as the scales say, and B of all warps."""
+    left, right = _read(machine, of, n, given)
+    a, b = factors(of.type_a, left, how), factors(of.type_b, right, how)
+    return a.negated() if given.get("ia", 1) != given.get("ib", 1) else a, b
 
 
 def _kept(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
@@ -133,30 +147,29 @@ def _kept(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
     return sums
 
 
-@numeric.quiet
-def _added_f32(
-    machine: Machine, of: Operands, product: Lanes, d: Sequence[Lanes], keep: Lanes, _: bool
-) -> tuple[Lanes, ...]:
-    sums = _kept(machine, d, keep).reshape(-1)
-    sums += scattered(of.d, product.reshape(-1))
-    return as_registers(of.d, sums)
+def _multiplied(
+    machine: Machine, of: Operands, read: tuple[Factors, Factors], d: Sequence[Lanes],
+    keep: Lanes, how: Adder,
+) -> tuple[Lanes, ...]:  # fmt: skip
+    old = elements_across(machine, of.c, tuple(_kept(machine, d, keep)), k_first=False)
+    sums = multiplied(how, of.type_a, *read, old.view(ACCUMULATORS[of.c.per]))
+    return as_registers(of.d, registers_across(of.d, sums))
 
 
-@numeric.quiet
-def _added_f16(
-    machine: Machine, of: Operands, product: Lanes, d: Sequence[Lanes], keep: Lanes, _: bool
-) -> tuple[Lanes, ...]:
-    old = gathered(machine, of.c, tuple(_kept(machine, d, keep))).view(np.float16)
-    sums = product.reshape(-1) + old.astype(np.float32)
-    return as_registers(of.d, scattered(of.d, sums.astype(np.float16).view(np.uint32)))
+def _integers(machine: Machine, of: Operands, n: int, given: Mapping[str, Any]) -> Lanes:
+    """A * B of all warps in s32, the registers laid end to end."""
+    left, right = (
+        INTEGERS[type](elements.reshape(-1)).reshape(elements.shape)
+        for type, elements in zip((of.type_a, of.type_b), _read(machine, of, n, given), strict=True)
+    )
+    product = np.matmul(left.transpose(2, 1, 0), right.transpose(2, 0, 1))
+    return scattered(of.d, product.reshape(-1))
 
 
 def _added_s32(
     machine: Machine, of: Operands, product: Lanes, d: Sequence[Lanes], keep: Lanes, finite: bool
 ) -> tuple[Lanes, ...]:
-    # Products of 8-bit integers sum up exactly in float32.
-    products = scattered(of.d, product.reshape(-1)).astype(np.int64)
-    exact = _kept(machine, d, keep).reshape(-1) + products
+    exact = _kept(machine, d, keep).reshape(-1) + product.astype(np.int64)
     if finite:
         exact = np.clip(exact, _INT32.min, _INT32.max)
     return as_registers(of.d, exact.astype(np.int32))  # wraps around
@@ -186,6 +199,7 @@ def _declare(family: _Family, accumulator: str, in_registers: bool) -> None:
         name=f"wgmma_{accumulator}_{family.name}" + "_registers" * in_registers,
         effect=Effect.ASYNC, counts={"nd": accumulators},
         section=f"{WGMMA}: wgmma.mma_async", ptx=family.ptx, **_ONLY, **slots,
+        **({} if accumulator == "s32" else _ROUNDED),
     )  # fmt: skip
     where = "in registers" if in_registers else "in shared memory, as the descriptor a says"
     declared(
@@ -221,18 +235,18 @@ def wgmma_fence(machine: Machine) -> tuple[()]:
     section=f"{WGMMA}: wgmma.commit_group", **_SM90A,
 )  # fmt: skip
 def wgmma_commit_group(machine: Machine) -> tuple[()]:
-    """Make one group of all wgmma.mma_async that this warp started since the last one."""
+    """Make one group of all wgmma.mma_async that this warpgroup started since the last one."""
     machine.warp_sync(EVERY_LANE)
     return ()
 
 
 @inst(
-    "wgmma.wait_group.sync.aligned n:imm", name="wgmma_wait_group", effect=Effect.ASYNC,
+    "wgmma.wait_group.sync.aligned n:imm", name="wgmma_wait_group", effect=Effect.BARRIER,
     section=f"{WGMMA}: wgmma.wait_group", **_SM90A,
 )  # fmt: skip
 def wgmma_wait_group(machine: Machine, n: int) -> tuple[()]:
-    """Wait until at most the n newest groups of this warp are still under way."""
-    del n  # none ever is
+    """Wait until at most the n newest groups of this warpgroup are still under way."""
+    del n  # the machine has counted the groups, and knows the literal
     machine.warp_sync(EVERY_LANE)
     return ()
 

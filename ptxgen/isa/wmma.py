@@ -21,7 +21,7 @@ from ptxgen.isa.fragments import (
     counts,
     operand_layout,
 )
-from ptxgen.isa.matrix import ACCURACY, ACCURACY_F16, ACCURACY_F64, BIT_OPS, ROUNDINGS
+from ptxgen.isa.matrix import ACCURACY, ACCURACY_F64, BIT_OPS, ROUNDINGS
 from ptxgen.isa.matrix_moves import space_of
 from ptxgen.isa.spec import Effect, gate, inst
 from ptxgen.types import TYPES, ScalarType, b32, f32, f64, s32, u16
@@ -407,13 +407,13 @@ def _half(
     machine: Machine, shape: str, a: Registers, b: Registers, c: Registers, ctype: str, dtype: str
 ) -> Registers:
     of = products.operands(shape, "f16", "f16", ctype, dtype)
-    return products.multiply_f16(machine, of, a, b, c)
+    return products.multiply(machine, of, a, b, c)
 
 
 @inst(
     "wmma.mma.sync.aligned.alayout.blayout.shape.f16.f16 d:b32*4, a:b32*8, b:b32*8, c:b32*4",
     name="wmma_f16", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, ptx=(6, 3), sm=70,
-    max_ulp=math.inf, accuracy=ACCURACY_F16, effect=Effect.WARP, section=_MMA,
+    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
 )  # fmt: skip
 def wmma_f16(
     machine: Machine,
@@ -425,7 +425,7 @@ def wmma_f16(
     blayout: str,
     shape: str,
 ) -> Registers:
-    """D = A * B + C of a warp, all in f16; here rounded once."""
+    """D = A * B + C of a warp, all in f16."""
     del alayout, blayout
     return _half(machine, shape, a, b, c, "f16", "f16")
 
@@ -465,7 +465,7 @@ def wmma_f16_f32(
     blayout: str,
     shape: str,
 ) -> Registers:
-    """D = A * B + C of a warp; A, B and D in f16, C in f32; here rounded once."""
+    """D = A * B + C of a warp; A, B and D in f16, C in f32: a sum in f32, rounded to f16."""
     del alayout, blayout
     return _half(machine, shape, a, b, c, "f32", "f16")
 

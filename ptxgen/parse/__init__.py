@@ -19,11 +19,12 @@ Every error is a `ParseError` with line, column, the line's text and a caret.
 
 from __future__ import annotations
 
+from ptxgen.errors import LaunchError, ParseError, shown
 from ptxgen.ir import Module
 from ptxgen.parse.module import Modules
 from ptxgen.parse.names import range_of
 
-__all__ = ["parse", "range_of"]
+__all__ = ["module_of", "parse", "range_of"]
 
 
 def parse(text: str) -> Module:
@@ -32,4 +33,17 @@ def parse(text: str) -> Module:
     Raises `ParseError` for text that is not PTX, for instructions that are not in the table, and
     for parts of PTX that are not modelled. Whether the operands fit is for `verify` to say.
     """
+    if not isinstance(text, str):
+        raise ParseError(f"parse: the text must be a str, got {shown(text)}")
     return Modules(text).module()
+
+
+def module_of(who: str, given: object) -> Module:
+    """The module that `who` was given, as it is or as text. Raises `LaunchError` for what is
+    neither, and `ParseError` as `parse` does.
+    """
+    if isinstance(given, Module):
+        return given
+    if isinstance(given, str):
+        return parse(given)
+    raise LaunchError(f"{who}: the kernel must be PTX text or a Module, got {shown(given)}")

@@ -23,14 +23,14 @@ from ptxgen.ir import (
     Variable,
 )
 from ptxgen.isa.table import op_of, recognise
-from ptxgen.parse.variables import Variables
+from ptxgen.parse.variables import NOT_OPAQUE, OPAQUE, Variables
 from ptxgen.tokens import comment
 
 _REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)", re.ASCII)
 _MOST_DIGITS: Final = 18  # of a number in a region
-_TEXTURES: Final = "textures, surfaces and samplers are not modelled"
 _NOT_MODELLED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"), _TEXTURES),
+    "sured": "reductions on surfaces are not modelled",
+    "istypep": "handles have no types of their own here",
     "tcgen05": "tensor memory and what works on it are not modelled",
     "multimem": "memory of several GPUs is not modelled",
     "alloca": "memory of the stack is not modelled",
@@ -38,7 +38,6 @@ _NOT_MODELLED: Final[Mapping[str, str]] = {
     "stackrestore": "memory of the stack is not modelled",
     "clusterlaunchcontrol": "launches that are cancelled are not modelled",
 }
-_OPAQUE: Final = frozenset({".texref", ".surfref", ".samplerref"})
 _DECLARED: Final = (
     ".reg", ".shared", ".local", ".param", ".global", ".const", ".pragma", ".loc",
 )  # fmt: skip
@@ -84,8 +83,8 @@ class Bodies(Variables):
                 self.enter()
             elif word and words[self.at + 1] == ":":
                 self._label()
-            elif word == ";":  # an empty statement
-                self.at += 1
+            elif word == ";":
+                self.fail("there is no statement before this ';'; remove it")
             else:
                 statements.append(self._instr())
 
@@ -129,12 +128,12 @@ class Bodies(Variables):
             params = self.params()
         else:
             params = ()
-        noreturn = False
+        noreturn, said = False, list[str]()
         while not self.skip(";"):
             word = self.peek()
             if word not in (".noreturn", *_PRESERVED):
                 self.fail(f"wanted ';' after a prototype, got {self.shown(word)}")
-            self.at += 1
+            self.once(word, said)
             noreturn = noreturn or word == ".noreturn"
             if _PRESERVED.get(word):
                 self.count("a number of registers")
@@ -162,8 +161,8 @@ class Bodies(Variables):
 
     def refuse_opaque(self, word: str) -> None:
         """Refuse a texture, a surface or a sampler by name."""
-        if word in _OPAQUE:
-            self.fail(f"{word} is not read: {_TEXTURES}")
+        if word in OPAQUE:
+            self.fail(f"{word} is not read: {NOT_OPAQUE}")
 
     def _pragmas(self) -> None:
         self.statements += map(Pragma, self.pragma())

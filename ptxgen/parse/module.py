@@ -22,10 +22,14 @@ _SPACES: Final = (".global", ".const", ".shared", ".local")
 _PLATFORM: Final = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
 # Directives of a kernel or a function that are kept as text, and whether numbers follow.
 _AS_TEXT: Final[Mapping[str, bool]] = {
-    ".maxnreg": True, ".maxnctapersm": True, ".maxclusterrank": True, ".explicitcluster": False,
+    ".maxnreg": True, ".maxclusterrank": True, ".explicitcluster": False,
     ".blocksareclusters": False, ".abi_preserve": True, ".abi_preserve_control": True,
 }  # fmt: skip
 _EXTENTS: Final = (".maxntid", ".reqntid", ".reqnctapercluster")
+_RIVALS: Final = {
+    ".maxntid": ".reqntid", ".reqntid": ".maxntid", ".reqnctapercluster": ".maxclusterrank",
+    ".maxclusterrank": ".reqnctapercluster",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -216,7 +220,7 @@ class Modules(Bodies):
         )  # fmt: skip
 
     def _directives(self, *, kernel: bool) -> _Directives:
-        said = _Directives()
+        said, words = _Directives(), list[str]()
         known = (*_EXTENTS, ".minnctapersm", *_AS_TEXT, ".pragma") if kernel else _OF_FUNCTIONS
         while self.peek() not in ("{", ";"):
             word = self.peek()
@@ -224,11 +228,18 @@ class Modules(Bodies):
                 hint = did_you_mean(word, known)
                 such = f"a directive such as {known[0]}, or {{"
                 self.fail(f"wanted {such}, got {self.shown(word)}{hint}")
+            rival = _RIVALS.get(word)
+            if rival in words:
+                self.fail(f"{word} and {rival} exclude each other; remove one")
             if word == ".pragma":
                 said.others += [f'.pragma "{text}";' for text in self.pragma()]
+                continue
+            if word in _ONCE:
+                self.once(word, words)
             else:
                 self.at += 1
-                self._directive(word, said)
+                words.append(word)
+            self._directive(word, said)
         return said
 
     def _directive(self, word: str, said: _Directives) -> None:
@@ -250,7 +261,8 @@ class Modules(Bodies):
             said.others.append(word)
 
 
-_OF_FUNCTIONS: Final = (".noreturn", ".abi_preserve", ".abi_preserve_control", ".pragma")
+_ONCE: Final = (".noreturn", ".abi_preserve", ".abi_preserve_control")
+_OF_FUNCTIONS: Final = (*_ONCE, ".pragma")
 _ITEMS: Final[Mapping[str, Callable[[Modules], object]]] = {
     ".pragma": Modules.pragma,
     ".file": Modules._file,

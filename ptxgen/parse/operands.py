@@ -170,8 +170,8 @@ class Operands(Names):
         self.want("{")
         coordinates = []
         for item in self._vector().items:
-            if not isinstance(item, (Reg, IntImm)):
-                self.fail("a coordinate must be a register or an integer", self.at - 1)
+            if not isinstance(item, (Reg, IntImm, FloatImm)):
+                self.fail("a coordinate must be a register or a number", self.at - 1)
             coordinates.append(item)
         self.want("]")
         return TensorAddress(base, offset, tuple(coordinates))
@@ -248,7 +248,9 @@ class Operands(Names):
             self.fail(str(error), token)
         operands = list(instr.operands)
         for place, (operand, wanted) in enumerate(zip(instr.operands, op.flat, strict=False)):
-            if wanted.type is not None and wanted.type.bits == 32:
+            if isinstance(operand, TensorAddress) or (
+                wanted.type is not None and wanted.type.bits == 32
+            ):
                 operands[place] = _narrowed(operand)
         return Instr(instr.opcode, tuple(operands), instr.guard, instr.origin)
 
@@ -256,6 +258,9 @@ class Operands(Names):
 def _narrowed(operand: Operand) -> Operand:
     if isinstance(operand, Vector):
         return Vector(tuple(narrow(i) if isinstance(i, FloatImm) else i for i in operand.items))
+    if isinstance(operand, TensorAddress):
+        along = tuple(narrow(i) if isinstance(i, FloatImm) else i for i in operand.coordinates)
+        return TensorAddress(operand.base, operand.offset, along)
     return narrow(operand) if isinstance(operand, FloatImm) else operand
 
 

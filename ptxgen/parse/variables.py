@@ -12,7 +12,12 @@ from ptxgen.parse.operands import Operands, narrow
 from ptxgen.types import ScalarType
 
 _LANES: Final = {".v2": 2, ".v4": 4, ".v8": 8}
-_OPAQUE: Final = (".texref", ".surfref", ".samplerref")
+OPAQUE: Final = (".texref", ".surfref", ".samplerref")
+NOT_OPAQUE: Final = (
+    "references to textures are not modelled; take a texture's or a surface's handle as a .u64 "
+    "parameter, and pass a ptxgen.texture.Texture or Surface"
+)
+_POINTED_TO: Final = (".const", ".global", ".local", ".shared")
 _INITIALISED: Final = ("global", "const")
 _MOST_BYTES: Final = 2**40  # of a variable; more than any GPU has
 _MOST_DATA: Final = 2**28  # bytes of an initial value
@@ -79,14 +84,15 @@ class Variables(Operands):
             elif word == ".align":
                 self.at += 1
                 align = self.count("an alignment")
-            elif word in _LANES:
-                self.at += 1
-                lanes = _LANES[word]
             else:
                 break
+        if word in _LANES:
+            self.at += 1
+            lanes = _LANES[word]
+            word = self.peek()
         token = self.at
-        if word in _OPAQUE:
-            self.fail(f"{word} is not read: textures, surfaces and samplers are not modelled")
+        if word in OPAQUE:
+            self.fail(f"{word} is not read: {NOT_OPAQUE}")
         type = self.type()
         if not type.nbytes:
             self.fail("only registers can be of type .pred", token)
@@ -153,13 +159,10 @@ class Variables(Operands):
             self.want(".param")
         align = self.count("an alignment") if self.skip(".align") else 0
         word = self.peek()
-        if word in _OPAQUE:
-            self.fail(f"{word} is not read: textures, surfaces and samplers are not modelled")
+        if word in OPAQUE:
+            self.fail(f"{word} is not read: {NOT_OPAQUE}")
         type = self.type()
-        if self.skip(".ptr"):  # a promise that changes no meaning
-            while self.peek()[:1] == ".":
-                if self.next() == ".align":
-                    self.count("an alignment")
+        self._promise()
         self.peek()
         token = self.at
         name = self.name("the parameter's name")
@@ -172,6 +175,24 @@ class Variables(Operands):
         if count * type.nbytes > _MOST_BYTES:
             self.fail(f"a parameter of {count * type.nbytes} bytes is too large", token)
         return Param(name, type.name, count, align, register)
+
+    def _promise(self) -> None:
+        """`.ptr .global .align 16`: what a pointer points to, which changes no meaning."""
+        if not self.skip(".ptr"):
+            return
+        if self.peek() in _POINTED_TO:
+            self.at += 1
+        if self.skip(".align"):
+            align = self.count("an alignment")
+            if align & (align - 1):
+                self.fail(f"an alignment must be a power of two, got {align}", self.at - 1)
+
+    def once(self, word: str, said: list[str]) -> None:
+        """Step over a directive, which must not be among those `said` before it."""
+        if word in said:
+            self.fail(f"{word} is said twice; remove one")
+        said.append(word)
+        self.at += 1
 
     # ---------------------------------------------------------------------------------- values
 

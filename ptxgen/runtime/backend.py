@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ptxgen.errors import ConfigError, did_you_mean
+from ptxgen.errors import ConfigError, did_you_mean, shown
 from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO, BACKENDS
 from ptxgen.target import Target
@@ -37,13 +37,15 @@ class Backend(Protocol):
         """
 
 
-def check_backend(name: str, who: str = "") -> str:
+def check_backend(name: object, who: str = "") -> str:
     """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise, which says `who`
     was called with it.
     """
     known = (AUTO, *BACKENDS)
-    if name not in known:
-        hint = did_you_mean(str(name), known)
+    if not isinstance(name, str) or name not in known:
+        hint = did_you_mean(name, known)
         prefix = f"{who}: " if who else ""
-        raise ConfigError(f"{prefix}backend must be one of {', '.join(known)}, got {name!r}{hint}")
+        raise ConfigError(
+            f"{prefix}backend must be one of {', '.join(known)}, got {shown(name)}{hint}"
+        )
     return name

@@ -446,11 +446,11 @@ def test_a_barrier_must_be_reached_by_all_threads(body: str, verdict: str, reaso
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"block": 2000}, "prove_shared: block must be one to three positive numbers of threads, "
-                          "at most 1024 in all, got 2000"),
-        ({"entry": "kk"}, "prove_shared: no kernel 'kk'; the module has k; did you mean 'k'?"),
-        ({"params": {"m": 3}}, "prove_shared: k has no parameter 'm'"),
-        ({"params": {"n": (3, 1)}}, "prove_shared: the bounds of n must be a number, the lowest "
+        ({"block": 2000}, "prove: block must be one to three positive numbers of threads, "
+                          "at most 1024 in all and 64 along z, got 2000"),
+        ({"entry": "kk"}, "prove: no kernel 'kk'; the module has k; did you mean 'k'?"),
+        ({"params": {"m": 3}}, "prove: k has no parameter 'm'"),
+        ({"params": {"n": (3, 1)}}, "prove: the bounds of n must be a number, the lowest "
                                     "and the highest, or a range with a positive step, got (3, 1)"),
     ],
 )  # fmt: skip
@@ -474,6 +474,7 @@ def test_what_is_wrong_is_refused_and_what_is_unknown_passes() -> None:
 # ------------------------------------------------------------------------------ our kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_nightly(TARGETS, SM_APART))
 def test_every_default_kernel_is_proved_completely(name: str) -> None:
     for head_dim in HEAD_DIMS:
@@ -672,6 +673,7 @@ def _traps(ptx: str, n: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_nothing_that_traps_is_proved_and_nothing_that_always_runs_is_a_violation() -> None:
     verdicts: dict[str, int] = defaultdict(int)
     for seed in range(150):

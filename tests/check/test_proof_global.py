@@ -26,8 +26,8 @@ from flash.pipeline import KeyValuePipeline
 from ptxgen import ir
 from ptxgen.check import global_goals
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.global_proof import prove_global, require_global
 from ptxgen.check.global_verdicts import GlobalProof
+from ptxgen.check.proof import prove_global, require_global
 from ptxgen.check.proof_verdicts import Verdict
 from ptxgen.errors import LaunchError, VerifyError
 from ptxgen.parse import parse
@@ -510,12 +510,29 @@ def test_a_search_for_proofs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict.reason == f"{Y_NOT_LESS}; proofs were looked for in 1 steps only"
 
 
-def test_a_function_that_is_called_is_unknown() -> None:
-    called = ".func f(.reg .b64 %rd0)\n{\nst.global.u32 [%rd0], 1;\nret;\n}\n"
-    module = text("call f, (%rd0);").replace(".visible", called + ".visible")
-    (verdict,) = prove_global(module, block=THREADS, contract=CONTRACT).accesses
-    assert (verdict.verdict, verdict.kernel) == ("unknown", "f")
-    assert verdict.reason == "what a function is called with is not followed"
+CALLED = ".func f(.reg .b64 %rd0, .reg .b32 %r0)\n{\nst.global.u32 [%rd0], %r0;\nret;\n}\n"
+RECURSIVE = (
+    ".func f(.reg .b64 %rd0, .reg .b32 %r0)\n{\nst.global.u32 [%rd0], %r0;\n"
+    "call f, (%rd0, %r0);\nret;\n}\n"
+)
+
+
+@pytest.mark.parametrize(("guard", "verdict"), [("lt", "proved"), ("le", "violation")])
+def test_a_function_that_is_called_is_judged_where_it_is_called(guard: str, verdict: str) -> None:
+    body = f"mov.u32 %r5, %r0; {Y_AT} setp.{guard}.s32 %p1, %r5, %r2; @%p1 call f, (%rd3, %r0);"
+    module = text(body).replace(".visible", CALLED + ".visible")
+    (found,) = prove_global(module, block=THREADS, contract=CONTRACT).accesses
+    assert (found.verdict, found.kernel) == (verdict, "f")
+    assert verdict == "proved" or found.reason.endswith(", called from line 17 of the PTX text")
+
+
+def test_a_function_that_calls_itself_is_unknown() -> None:
+    module = text("call f, (%rd1, %r0);").replace(".visible", RECURSIVE + ".visible")
+    found = prove_global(module, block=THREADS, contract=CONTRACT)
+    assert {(v.verdict, v.reason) for v in found.accesses if v.verdict == "unknown"} == {
+        ("unknown", "a function that calls itself is not followed")
+    }
+    assert not found.complete
 
 
 def _contract(**changed: Any) -> GlobalContract:
@@ -577,26 +594,26 @@ def test_a_product_may_have_bounds_of_its_own(most: int, verdict: str) -> None:
 @pytest.mark.parametrize(
     ("contract", "entry", "message"),
     [
-        (CONTRACT, "kk", "prove_global: no kernel 'kk'; the module has k; did you mean 'k'?"),
+        (CONTRACT, "kk", "prove: no kernel 'kk'; the module has k; did you mean 'k'?"),
         (
             _contract(strides=("row_strid",)),
             "k",
-            "prove_global: k has no parameter 'row_strid'; did you mean 'row_stride'?",
+            "prove: k has no parameter 'row_strid'; did you mean 'row_stride'?",
         ),
         (
             _contract(equal={"nn": "2 * m"}),
             "k",
-            "prove_global: k has no parameter 'nn'; did you mean 'n'?",
+            "prove: k has no parameter 'nn'; did you mean 'n'?",
         ),
         (
             _contract(grid=("mm", 1, 1)),
             None,
-            "prove_global: 'mm' must be a sum or product of sizes: no name 'mm'; did you mean 'm'?",
+            "prove: 'mm' must be a sum or product of sizes: no name 'mm'; did you mean 'm'?",
         ),
         (
             _contract(grid=("m ** 2", 1, 1)),
             None,
-            "prove_global: 'm ** 2' must be a sum or product of sizes",
+            "prove: 'm ** 2' must be a sum or product of sizes",
         ),
     ],
 )
@@ -606,6 +623,23 @@ def test_what_does_not_fit_the_kernel_is_refused(
     with pytest.raises(LaunchError) as error:
         prove_global(text("ret;"), entry, block=THREADS, contract=contract)
     assert str(error.value) == message
+
+
+# A block further than the grid, that only an example can name: the proof does not follow `xor`.
+BEYOND = (
+    "mov.u32 %r4, %ctaid.z; xor.b32 %r4, %r4, %r1; xor.b32 %r5, %r4, %r1;" + Y_AT
+    + "st.global.u32 [%rd3], %r0;"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("grid", "verdict"), [("m", "unknown"), ("m + 1", "violation")])
+def test_an_example_is_a_block_of_the_grid(grid: str, verdict: str) -> None:
+    contract = _contract(grid=(1, 1, grid), bounds={"n": (1, 9), "m": (1, 60)})
+    found = only(prove_global(text(BEYOND), block=THREADS, contract=contract))
+    assert found.verdict == verdict
+    if found.witness is not None:
+        held = dict(found.witness.values)
+        assert held["block"] == held["m"]
 
 
 # ------------------------------------------------------------------------ attention kernels
@@ -624,6 +658,7 @@ def proof_of(config: AttentionConfig) -> GlobalProof:
     return build(config.kernel()).global_proof
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_default_kernel_is_proved(head_dim: int) -> None:
     for variant in VARIANTS:
@@ -719,6 +754,7 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
     config = AttentionConfig(72, causal=True, return_lse=True, target="sm_80").kernel()
@@ -774,6 +810,7 @@ ON_TENSOR_CORES: tuple[tuple[int, dict[str, Any]], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head_dim", "options"), ON_TENSOR_CORES)
 def test_every_kernel_on_tensor_cores_is_proved(head_dim: int, options: dict[str, Any]) -> None:
     found = proof_of(AttentionConfig(head_dim, **options))
@@ -833,6 +870,7 @@ MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] =
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS_ON_TENSOR_CORES)
 def test_each_mutant_on_tensor_cores_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     head_dim, options = ON_TENSOR_CORES[3]
@@ -904,6 +942,7 @@ class _Program:
         return index + self.offset if passes else None
 
 
+@pytest.mark.slow
 def test_random_programs_have_the_verdict_of_running_them() -> None:
     sizes = (1, 2, 3, 16, 63, 64, 65, 100, 129, 200, 1000)
     count = {"proved": 0, "violation": 0, "unknown": 0}

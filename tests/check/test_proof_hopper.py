@@ -794,4 +794,4 @@ def test_hopper_kernels_of_nvcc_are_proved(
 def test_a_tensor_map_for_a_parameter_that_is_none_is_refused() -> None:
     with pytest.raises(LaunchError) as error:
         proof(PRODUCT, params={"c": tile_map()})
-    assert str(error.value) == "prove_shared: k has no parameter 'c'"
+    assert str(error.value) == "prove: k has no parameter 'c'"

@@ -436,6 +436,79 @@ def test_opposite_guards_do_not_count_once_the_predicate_changed():
     ) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
 
 
+BRANCHES = """
+    @{first}%p1 bra $a; bra $b;
+    $a: mov.u32 %r3, 1;
+    $b: {between} @{second}%p1 bra $c;
+    st.shared.u32 [scratch], %r3;
+    $c: mov.u32 %r4, 0;"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "!"), ("!", "")])
+def test_a_read_behind_the_branch_that_the_write_is_behind_is_fine(first, second):
+    assert undefined(BRANCHES.format(first=first, second=second, between="")) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "between"),
+    [("", "", ""), ("!", "!", ""), ("", "!", "setp.eq.u32 %p1, %r1, 1;")],
+)
+def test_a_read_behind_another_branch_is_reported(first, second, between):
+    assert undefined(BRANCHES.format(first=first, second=second, between=between)) == [
+        f"%r3 may be read before it is written: a path to here does not write it; {WRITE}"
+    ]
+
+
+def test_a_guarded_write_reaches_a_guarded_read_in_another_block():
+    body = "@%p1 mov.u32 %r3, 1; @%p2 bra $skip; mov.u32 %r4, 1; $skip: @{}%p1 st.shared.u32 "
+    body = "setp.eq.u32 %p2, %r1, 1;" + body + "[scratch], %r3;"
+    assert undefined(body.format("")) == []
+    assert undefined(body.format("!")) == [
+        f"%r3 is written only under a guard that may be false; {WRITE}"
+    ]
+
+
+def test_a_branch_to_what_follows_it_tells_nothing():
+    body = "@%p1 bra $next; $next: @%p1 mov.u32 %r3, 1; st.shared.u32 [scratch], %r3;"
+    assert undefined(body) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
+
+
+def test_a_loop_forgets_what_its_guard_was_in_the_turn_before():
+    body = """
+    $loop: @%p1 mov.u32 %r3, 1;
+    setp.eq.u32 %p1, %r1, 1;
+    @%p1 st.shared.u32 [scratch], %r3;
+    @%p1 bra $loop;"""
+    assert undefined(body) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.u32 %r3, %r5;",
+        "mov.u32 %r3, %r5; mov.b64 %rd2, {%r3, %r1}; mov.b64 {%r6, %r7}, %rd2;",
+        "mov.u32 %r3, %r5; mov.u32 %r3, 1; st.shared.u32 [scratch], %r3;",
+        "mov.u32 %r3, %r5; @%p1 bra $c; mov.u32 %r3, 1; $c: @!%p1 st.shared.u32 [scratch], %r3;",
+        "mov.u32 %r3, %r5; @%p1 mov.u32 %r3, 1; @%p1 st.shared.u32 [scratch], %r3;",
+    ],
+)
+def test_an_undefined_register_may_be_copied_if_nobody_uses_the_copy(body):
+    assert undefined(body) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.u32 %r3, %r5; st.shared.u32 [scratch], %r3;",
+        "mov.u32 %r3, %r5; mov.b64 %rd2, {%r3, %r1}; st.shared.u64 [scratch], %rd2;",
+        "mov.u32 %r3, 1; @%p1 mov.u32 %r3, %r5; st.shared.u32 [scratch], %r3;",
+        "@%p1 mov.u32 %r3, 1; @!%p1 mov.u32 %r3, %r5; @!%p1 st.shared.u32 [scratch], %r3;",
+    ],
+)
+def test_a_copy_of_an_undefined_register_is_reported_where_it_is_used(body):
+    assert undefined(body) == [f"%r5 is read but never written; {WRITE}"]
+
+
 def test_the_guard_itself_must_be_written():
     assert undefined("@%p3 mov.u32 %r2, 1;") == [f"%p3 is read but never written; {WRITE}"]
 
@@ -561,6 +634,14 @@ def test_a_cursor_keeps_what_all_its_steps_have_in_common():
     assert problems(loop.format(load=f"{LOAD} [%r3];", step=32)) == ()
     assert misaligned(loop.format(load=f"{LOAD} [%r3+8];", step=32)) == far(16, 8)
     assert problems(loop.format(load=f"{LOAD} [%r3+8];", step=8)) == ()
+
+
+def test_what_goes_round_a_loop_through_other_registers_is_followed_to_the_end():
+    """The step of %r2 comes to %r4 in the third turn only."""
+    start = "mov.u32 %r2, 0; mov.u32 %r3, 0; mov.u32 %r4, 0;\n$loop: "
+    turn = "mov.u32 %r4, %r3; mov.u32 %r3, %r2; add.u32 %r2, %r2, {}; @%p1 bra $loop;"
+    assert problems(f"{start}{LOAD} [%r4+8];{turn.format(8)}") == ()
+    assert misaligned(f"{start}{LOAD} [%r4+8];{turn.format(16)}") == far(16, 8)
 
 
 def test_both_addresses_of_an_asynchronous_copy_are_checked():
@@ -890,6 +971,7 @@ def accepted_by_both(assembler: Assembler, module: Module) -> None:
     assembler.assemble(render(whole), whole.target, opt_level=0)
 
 
+@pytest.mark.slow
 @FIXED
 @given(MODULES)
 def test_the_assembler_accepts_what_is_verified(assembler: Assembler, module: Module):
@@ -908,6 +990,7 @@ def branching_is_accepted_by_both(assembler: Assembler, program: Program) -> Non
     assembler.assemble(program.text, "sm_80", opt_level=0)
 
 
+@pytest.mark.slow
 @settings(FIXED, max_examples=20)
 @given(programs(exact=False))
 def test_the_assembler_accepts_verified_programs_that_branch(

@@ -113,8 +113,20 @@ def test_operands_that_no_rule_admits_are_reported(body, message):
     assert found.partition(" (syntax")[0] == message
 
 
+def test_the_end_of_a_function_returns():
+    module = parse(HEAD + ".func f { .reg .b32 %r<2>; mov.u32 %r0, 1; } .entry k { call f; ret; }")
+    assert verify(module) == ()
+
+
+def test_the_address_of_a_kernel_is_a_number_of_64_bits():
+    text = HEAD + ".entry q { ret; } .entry k { .reg .b64 %rd0; mov.u64 %rd0, q; mov.u64 %rd0, k; "
+    assert verify(parse(text + "ret; }")) == ()
+    (problem,) = verify(parse(text + ".reg .b32 %r0; mov.u32 %r0, q; ret; }"))
+    assert problem.message == "'q' is a kernel; its address has 64 bits"
+
+
 def test_problems_of_functions_say_so():
-    module = parse(HEAD + ".func broken { .reg .b32 %r<2>; mov.u32 %r0, %r1; bra $x; }")
+    module = parse(HEAD + ".func broken { .reg .b32 %r<2>; not.b32 %r0, %r1; bra $x; }")
     assert [str(problem).splitlines()[0] for problem in verify(module)] == [
         "function broken: %r1 is read but never written; write it on every path before",
         "function broken: no label '$x' in this function",

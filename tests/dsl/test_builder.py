@@ -476,3 +476,19 @@ def test_a_helper_of_the_author_is_the_authors_line():
     k = builder()
     helper(k)
     assert origins(k) == [("helper", helper.__code__.co_firstlineno + 1)]
+
+
+def test_a_target_may_be_given_by_its_name():
+    assert KernelBuilder("k", target="sm_90", threads=32).target is target("sm_90")
+    with pytest.raises(UnsupportedTargetError, match=r"^unknown target 'sm90'; did you mean 'sm_9"):
+        KernelBuilder("k", target="sm90", threads=32)
+
+
+def test_a_special_register_may_be_named_as_ptx_does():
+    named = [KernelBuilder("k", target="sm_80", threads=32) for _ in range(2)]
+    for k, name in zip(named, ("ctaid.y", "%ctaid.y"), strict=True):
+        k.special(name)
+    assert named[0].build() == named[1].build()
+    with pytest.raises(ModifierError) as caught:
+        named[0].special("%ctaid.w")
+    assert str(caught.value) == "no special register '%ctaid.w'; did you mean '%ctaid.z'?"

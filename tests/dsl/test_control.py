@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -410,3 +411,87 @@ def test_blocks_are_closed_when_their_bodies_raise():
 
     got = computed(body, lanes())
     assert got.tolist() == [5] * 3 + [4] * 29
+
+
+# ---------------------------------------- blocks that are not entered
+
+
+def line_of(word: str) -> int:
+    """The number of the line in this file that has a word to itself as its comment."""
+    lines = Path(__file__).read_text().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if line.endswith(f"# {word}"))
+
+
+def test_a_block_is_no_condition_of_python():
+    k = builder()
+    x = k.param("x", u32)
+    for kind, made in (
+        ("when", k.when(x < 3)), ("only_if", k.only_if(x < 3)), ("loop", k.loop(0, 4)),
+    ):  # fmt: skip
+        with pytest.raises(TypeMismatchError) as caught:
+            bool(made)
+        assert str(caught.value) == (
+            f"k.{kind}(...) is a block that runs on the GPU: Python cannot branch on it, and 'if' "
+            f"would guard nothing on the GPU; use 'with k.{kind}(...):'"
+        )
+
+
+def test_an_if_on_a_block_raises_before_anything_is_stored():
+    k = builder()
+    x, out = k.param("x", u32), k.pointer("out")
+    before = len(instructions(k))
+
+    def guarded():
+        if k.when(x < 3):
+            k.store(out, 1.0)
+
+    with pytest.raises(TypeMismatchError, match=r"^k\.when\(\.\.\.\) is a block"):
+        guarded()
+    assert [i for i in instructions(k)[before:] if i.opcode.startswith("st")] == []
+
+
+def test_a_block_that_was_no_condition_may_still_be_entered():
+    k = builder()
+    made = k.when(k.param("x", u32) < 3)
+    with pytest.raises(TypeMismatchError, match=r"^k\.when\(\.\.\.\) is a block"):
+        bool(made)
+    with made:
+        pass
+    assert k.build()
+
+
+def test_a_block_is_not_iterated_by_python():
+    with pytest.raises(TypeMismatchError) as caught:
+        list(builder().loop(0, 4))
+    assert str(caught.value) == (
+        "k.loop(...) is a block that runs on the GPU: Python cannot iterate over it; use "
+        "'with k.loop(...):'"
+    )
+
+
+def test_build_refuses_blocks_that_were_never_entered():
+    k = builder()
+    x = k.param("x", u32)
+    k.only_if(x < 3)  # dropped
+    k.loop(0, 4)  # lost
+    with pytest.raises(ConfigError) as caught:
+        k.build()
+    here = f"{__file__}:{{}}, in test_build_refuses_blocks_that_were_never_entered"
+    assert str(caught.value) == (
+        "kernel 'kernel': blocks that were never entered guard nothing; write 'with' before each:"
+        f"\n  k.only_if from {here.format(line_of('dropped'))}"
+        f"\n  k.loop from {here.format(line_of('lost'))}"
+    )
+
+
+def test_a_block_begins_once():
+    k = builder()
+    made = k.when(k.param("x", u32) < 3)
+    with made:
+        pass
+    with pytest.raises(TypeMismatchError) as caught, made:
+        pass
+    assert str(caught.value) == (
+        "this block of k.when has been entered before; make another one with k.when(...)"
+    )
+    assert k.build()

@@ -19,6 +19,8 @@ from ptxgen.interpreter import PCT, run
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target
 
+pytestmark = pytest.mark.grid
+
 Array = NDArray[Any]
 
 BATCH, HEADS, KV_HEADS, DIM, DIM_V, SEQUENCES, CAPACITY = 3, 4, 2, 40, 37, 5, 23

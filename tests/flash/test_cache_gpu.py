@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, interpret
 from fake_driver import FakeDriver
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 
 import flash
-from flash.dtypes import CACHE_DTYPES, DTYPES
+from flash.dtypes import CACHE_DTYPES, DTYPES, OF_ARRAYS
+from flash.error_bound import PARTS_OF_F32, arithmetic_of
 from flash.features import MAX_SPLITS
 from flash.rotary import rotary_tables, rotated
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]
 
 Array = np.ndarray[Any, Any]
 
@@ -103,8 +106,8 @@ def rows(dtype: str, count: int, dim: int, seed: int, items: int = 3) -> tuple[A
 
 
 def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: Any) -> None:
-    peer = None if q.dtype == np.float32 else rounding_the_weights
-    assert_attention_is_accurate(out, lse, q, k, v, causal=True, peer=peer, **how)
+    arithmetic = arithmetic_of(OF_ARRAYS[str(q.dtype)].name, parts=PARTS_OF_F32)
+    assert_attention_is_accurate(out, lse, q, k, v, causal=True, arithmetic=arithmetic, **how)
 
 
 # ------------------------------------------------------------------------- attention_with_kvcache
@@ -346,7 +349,7 @@ def test_a_captured_launch_reads_the_lengths_of_its_replay(page_size: int, split
                     mine = slice(b, b + 1)
                     assert_attention_is_accurate(
                         out[mine], None, q[mine], k[mine, :, :n], v[mine, :, :n], causal=True,
-                        peer=rounding_the_weights,
+                        arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
                     )  # fmt: skip
 
 
@@ -381,7 +384,7 @@ def test_a_captured_token_of_all_layers_is_replayed(page_size: int | None, split
                     seen = slice(None), slice(None), slice(token + 1)
                     assert_attention_is_accurate(
                         step.out.numpy(), None, q[:, :, token : token + 1], k[seen], v[seen],
-                        causal=True, peer=rounding_the_weights,
+                        causal=True, arithmetic=arithmetic_of("bf16", parts=PARTS_OF_F32),
                     )  # fmt: skip
 
 

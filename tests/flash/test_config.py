@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from flash.build import build
 from flash.config import AttentionConfig
 from flash.dtypes import DTYPES
+from flash.kv_cache import KVCache
 from flash.tile_choice import DEFAULT_TILES, default_tile, natural_alignment, offered_tiles
 from flash.tiling import MAX_HEAD_DIM
 from ptxgen.errors import ConfigError, UnsupportedTargetError
@@ -100,6 +105,24 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
             {"causal": np.arange(2)},
             "causal must be one of False, True, 'bottom_right', 'top_left', got array([0, 1])",
         ),
+        (
+            {"causal": "BottomRight"},
+            "causal must be one of False, True, 'bottom_right', 'top_left', got 'BottomRight'; did "
+            "you mean 'bottom_right'?",
+        ),
+        ({"stages": "two"}, "stages must be one of 1, 'auto', got 'two'"),
+        ({"stages": float("inf")}, "stages must be one of 1, 'auto', got inf"),
+        ({"stages": [2]}, "stages must be one of 1, 'auto', got [2]"),
+        ({"dtype": "float64"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'float64'"),
+        ({"dtype": float}, "dtype must be one of 'f32', 'f16', 'bf16', got <class 'float'>"),
+        (
+            {"dtype": np.dtype(">f4")},
+            "dtype must be one of 'f32', 'f16', 'bf16', got dtype('>f4')",
+        ),
+        (
+            {"dtype": np.zeros(1, np.float32)},
+            "dtype must be one of 'f32', 'f16', 'bf16', got array([0.], dtype=float32)",
+        ),
         ({"alignment": 2}, "alignment must be one of 16, 8, 4, 'auto', got 2"),
         ({"return_lse": 1}, "return_lse must be True or False, got 1"),
         (
@@ -110,18 +133,18 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
         *(
             (
                 {"window": window},
-                "window must be (left, right), each a number of keys from 0 to 1073741568 or None "
-                f"for no limit, got {window!r}",
+                "window must be (left, right), each a number of keys from 0 to 1073741568, or None "
+                f"or -1 for no limit, got {window!r}",
             )
-            for window in (5, (1,), (1, 2, 3), (-1, None), (None, 2**30), (1.0, 2), (True, 0), "12")
+            for window in (5, (1,), (1, 2, 3), (-2, None), (None, 2**30), (1.0, 2), (True, 0), "12")
         ),
         *(
             (
                 {"softcap": cap},
-                "softcap must be a number from 9.53674e-07 to 1.04858e+06, or None for no cap, got "
-                f"{cap!r}",
+                "softcap must be a number from 9.53674e-07 to 1.04858e+06, or None or 0 for no "
+                f"cap, got {cap!r}",
             )
-            for cap in (0, -1.0, 2.0**21, float("nan"), "30", True)
+            for cap in (-1.0, 2.0**21, float("nan"), "30", True)
         ),
         ({"bias": "bf16"}, "bias must be one of 'f32', None, got 'bf16'"),
         ({"bias": True, "dtype": "f16"}, "bias must be one of 'f32', 'f16', None, got True"),
@@ -142,6 +165,61 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
 )
 def test_a_wrong_choice_is_refused_with_the_right_ones(how: dict[str, Any], message: str) -> None:
     refused(f"AttentionConfig: {message}", **how)
+
+
+def _types_of_libraries() -> dict[str, list[Any]]:
+    """By the name in a config, the objects that array libraries have for a type."""
+    found: dict[str, list[Any]] = {
+        "f32": [np.float32, np.dtype(np.float32)],
+        "f16": [np.float16, np.dtype(np.float16)],
+        "bf16": [ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)],
+    }
+    for name, library in (("torch", "torch"), ("jax", "jax.numpy")):
+        if importlib.util.find_spec(name) is not None:
+            module = importlib.import_module(library)
+            for types, said in zip(found.values(), ("float32", "float16", "bfloat16"), strict=True):
+                types.append(getattr(module, said))
+    return found
+
+
+def test_types_are_known_by_what_libraries_call_them() -> None:
+    words = {
+        "f32": ["float32", "fp32", "single", "torch.float32"],
+        "f16": ["float16", "fp16", "half"],
+        "bf16": ["bfloat16", "torch.bfloat16"],
+    }
+    for name, objects in _types_of_libraries().items():
+        for said in (*words[name], *objects):
+            assert AttentionConfig(64, dtype=said) == AttentionConfig(64, dtype=name)
+            assert AttentionConfig(64, dtype=said).dtype == name
+    assert AttentionConfig(64, bias="float32") == AttentionConfig(64, bias="f32")
+    cache = KVCache(1, 1, 1, 8, 8, dtype=np.float16)
+    assert cache.dtype == "f16"
+    assert KVCache(1, 1, 1, 8, 8, dtype=ml_dtypes.float8_e4m3fn).dtype == "e4m3"
+
+
+def test_no_limit_and_no_cap_may_be_written_as_flash_attn_does() -> None:
+    for said, canonical in (
+        ({"window": (-1, 0)}, {"window": (None, 0)}),
+        ({"window": (5, -1)}, {"window": (5, None)}),
+        ({"window": (-1, -1)}, {"window": None}),
+        ({"window": (-1, 0), "causal": True}, {"causal": True}),
+        ({"softcap": 0.0}, {}),
+        ({"softcap": 0}, {}),
+    ):
+        made, wanted = AttentionConfig(64, **said), AttentionConfig(64, **canonical)
+        assert made == wanted
+        assert build(made.kernel()).text == build(wanted.kernel()).text
+
+
+def test_the_kernel_of_a_config_is_for_what_there_is() -> None:
+    config = AttentionConfig(64)
+    assert config.kernel("sm_90") == config.with_target("sm_90").kernel()
+    with pytest.raises(ConfigError) as caught:
+        config.kernel(alignment="two")  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "AttentionConfig: alignment must be one of 16, 8, 4, None, got 'two'"
+    )
 
 
 def test_an_unknown_target_is_refused_with_the_nearest() -> None:

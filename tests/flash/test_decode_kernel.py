@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
-from judge import assert_attention_is_accurate, rounded_normal, rounding_the_weights
+from judge import assert_attention_is_accurate, rounded_normal
 from kernel_runs import mostly_nightly, nightly
 
 import flash
@@ -19,6 +19,7 @@ from flash.arrays import host_array, view
 from flash.build import build
 from flash.decode import CacheCall, Parts, Workspace, choose_splits, kernel_of, steps_of
 from flash.dtypes import DTYPES
+from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
 from flash.step import Step
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, CacheFullError, ConfigError, LaunchError
@@ -27,6 +28,8 @@ from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]
 
 Array = np.ndarray[Any, Any]
 
@@ -116,7 +119,7 @@ class Problem:
 
     def check(self, out: Array, lse: Array) -> None:
         config = self.config
-        peer = None if config.dtype == "f32" else rounding_the_weights
+        arithmetic = arithmetic_of_config(config, PARTS_OF_F32)
         features = {"causal": config.causal, "window": config.window, "softcap": config.softcap}
         for b, rows in enumerate(self.rows):
             own: dict[str, Any] = {
@@ -128,7 +131,7 @@ class Problem:
                 own["mask"] = self.shown(b, rows[0].shape[2])
             one = slice(b, b + 1)
             assert_attention_is_accurate(
-                out[one], lse[one], self.q[one], *rows, peer=peer, **features, **own
+                out[one], lse[one], self.q[one], *rows, arithmetic=arithmetic, **features, **own
             )
 
     def shown(self, b: int, keys: int) -> Array:
@@ -476,7 +479,7 @@ def test_prefill_and_steps_are_one_causal_attention(page_size: int, dtype: str, 
         lses.append(lse)
     assert_attention_is_accurate(
         np.concatenate(outs, axis=2), np.concatenate(lses, axis=2), q, k, v, causal=True,
-        peer=None if dtype == "f32" else rounding_the_weights,
+        arithmetic=arithmetic_of(dtype, parts=PARTS_OF_F32),
     )  # fmt: skip
     assert (cache.lengths == prefill + steps).all()
 
@@ -602,6 +605,7 @@ def with_everything(kind: str, page_size: int, *, masked: bool = False) -> Probl
 OR_MASKED = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page_size", "padding"), [(1, None), (16, (1, 0))])
 def test_many_rows_are_each_looked_up_in_turns(
     page_size: int, padding: tuple[int, ...] | None
@@ -615,6 +619,7 @@ def test_many_rows_are_each_looked_up_in_turns(
     problem.check(*sanitized(problem.call(), 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
 @OR_MASKED
@@ -628,6 +633,7 @@ def test_the_sanitizers_find_nothing_under_any_schedule(
         assert [array.tobytes() for array in got] == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade", nightly("f16")])
 @pytest.mark.parametrize(
     "sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])]
@@ -670,6 +676,7 @@ def assert_default_kernels_do_not_spill(
         assert spilled == 0, (kernel.name, usage)
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", ["sm_80", nightly("sm_90")])
 @pytest.mark.parametrize("kind", KINDS)
@@ -684,6 +691,7 @@ def test_default_kernels_do_not_spill(
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"),
@@ -913,6 +921,7 @@ def test_a_tree_is_seen_by_a_cache_on_a_gpu(driver: FakeDriver) -> None:
         np.testing.assert_allclose(driver.fetch(out.pointer, wanted), wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @EITHER_LAYOUT
 def test_a_cache_on_a_gpu_is_attended_to_there(driver: FakeDriver, page_size: int) -> None:
     cuda = CudaBackend(driver)

@@ -16,6 +16,8 @@ from flash.rotary import rotary_tables
 from ptxgen.errors import BackendError, CacheFullError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
+pytestmark = [pytest.mark.judged, pytest.mark.usefixtures("unproved")]
+
 Array = np.ndarray[Any, Any]
 
 BATCH, HEADS, KV_HEADS, DIM, CAPACITY = 3, 4, 2, 16, 24
@@ -94,6 +96,7 @@ def test_steps_give_the_bits_of_calls(name: str, backend: str, page_size: int | 
     assert one.lengths.tolist() == other.lengths.tolist()
 
 
+@pytest.mark.slow
 @EITHER_LAYOUT
 @pytest.mark.parametrize("name", HOWS)
 def test_steps_on_a_gpu_put_equally_many_kernels_there_and_nothing_else(
@@ -273,15 +276,14 @@ def test_a_full_cache_and_short_tables_stop_a_step_before_anything_is_changed() 
     with pytest.raises(LaunchError) as short:
         turned()
     assert str(short.value) == (
-        "attention_with_kvcache: rotary_cos and rotary_sin must have a row for each of 9 "
-        "positions, got 7"
+        "DecodeStep: rotary_cos and rotary_sin must have a row for each of 9 positions, got 7"
     )
     plain = flash.DecodeStep(q, cache, k, v, layer=0)
     cache.grow(16)
     with pytest.raises(CacheFullError) as full:
         plain()
     assert str(full.value) == (
-        "attention_with_kvcache: sequence 0 has 23 of 24 tokens in layer 0, which leaves no room "
+        "DecodeStep: sequence 0 has 23 of 24 tokens in layer 0, which leaves no room "
         "for 2 more; truncate or reset it, or make a cache with a larger capacity"
     )
     assert (cache.lengths == 23).all()
@@ -295,6 +297,6 @@ def test_rows_that_do_not_count_are_not_written() -> None:
     with pytest.raises(LaunchError) as caught:
         step.launch()
     assert str(caught.value) == (
-        "attention_with_kvcache: 2 new rows must count before they are written, but sequence 1 has "
+        "DecodeStep: 2 new rows must count before they are written, but sequence 1 has "
         "1 tokens in layer 0; call advance() or KVCache.grow before launch()"
     )

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward
 
 from flash import AttentionKernel
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.error_bound import arithmetic_of_config
 from flash.philox import kept, philox, threshold
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 SEED = 0x1234_5678_9ABC_DEF0
 
@@ -64,7 +67,7 @@ def test_every_tiling_drops_the_weights_of_the_reference(
     out, lse, _ = run_forward(config, arrays, sanitize=True, dropout_seed=SEED)
     assert_attention_is_accurate(
         out, lse, *arrays, softmax_scale=config.scale, dropout=0.3, dropout_seed=SEED,
-        peer=None if dtype == "f32" else rounding_the_weights,
+        arithmetic=arithmetic_of_config(config),
     )  # fmt: skip
 
 
@@ -88,7 +91,7 @@ def test_backends_drop_the_same_weights_with_everything_else_on(dtype: str) -> N
         assert_attention_is_accurate(
             out, lse, q, k, v, causal=True, window=(30, None), softcap=4.0, mask=how["mask"],
             sink=how["sink"], dropout=0.25, dropout_seed=SEED,
-            peer=None if dtype == "f32" else rounding_the_weights,
+            arithmetic=arithmetic_of_config(config),
         )  # fmt: skip
 
 
@@ -118,6 +121,7 @@ def test_kernels_with_dropout_are_proved(dtype: str) -> None:
     assert not made.is_faulty
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

@@ -26,6 +26,8 @@ from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
 Array = np.ndarray[Any, Any]
 
 

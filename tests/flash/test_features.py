@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 from kernel_runs import (
     Problem,
     assert_no_spill,
@@ -23,12 +23,15 @@ from kernel_runs import (
 
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.error_bound import arithmetic_of_config
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
@@ -85,7 +88,7 @@ def judge(
 ) -> None:
     assert_attention_is_accurate(
         out, lse, *arrays, softmax_scale=config.scale, causal=config.causal, window=config.window,
-        softcap=config.softcap, peer=None if config.dtype == "f32" else rounding_the_weights,
+        softcap=config.softcap, arithmetic=arithmetic_of_config(config),
         **operands,
     )  # fmt: skip
 
@@ -472,6 +475,7 @@ def test_a_number_of_each_head_may_be_broadcast(
         check(config, arrays_of(config, Problem(20, 37, 16, 16, batch=2, heads=4)), backwards)
 
 
+@pytest.mark.slow
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(
@@ -507,6 +511,7 @@ def test_the_text_verifies_and_reads_back(name: str, dtype: str) -> None:
     assert parse(render(module)) == module
 
 
+@pytest.mark.slow
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 @pytest.mark.parametrize("causal", [False, "bottom_right", nightly("top_left")])
@@ -518,6 +523,7 @@ def test_every_access_is_proved(name: str, dtype: str, causal: Any) -> None:
     assert not found.unknown, found.unknown
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", [nightly("sm_80"), "sm_90"])  # which takes the most registers
 @pytest.mark.parametrize("causal", [nightly(False), True])
@@ -545,6 +551,7 @@ ODD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", mostly_nightly(GENERATIONS, ["sm_90"]))
 @pytest.mark.parametrize("dims", mostly_nightly(ODD, [{"head_dim": 256, "head_dim_v": 255}]))
@@ -558,6 +565,7 @@ def test_no_default_kernel_spills_whose_rows_are_odd(
             assert_no_spill(AttentionConfig(causal=causal, **how), assembler)
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("causal", [nightly(False), "bottom_right", nightly("top_left")])

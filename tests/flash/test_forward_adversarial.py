@@ -16,6 +16,8 @@ from flash.reference import attention_reference
 from ptxgen.interpreter import run
 from ptxgen.interpreter.arena import DeviceArena
 
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
 Array = np.ndarray[Any, np.dtype[Any]]
 FAR = 1 << 40  # bytes between the matrices of the placed problems
 ARCHITECTURES = ("sm_75", "sm_80")  # copies through registers, and asynchronous ones

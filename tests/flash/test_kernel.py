@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray, interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
-from judge import assert_attention_is_accurate, rounded_normal, rounding_the_weights
+from judge import assert_attention_is_accurate, rounded_normal
 
 import flash
 from flash import functions as functions_module
@@ -25,6 +25,7 @@ from flash.build import build
 from flash.config import AttentionConfig
 from flash.dlpack import dense_strides
 from flash.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
+from flash.error_bound import arithmetic_of
 from flash.gpu import GpuLauncher
 from flash.kernel import AttentionKernel
 from flash.launch import check
@@ -40,6 +41,8 @@ from ptxgen.errors import (
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+
+pytestmark = pytest.mark.judged
 
 CONFIG = AttentionConfig(head_dim=8, tile=16, block_q=16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
@@ -136,11 +139,23 @@ def test_torch_in_torch_out(backend: str, dtype: DType, torch: ModuleType) -> No
     q, k, v = (of_torch(torch, a) for a in problem(dtype=dtype))
     q.requires_grad_()
     kernel = AttentionKernel(config_of(dtype))
-    out, lse = kernel.launch(q, k, v, backend=backend, return_lse=True)
+    with torch.no_grad():
+        out, lse = kernel.launch(q, k, v, backend=backend, return_lse=True)
     assert type(out) is type(lse) is torch.Tensor
     assert (out.dtype, lse.dtype) == (getattr(torch, dtype.array_name), torch.float32)
     assert not out.requires_grad
     assert_attention_is_accurate(of_numpy(out), lse.numpy(), *problem(dtype=dtype))
+
+
+@EVERY_WAY
+def test_jax_in_jax_out(backend: str, dtype: DType, jax: ModuleType) -> None:
+    arrays = problem(seq_q=21, seq_k=39, dtype=dtype)
+    kernel = AttentionKernel(config_of(dtype))
+    out, lse = kernel.launch(*map(jax.numpy.asarray, arrays), backend=backend, return_lse=True)
+    assert isinstance(out, jax.Array)
+    assert isinstance(lse, jax.Array)
+    assert (out.dtype, lse.dtype) == (dtype.numpy, np.float32)
+    assert_attention_is_accurate(np.asarray(out), np.asarray(lse), *arrays)
 
 
 @EVERY_WAY
@@ -201,7 +216,8 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
         q, k, v, causal="top_left", softmax_scale=0.3, return_lse=True, backend="cpu"
     )
     assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
-    kept = [functions_module._kernel(8, 3, "f32", True, None) for _ in range(2)]
+    of = functions_module._OfAttention
+    kept = [functions_module._kernel(of, 8, 3, "f32", True, None) for _ in range(2)]
     assert kept[0] is kept[1]
 
 
@@ -241,9 +257,16 @@ def test_attention_takes_every_feature(backend: str, dtype: DType, layout: str) 
         *(a.transpose(swap) for a in (q, k, v)), causal=True, return_lse=True, layout=layout,
         backend=backend, **FEATURES, **operands,
     )  # fmt: skip
-    peer = None if dtype is F32 else rounding_the_weights
     assert_attention_is_accurate(
-        out.transpose(swap), lse, q, k, v, causal=True, peer=peer, **FEATURES, **operands
+        out.transpose(swap),
+        lse,
+        q,
+        k,
+        v,
+        causal=True,
+        arithmetic=arithmetic_of(dtype.name),
+        **FEATURES,
+        **operands,
     )
 
 
@@ -318,12 +341,12 @@ def test_a_bias_of_another_type_is_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(q, k, v, bias=np.zeros((5, 9)), backend="cpu")
     assert str(caught.value) == (
-        "launch: bias must be one of float32, float16, bfloat16, got float64; convert it with "
+        "attention: bias must be one of float32, float16, bfloat16, got float64; convert it with "
         "bias.astype('float32')"
     )
     with pytest.raises(ConfigError) as refused:
         flash.attention(q, k, v, bias=np.zeros((5, 9), np.float16), backend="cpu")
-    assert str(refused.value) == "AttentionConfig: bias must be one of 'f32', None, got 'f16'"
+    assert str(refused.value) == "attention: bias must be one of 'f32', None, got 'f16'"
 
 
 def test_attention_takes_the_type_of_what_has_only_dlpack(torch: ModuleType) -> None:
@@ -345,7 +368,7 @@ def test_attention_refuses_other_types(dtype: str) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(*(a.astype(dtype) for a in problem()), backend="cpu")
     assert str(caught.value) == (
-        f"launch: q must be one of float32, float16, bfloat16, got {dtype}; convert q, k and v, "
+        f"attention: q must be one of float32, float16, bfloat16, got {dtype}; convert q, k and v, "
         "such as with q.astype('float32')"
     )
 
@@ -354,7 +377,7 @@ def test_attention_refuses_other_types_of_torch(torch: ModuleType) -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(*(torch.zeros(1, 2, 3, 8, dtype=torch.float64),) * 3)
     assert str(caught.value) == (
-        "launch: q must be one of float32, float16, bfloat16, got float64; convert q, k and v, "
+        "attention: q must be one of float32, float16, bfloat16, got float64; convert q, k and v, "
         "such as with q.float()"
     )
 
@@ -365,7 +388,7 @@ def test_keys_of_another_type_than_the_queries_are_refused(dtype: DType) -> None
     with pytest.raises(LaunchError) as caught:
         flash.attention(q, k.astype(np.float32), v, backend="cpu")
     assert str(caught.value).startswith(
-        f"launch: k must be {dtype.array_name}, as the config says, got float32; convert with k."
+        f"attention: k must be {dtype.array_name}, as q is, got float32; convert with k."
     )
 
 
@@ -373,12 +396,12 @@ def test_attention_refuses_what_has_no_dimensions() -> None:
     with pytest.raises(LaunchError) as caught:
         flash.attention(np.float32(1), np.zeros(3), np.zeros(3))
     assert str(caught.value) == (
-        "q must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
-        "got float32; convert with numpy.asarray(q, numpy.float32)"
+        "attention: q must be an array (numpy, torch, or with __cuda_array_interface__ or "
+        "__dlpack__), got float32; convert with numpy.asarray(q, numpy.float32)"
     )
     with pytest.raises(LaunchError) as caught:
         flash.attention(np.array(1.0), np.zeros(3), np.zeros(3))
-    assert str(caught.value) == "launch: q must have three or four dimensions, got none"
+    assert str(caught.value) == "attention: q must have three or four dimensions, got none"
 
 
 def test_all_that_are_no_arrays_are_named() -> None:
@@ -444,7 +467,8 @@ def test_an_explanation_says_what_is_proved(monkeypatch: pytest.MonkeyPatch) -> 
     first = kernel.global_proof.accesses[0]
     unknown = replace(first, verdict=UNKNOWN, reason="an index comes from memory")
     partly = replace(kernel.global_proof, accesses=(unknown, *kernel.global_proof.accesses[1:]))
-    monkeypatch.setitem(vars(kernel.build), "global_proof", partly)
+    proofs = replace(kernel.build.proofs, global_memory=partly)
+    monkeypatch.setitem(vars(kernel.build), "proofs", proofs)
     assert proved().endswith(
         f"; all but 1 of {everywhere} global accesses (an index comes from memory)"
     )
@@ -465,7 +489,8 @@ def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         AttentionKernel(CONFIG).launch(*problem(), backend="gpu")
     assert str(caught.value) == (
-        "backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean 'cpu'?"
+        "launch: backend must be one of auto, cuda, interpreter, cpu, got 'gpu'; did you mean "
+        "'cuda'?"
     )
 
 

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from flash import KVCache
 from flash.arrays import host_array
+from flash.journal import Journal
 from flash.page_pool import PagePool
 from flash.placement import Stretch
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
@@ -202,28 +203,29 @@ def test_room_is_counted_with_the_copies_that_forks_will_need() -> None:
 
 def test_lower_pages_are_taken_first() -> None:
     pool = PagePool(3)
-    assert [pool.take(), pool.take()] == [0, 1]
-    pool.release(0)
-    assert [pool.take(), pool.take()] == [0, 2]
+    journal = Journal()
+    assert [pool.take(journal), pool.take(journal)] == [0, 1]
+    pool.release(0, journal)
+    assert [pool.take(journal), pool.take(journal)] == [0, 2]
 
 
 def test_a_page_is_released_once_for_each_user() -> None:
-    pool = PagePool(2)
-    page = pool.take()
-    pool.share(page)
-    pool.release(page)
+    pool, journal = PagePool(2), Journal()
+    page = pool.take(journal)
+    pool.share(page, journal)
+    pool.release(page, journal)
     assert (pool.users(page), pool.free) == (1, 1)
-    pool.release(page)
+    pool.release(page, journal)
     for act, what in ((pool.release, "released"), (pool.share, "shared")):
         with pytest.raises(LaunchError) as caught:
-            act(page)
+            act(page, journal)
         assert str(caught.value) == (
             f"PagePool: a page that is {what} must be in use, but page 0 of 2 is not; release each "
             "page once for each time it was taken or shared"
         )
     assert pool.free == 2
     with pytest.raises(CacheFullError) as full:
-        [pool.take() for _ in range(3)]
+        [pool.take(journal) for _ in range(3)]
     assert str(full.value) == (
         "PagePool: all 2 pages are in use; release one before taking another"
     )
@@ -364,7 +366,7 @@ def test_a_contiguous_cache_has_no_pages() -> None:
         ({"pages": 3},
          "pages=3 is for paged memory; give page_size, too, or leave out pages"),
         ({"backend": "gpu"},
-         "backend must be one of cuda, interpreter, cpu, got 'gpu'; did you mean 'cpu'?"),
+         "backend must be one of cuda, interpreter, cpu, got 'gpu'; did you mean 'cuda'?"),
         ({"backend": "cpu", "device": 1},
          "device=1 is for backend='cuda', got backend='cpu'; leave out the device"),
         ({"backend": "cuda", "device": -1, "cuda": CudaBackend(FakeDriver())},

@@ -8,11 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward
 
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.error_bound import arithmetic_of_config
 from flash.reference import attention_reference
 from flash.tile_choice import offered_tiles
 from ptxgen import ir
@@ -25,6 +26,8 @@ from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, target
 from ptxgen.text import render
 
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
 Arrays = tuple[np.ndarray[Any, Any], ...]
 HEAD_DIMS = (1, 3, 16, 40, 59, 64, 72, 80, 96, 111, 128, 160, 192, 256)
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -35,7 +38,8 @@ def check(config: AttentionConfig, arrays: Arrays, **run: Any) -> None:
     out, lse, _ = run_forward(config, arrays, sanitize=True, **run)
     q, k, v = arrays
     how: Any = {"softmax_scale": config.scale, "causal": config.causal}
-    assert_attention_is_accurate(out, lse, q, k, v, peer=rounding_the_weights, **how)
+    arithmetic = arithmetic_of_config(config)
+    assert_attention_is_accurate(out, lse, q, k, v, arithmetic=arithmetic, **how)
 
 
 def with_lse(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
@@ -91,6 +95,7 @@ def _corner_tilings() -> list[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head_dim", "tile", "block_q"), _corner_tilings())
 def test_the_corners_of_the_tiles_offered_are_right(head_dim: int, tile: int, block_q: int) -> None:
     config = with_lse(head_dim, causal=True, tile=tile, block_q=block_q, target="sm_90")
@@ -302,6 +307,7 @@ def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None
         run_mutant()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("stages", [1, 2])
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int, stages: int) -> None:
@@ -345,6 +351,7 @@ def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
     assert parse(render(module)) == module
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", mostly_nightly(WITH_MMA, SM_APART))
 @pytest.mark.parametrize("causal", [nightly(False), True])

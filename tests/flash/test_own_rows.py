@@ -34,6 +34,8 @@ from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target
 
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
+
 Array = np.ndarray[Any, Any]
 
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -302,6 +304,7 @@ def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) 
     assert_same_bits(got, by_two_launches(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
 def test_every_access_and_barrier_is_proved(name: str) -> None:
     case = NAMED[name]
@@ -313,6 +316,7 @@ def test_every_access_and_barrier_is_proved(name: str) -> None:
 SCHEDULED = ("turned_in_pages_and_parts", "f32_grade", "f32_with_padding_and_more_parts_than_tiles")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seeds"), [*((name, 3) for name in SCHEDULED), *(nightly(name, 5) for name in NAMED)]
 )
@@ -449,6 +453,7 @@ ASSEMBLED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"),

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 from kernel_runs import (
     Problem,
     assert_no_spill,
@@ -25,10 +25,11 @@ from flash.arrays import ArrayView, view
 from flash.build import build
 from flash.config import AttentionConfig
 from flash.contract import global_contract
+from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.packing import PackedMatrix, Packing, packing_saves_ctas
 from flash.reference import visible_keys
-from ptxgen.check.global_proof import prove_global
+from ptxgen.check.proof import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.errors import ConfigError, LaunchError
@@ -36,6 +37,8 @@ from ptxgen.interpreter import PCT, Result
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
@@ -82,12 +85,9 @@ def run(config: AttentionConfig, arrays: Arrays, **how: Any) -> tuple[Array, Arr
 
 
 def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **operands: Any) -> None:
-    """As accurate as numpy. How accurate tf32 is, its own tests say; here bits are compared."""
-    if config.precision == "tf32":
-        return
     assert_attention_is_accurate(
         out, lse, *arrays, softmax_scale=config.scale, causal=config.causal, window=config.window,
-        softcap=config.softcap, peer=None if config.dtype == "f32" else rounding_the_weights,
+        softcap=config.softcap, arithmetic=arithmetic_of_config(config),
         **operands,
     )  # fmt: skip
 
@@ -523,6 +523,7 @@ PROVED: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "f16", "f32_grade"])
 @pytest.mark.parametrize("features", PROVED, ids=str)
 def test_every_access_to_packed_rows_is_proved(kind: str, features: dict[str, Any]) -> None:
@@ -532,6 +533,7 @@ def test_every_access_to_packed_rows_is_proved(kind: str, features: dict[str, An
     assert made.global_proof.complete, made.global_proof.unknown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -579,6 +581,7 @@ KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     "target", ["sm_80", *(nightly(name) for name in ("sm_86", "sm_90", "sm_120"))]

@@ -10,6 +10,8 @@ import pytest
 
 from flash.rotary import rotary_tables, rotated
 
+pytestmark = pytest.mark.grid
+
 EITHER_ORDER = pytest.mark.parametrize("interleaved", [False, True])
 
 

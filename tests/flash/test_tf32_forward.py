@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from judge import Peer, assert_attention_is_accurate, in_order_f32, softmax_f32
+from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, mostly_nightly, run_forward
 
 import flash
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.error_bound import arithmetic_of_config
 from flash.mma_tiling import WIDEST_F32_GRADE
 from flash.reference import attention_reference
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import PCT
-from ptxgen.isa import fragments, numeric, products
+from ptxgen.isa import numeric
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS
 from ptxgen.text import render
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
@@ -39,25 +41,11 @@ def rounded(x: Array) -> Array:
     return numeric.to_tf32(np.ascontiguousarray(x, np.float32), "rna")
 
 
-def attention_of_tf32(
-    q: Array, k: Array, v: Array, *, softmax_scale: float, causal: Any
-) -> tuple[Array, Array]:
-    """Attention in f32 with Q, K, V and P rounded to tf32."""
-    group = q.shape[1] // k.shape[1]
-    q, k, v = rounded(q), *(np.repeat(rounded(x), group, axis=1) for x in (k, v))
-    scores = np.float32(softmax_scale) * (q @ k.swapaxes(2, 3))
-    weights, total, lse = softmax_f32(scores, causal)
-    return (rounded(weights) @ v) / total, lse
-
-
-PEERS: dict[str, Peer | None] = {"f32_grade": None, "tf32": attention_of_tf32}
-
-
-def check(config: AttentionConfig, arrays: Arrays, peer: Peer | None = None, **run: Any) -> None:
+def check(config: AttentionConfig, arrays: Arrays, **run: Any) -> None:
     out, lse, _ = run_forward(config, arrays, sanitize=True, **run)
     how: Any = {"softmax_scale": config.scale, "causal": config.causal}
-    peer = peer or PEERS[str(config.precision)]
-    assert_attention_is_accurate(out, lse, *arrays, peer=peer, **how)
+    arithmetic = arithmetic_of_config(config)
+    assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic, **how)
 
 
 def grade(head_dim: int, head_dim_v: int | None = None, **how: Any) -> AttentionConfig:
@@ -158,53 +146,29 @@ def test_the_function_takes_a_precision(precision: str) -> None:
 # numerics
 
 
-def truncating(
-    machine: Any, of: products.Operands, a: Sequence[Any], b: Sequence[Any], c: Sequence[Any]
-) -> tuple[Any, ...]:
-    """`mma` as tensor cores add: four products and the sum at once, rounded towards zero (Fasi et
-    al. 2021, "Numerical behavior of NVIDIA tensor cores").
-    """
-    machine.warp_sync(fragments.EVERY_LANE)
-    assert of.read_a is not None
-    assert of.read_b is not None
-    left, right = (
-        read(fragments.gathered(machine, layout, x)).reshape(-1, *layout.shape[1:])
-        for read, layout, x in ((of.read_a, of.a, a), (of.read_b, of.b, b))
-    )
-    sums = fragments.joined(machine, c)
-    for first in range(0, left.shape[2], 4):
-        some = slice(first, first + 4)
-        product = left[:, :, some].astype(np.float64) @ right[:, :, some].swapaxes(1, 2)
-        exact = sums + fragments.scattered(of.d, product.reshape(-1))
-        near = exact.astype(np.float32)
-        inward = np.nextafter(near, np.float32(0))
-        sums = np.where(np.abs(near.astype(np.float64)) > np.abs(exact), inward, near)
-    return fragments.as_registers(of.d, sums)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize(("head_dim", "seq_k"), [(16, 64), (64, 300), (128, 200), (64, 1500)])
-def test_the_error_is_that_of_f32_where_tensor_cores_truncate(
-    head_dim: int, seq_k: int, positive: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_error_is_that_of_f32_though_tensor_cores_truncate(
+    head_dim: int, seq_k: int, positive: bool
 ) -> None:
-    monkeypatch.setattr(products, "multiply", truncating)
     arrays = Problem(64, seq_k, head_dim, 32).arrays()
     arrays = tuple(np.abs(x) for x in arrays) if positive else arrays
     config = grade(head_dim, 32, tile=32)
     out, lse, _ = run_forward(config, arrays)
-    how: Any = {"softmax_scale": config.scale}
+    how: Any = {"softmax_scale": config.scale, "arithmetic": arithmetic_of_config(config)}
     assert_attention_is_accurate(out, lse, *arrays, **how)
 
 
 @pytest.mark.parametrize("scale", [30.0, 1.1 * 2.0**26, -1.1 * 2.0**30])
 def test_scores_of_any_size_are_exact(scale: float) -> None:
     config = grade(16, softmax_scale=scale, tile=16, block_q=64)
-    check(config, Problem(20, 37, 16, 16).arrays(), in_order_f32)
+    check(config, Problem(20, 37, 16, 16).arrays())
 
 
 def test_scores_of_ten_thousand_are_exact() -> None:
     q, k, v = Problem(64, 100, 64, 64).arrays()
-    check(grade(64), (30 * q, 30 * k, 1000 * v), in_order_f32)
+    check(grade(64), (30 * q, 30 * k, 1000 * v))
 
 
 def test_scores_that_grow_from_tile_to_tile_are_exact() -> None:
@@ -348,6 +312,7 @@ def _synchronising() -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", _synchronising())
 def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:
     config = _mutant_config()
@@ -366,6 +331,7 @@ def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:
         run_mutant()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_nightly(range(5), range(2)))
 def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
     config = grade(40, causal=True, tile=16, block_q=64)
@@ -375,6 +341,7 @@ def test_every_order_of_the_warps_gives_the_same_bits(seed: int) -> None:
     np.testing.assert_array_equal(out.view(np.uint32), wanted.view(np.uint32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", mostly_nightly([5, 16, 40, 64, 128, 160], [5, 64, 160]))
 def test_every_access_is_proved(head_dim: int, precision: str) -> None:
@@ -391,6 +358,7 @@ def test_every_access_is_proved(head_dim: int, precision: str) -> None:
 
 
 # Rows of no multiple of 16 bytes are copied by 4 bytes, and four lanes to a bank.
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [4, 16, 32, 40, 64, 80, 128, 160])
 def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     config = grade(head_dim, causal=True)
@@ -411,6 +379,7 @@ def test_the_text_verifies_and_reads_back(head_dim: int, precision: str) -> None
     assert parse(render(module)) == module
 
 
+@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", WITH_MMA)
@@ -423,6 +392,7 @@ def test_no_default_kernel_spills(
         assert_no_spill(grade(head_dim, precision=precision, target=name, causal=causal), assembler)
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("head_dim", "precision"), [(128, "f32_grade"), (WIDEST_F32_GRADE, "f32_grade"), (256, "tf32")]

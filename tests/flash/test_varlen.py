@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from device_arrays import interpret, on_device
 from fake_driver import FakeDevice, FakeDriver
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 from kernel_runs import assert_no_spill, nightly
 
 import flash
 from flash.build import build
 from flash.config import AttentionConfig
+from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.reference import attention_reference, attention_varlen_reference
 from ptxgen import interpreter
@@ -24,6 +25,8 @@ from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 
@@ -99,7 +102,7 @@ def judge_each(
             out[queries].swapaxes(0, 1)[None], lse[None, :, queries], *own,
             softmax_scale=config.scale, causal=config.causal, window=config.window,
             softcap=config.softcap, dropout=config.dropout, dropout_seed=seed, first_batch=b,
-            peer=None if config.dtype == "f32" else rounding_the_weights,
+            arithmetic=arithmetic_of_config(config),
             **{name: np.broadcast_to(x, (b + 1, HEADS))[-1:] if x.ndim == 1 else x[b : b + 1]
                for name, x in operands.items()},
         )  # fmt: skip
@@ -194,6 +197,7 @@ def test_nan_and_infinity_of_another_sequence_do_not_reach_a_row(kind: str) -> N
     assert np.isnan(wild[20:]).all()
 
 
+@pytest.mark.slow
 @ONE_OF_EACH_PRECISION
 def test_equal_lengths_give_the_bits_of_the_kernel_for_them(kind: str) -> None:
     batch, seq_q, seq_k = 3, 33, 20
@@ -304,6 +308,7 @@ def test_ctas_behind_the_end_of_their_sequence_end_before_the_first_barrier(kind
     assert few["mov.u32"] < many["mov.u32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -321,6 +326,7 @@ def test_every_access_and_barrier_is_proved_for_any_lengths(kind: str, how: dict
     assert made.global_proof.complete, made.global_proof.unknown
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", ["sm_80", nightly("sm_86"), nightly("sm_90")])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])

@@ -11,23 +11,26 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, mostly_nightly, random_operands, run_forward
 
 import flash
 from flash.build import build
 from flash.config import AttentionConfig
 from flash.contract import global_contract
+from flash.error_bound import arithmetic_of, arithmetic_of_config
 from flash.kernel import AttentionKernel
 from flash.reference import attention_reference
 from flash.tiling import MAX_HEAD_DIM_V, ValueSlices
 from ptxgen import interpreter
-from ptxgen.check.global_proof import prove_global
+from ptxgen.check.proof import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS
 from ptxgen.text import render
+
+pytestmark = [pytest.mark.grid, pytest.mark.judged]
 
 Array = np.ndarray[Any, Any]
 Arrays = tuple[Array, ...]
@@ -66,9 +69,8 @@ def arrays_of(config: AttentionConfig, *sizes: int) -> Arrays:
 
 
 def judge(config: AttentionConfig, arrays: Arrays, out: Array, lse: Array, **features: Any) -> None:
-    peer = None if config.dtype == "f32" else rounding_the_weights
     how: Any = {"softmax_scale": config.scale, "causal": config.causal, **features}
-    assert_attention_is_accurate(out, lse, *arrays, peer=peer, **how)
+    assert_attention_is_accurate(out, lse, *arrays, arithmetic=arithmetic_of_config(config), **how)
 
 
 def bits(array: Array) -> Array:
@@ -90,6 +92,7 @@ def test_wide_values_are_as_accurate_as_numpy(head_dim: int, head_dim_v: int, ki
     judge(config, arrays, out, lse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "head_dim_v"), [*((k, 300) for k in KINDS), ("f32_grade", 400)])
 def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_v: int) -> None:
     how: Any = {"tile": 16, "block_q": 32, "causal": "top_left"}
@@ -105,6 +108,7 @@ def test_each_slice_has_the_bits_of_a_call_with_its_columns(kind: str, head_dim_
         np.testing.assert_array_equal(bits(lse), bits(part_lse))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("f32", "f32_grade", "f16")))
 @pytest.mark.parametrize("head_dim_v", [300, 501])
 def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
@@ -135,6 +139,7 @@ def test_every_feature_works_on_wide_values(kind: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @EVERY_KIND
 def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: str) -> None:
     config = config_of(kind, 16, 300, causal=True, tile=16, block_q=32)
@@ -208,7 +213,7 @@ def test_a_host_can_launch_by_the_contract_alone() -> None:
         block=contract["block"], args=[given[p["name"]] for p in contract["parameters"]],
         dynamic_smem=contract["dynamic_shared_bytes"], sanitize=True,
     )  # fmt: skip
-    assert_attention_is_accurate(out, lse, q, k, v, peer=rounding_the_weights)
+    assert_attention_is_accurate(out, lse, q, k, v, arithmetic=arithmetic_of("f16"))
 
 
 # ------------------------------------------------------------------------------------------
@@ -241,6 +246,7 @@ def test_all_wide_values_have_tiles_with_every_feature(name: str, kind: str) -> 
             assert t.slices.last + t.slices.width == head_dim_v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "how"),
     [
@@ -288,6 +294,7 @@ def test_explain_says_which_columns_a_cta_takes() -> None:
     assert "grid:     12 CTAs" in said
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("kind", "head_dim", "head_dim_v", "name"),
@@ -302,6 +309,7 @@ def test_the_widest_kernels_do_not_spill(
     assert_no_spill(config_of(kind, head_dim, head_dim_v, causal=True, target=name), assembler)
 
 
+@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.ptxas
 @EVERY_KIND

@@ -13,6 +13,7 @@ import numpy as np
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import DeviceArena, Result, run
 from ptxgen.tensormap import TensorMap
+from ptxgen.texture import Surface
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -63,7 +64,10 @@ def _outcome(*args: Any, **how: Any) -> Result | TrapError:
 
 def memory_of(args: Iterable[Any], arena: DeviceArena | None) -> list[Array]:
     """What a kernel may write."""
-    found = [x.base if isinstance(x, TensorMap) else x for x in args]
+    found = [
+        x.base if isinstance(x, TensorMap) else x.array if isinstance(x, Surface) else x
+        for x in args
+    ]
     if arena is not None:
         found += [buffer.window.data for buffer in arena.buffers]
         found += [memory.constant for memory in arena.modules.values()]

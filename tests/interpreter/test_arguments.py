@@ -349,7 +349,7 @@ def test_extents_may_be_numbers_of_python_or_numpy(extent: Any) -> None:
         ({"max_instructions": None}, "max_instructions must be an integer from 1, got None"),
         ({"schedule": "random"}, f"{SCHEDULE}'random'"),
         ({"schedule": None}, f"{SCHEDULE}None"),
-        ({"entry": "K"}, "the module has no kernel 'K' (it has k)"),
+        ({"entry": "K"}, "the module has no kernel 'K'; did you mean 'k'? (it has k)"),
         ({"entry": 3}, "the module has no kernel 3 (it has k)"),
     ],
 )  # fmt: skip
@@ -359,9 +359,7 @@ def test_launches_beyond_the_limits_are_refused(launch: dict[str, Any], message:
 
 @pytest.mark.parametrize("given", [None, b".version 7.0", 7])
 def test_what_is_no_program_is_refused(given: Any) -> None:
-    assert refused(given, []) == (
-        f"what is run must be PTX text or a Module, got {type(given).__name__}"
-    )
+    assert refused(given, []) == (f"run: the kernel must be PTX text or a Module, got {given!r}")
 
 
 @pytest.mark.parametrize(

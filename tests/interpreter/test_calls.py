@@ -433,7 +433,7 @@ def test_calls_to_what_is_no_function_name_the_thread_and_the_address() -> None:
     @%p1 mov.u64 %rd3, {{}};
 {CALL_POINTER}
     """
-    for wrong, address in (("0", "0x0"), ("%rd1", "0x200000000")):
+    for wrong, address in (("0", "0x0"), ("%rd1", "0x200000000"), ("k", "0x100010")):
         text = program(body.replace("{}", wrong), ADD_ONE)
         assert refused(TrapError, text) == (
             f"kernel k: call (%r4), %rd3, (%r3), shape; (line {line_of(text, '%rd3, (%r3)')}): "
@@ -482,6 +482,35 @@ def test_calls_that_cannot_be_are_refused_before_anything_runs(call: str, why: s
     text = program(f"    {call}", ADD_ONE)
     line = line_of(text, call)
     assert refused(TypeMismatchError, text) == f"the interpreter: {call} (line {line}): {why}"
+
+
+def test_launches_by_a_kernel_are_refused_by_name() -> None:
+    text = """
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 status) __cudaCDP2LaunchDeviceV2 (.param .b64 buffer, .param .b64 s);
+.visible .entry child() { ret; }
+.visible .entry parent()
+{
+    .reg .b64 %rd<2>;
+    .param .b64 given;
+    .param .b64 stream;
+    .param .b32 got;
+    mov.u64 %rd0, child;
+    st.param.b64 [given], %rd0;
+    st.param.b64 [stream], 0;
+    call.uni (got), __cudaCDP2LaunchDeviceV2, (given, stream);
+    ret;
+}
+"""
+    with pytest.raises(TrapError) as refused:
+        run(text, "parent", grid=1, block=32, args=[])
+    assert str(refused.value) == (
+        "kernel parent: call.uni (got), __cudaCDP2LaunchDeviceV2, (given, stream); (line 16): "
+        "thread (0, 0, 0) of CTA (0, 0, 0): __cudaCDP2LaunchDeviceV2 is part of dynamic "
+        "parallelism, which is not modelled; launch the kernel from the host"
+    )
 
 
 def test_functions_that_are_only_declared_are_refused_when_they_are_called() -> None:

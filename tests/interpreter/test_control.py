@@ -27,6 +27,22 @@ def trap_of(text: str, **more: object) -> str:
     return str(caught.value)
 
 
+def test_a_result_that_ignores_its_operands_is_one_of_all_lanes() -> None:
+    """`lop3` with an empty table and literals, before lanes part."""
+    got = result_of(
+        """
+    mov.u32 %r4, 7;
+    lop3.b32 %r4, 3, 1, %r0, 0;
+    setp.lt.u32 %p0, %r0, 20;
+    @!%p0 bra $on;
+    add.u32 %r4, %r4, 5;
+$on:
+""",
+        threads=64,
+    )
+    assert got == [5] * 20 + [0] * 44
+
+
 def test_nested_branches_take_each_thread_its_own_way() -> None:
     got = result_of(
         """

@@ -66,12 +66,14 @@ def columns() -> list[tuple[str, str, int, np.dtype[Any]]]:
     return [*found, *((f"%p{n}", "pred", PREDICATES + n, np.dtype("u1")) for n in range(EACH))]
 
 
+@pytest.mark.slow
 @FIXED
 @given(programs(exact=False))
 def test_both_paths_give_the_same_bits_for_random_programs(program: Program) -> None:
     both_paths_agree(program)
 
 
+@pytest.mark.slow
 @FIXED
 @given(programs(exact=True))
 def test_random_programs_give_what_a_plain_machine_gives(program: Program) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +122,26 @@ def test_variables_with_a_linkage_are_defined(linkage: str) -> None:
     body = "    ld.global.u32 %r4, [v];\n    add.u32 %r4, %r4, 1;"
     want = 1 if linkage == ".common" else 9
     assert result_of(body, f"{linkage} .global .u32 v{value};\n") == [want] * 32
+
+
+@pytest.mark.parametrize(
+    ("space", "who"),
+    [("global", "the module's variable huge"), ("const", "the module's constant variables")],
+)
+def test_variables_that_are_larger_than_memory_are_refused(
+    space: str, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = np.zeros
+
+    def zeros(shape: Any, *rest: Any) -> Any:  # as on a machine of less memory
+        if shape == 10**12:
+            raise MemoryError
+        return real(shape, *rest)
+
+    monkeypatch.setattr(np, "zeros", zeros)
+    assert refused("    mov.u32 %r4, 0;", f".{space} .align 4 .b8 huge[{10**12}];\n") == (
+        f"{who} must fit the memory of this machine, got {10**12} bytes; declare fewer"
+    )
 
 
 @pytest.mark.parametrize("space", ["global", "const"])

@@ -20,10 +20,12 @@ import numpy as np
 import pytest
 from gpu_runs import LEFT_OUT, GpuArena, run_on_gpu
 from interpreter.both_paths import run_both_ways
+from texture_oracle import cube_place, fetched
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import DeviceArena
 from ptxgen.tensormap import TensorMap, swizzled
+from ptxgen.texture import Surface, Texture
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -695,6 +697,183 @@ def test_a_block_as_a_group(program: Program, rng: Any) -> None:
     program("group_block", x, out, block=(12, 4), smem=192)
     i = np.arange(48)
     same(out, x[::-1] + 1000 * (i % 12) + 100000 * (i // 12))
+
+
+@on("grid", "grid_rounds", "grid_facts")
+def test_the_blocks_of_a_grid_wait_for_each_other(program: Program, rng: Any) -> None:
+    n = 150
+    x = s32(rng.integers(-100, 100, n))
+    a, b = np.zeros_like(x), np.zeros_like(x)
+    program("grid_rounds", x, a, b, n, grid=(2, 3), block=32)
+    want = x.copy()
+    for r in range(3):
+        rolled = np.roll(want, -1) + r
+        want = np.roll(rolled, 1) * 2
+    same(a, want)
+    same(b, rolled)
+
+    sums, facts = np.zeros(6, np.int32), np.zeros(6 * 32, np.int32)
+    program("grid_facts", x, sums, facts, grid=(3, 2), block=32)
+    same(facts, x[:6].sum() + 1000 * (np.arange(6 * 32) == 0))
+
+
+@on("wide_tiles", "wide_tiles")
+def test_tiles_of_two_warps(program: Program, rng: Any) -> None:
+    x = s32(rng.integers(0, 92, 192))
+    shuffled, sums, turned = (np.zeros_like(x) for _ in range(3))
+    program("wide_tiles", x, shuffled, sums, turned, block=192, smem=4 * 192)
+    tiles = x.reshape(3, 64)
+    any_large = (tiles > 90).any(axis=1)
+    same(shuffled, np.repeat(tiles[:, 5] + 1000 * any_large, 64))
+    same(sums, np.repeat(tiles.sum(axis=1), 64))
+    same(turned, tiles[:, ::-1].ravel())
+
+
+# ---- textures and surfaces --------------------------------------------------------------------
+
+
+def texel(image: Array, at: Iterable[Any], mode: str = "clamp", linear: bool = False) -> float:
+    """What a fetch at coordinates in texels, x first, gives of one channel."""
+    modes = (mode,) * image.ndim
+    fractions = [Fraction(float(c)) for c in at]
+    return float(fetched(image, fractions, image.shape[::-1], modes, linear))
+
+
+@on("textures", "texture_turned")
+def test_an_image_turned(program: Program, rng: Any) -> None:
+    width, height = 16, 8
+    image, out = random(rng, height, width), np.zeros((height, width), np.float32)
+    texture = Texture(image, filter="linear", address="wrap", normalized=True)
+    cosine, sine = np.float32(0.8), np.float32(0.6)
+    program("texture_turned", texture, out, width, height, cosine, sine, grid=(2, 1), block=(8, 8))
+    v, u = np.indices(out.shape)
+    u, v = (u + 0.5) / width - 0.5, (v + 0.5) / height - 0.5
+    u, v = u * 0.8 - v * 0.6 + 0.5, v * 0.8 + u * 0.6 + 0.5
+    places = zip(u.ravel() * width, v.ravel() * height, strict=True)
+    want = np.reshape([texel(image, p, "wrap", True) for p in places], out.shape)
+    # A coordinate of the kernel is an f32, so a weight may be one step of 1/256 from ours.
+    close(out, want, rtol=0, atol=2 * np.ptp(image) / 256)
+
+
+@on("textures", "texture_layers", "texture_convolved")
+def test_layers_and_a_row_filter(program: Program, rng: Any) -> None:
+    image, out = random(rng, 3, 8, 8), np.zeros((3, 8, 8), np.float32)
+    layered = Texture(image, "a2d", filter="linear", address="wrap", normalized=True)
+    program("texture_layers", layered, out, 8, grid=3, block=(8, 8))
+    same(out, -image + np.arange(3, dtype=np.float32)[:, None, None])
+
+    rows = np.zeros((8, 8), np.float32)
+    program("texture_convolved", Texture(image[0]), rows, 8, grid=8, block=8)
+    padded = np.pad(image[0].astype(np.float64), ((0, 0), (2, 2)), mode="edge")
+    weights = np.array([1, 4, 6, 4, 1]) / 16
+    want = sum(w * padded[:, k : k + 8] for k, w in enumerate(weights))
+    close(rows, want, rtol=0, atol=16 * F32)
+
+
+@on("textures", "texture_box", "texture_volume")
+def test_bytes_as_fractions(program: Program, rng: Any) -> None:
+    image = rng.integers(0, 256, (4, 32, 4)).astype(np.uint8)
+    out = np.zeros_like(image)
+    texture = Texture(image, "2d", read="normalized", address="border")
+    program("texture_box", texture, out, 32, 2, grid=4, block=32)
+    padded = np.pad(image.astype(np.int64), ((0, 0), (2, 2), (0, 0)))
+    sums = sum(padded[:, k : k + 32] for k in range(5))
+    assert np.abs(out - sums / 5).max() <= 0.5 + 1e-4
+
+    volume = rng.integers(0, 256, (4, 5, 6)).astype(np.uint8)
+    slice_ = np.zeros((16, 16), np.uint32)
+    texture = Texture(volume, filter="linear", address="wrap", normalized=True, read="normalized")
+    program("texture_volume", texture, slice_, 16, 0.3, grid=16, block=16)
+    y, x = np.indices(slice_.shape) / 16
+    places = zip(x.ravel() * 6, y.ravel() * 5, np.full(256, 4 * np.float32(0.3)), strict=True)
+    want = np.reshape([texel(volume, p, "wrap", True) for p in places], slice_.shape)
+    assert np.abs(slice_ + 0.5 - want).max() <= 0.5 + 1e-3  # it is cut to an integer
+
+
+@on("textures", "texture_bicubic")
+def test_a_cubic_spline_by_linear_fetches(program: Program, rng: Any) -> None:
+    image, out = random(rng, 8, 8), np.zeros((12, 12), np.float32)
+    zoom = np.float32(0.6)
+    texture = Texture(image, filter="linear")
+    program("texture_bicubic", texture, out, 12, zoom, grid=12, block=12)
+    place = np.arange(12) * 0.6 - 0.5
+    low = np.floor(place).astype(int)
+    f = place - low
+    cubes = (1 - f) ** 3, 3 * f**3 - 6 * f**2 + 4, -3 * f**3 + 3 * f**2 + 3 * f + 1, f**3
+    spline = np.zeros((12, 8))
+    for k, weights in enumerate(cubes):
+        np.add.at(spline, (np.arange(12), np.clip(low + k - 1, 0, 7)), weights / 6)
+    want = spline @ wide(image) @ spline.T
+    close(out, want, rtol=0, atol=4 * np.ptp(image) / 512)  # weights are rounded to 1/256
+
+
+@on("textures", "texture_cube")
+def test_the_faces_of_a_cube(program: Program, rng: Any) -> None:
+    faces, out = random(rng, 6, 4, 4), np.zeros(32, np.float32)
+    directions = random(rng, 32, 3)
+    program("texture_cube", Texture(faces, "cube", normalized=True), directions, out)
+    for got, direction in zip(out, directions, strict=True):
+        face, s, t = cube_place(*(Fraction(float(c)) for c in direction))
+        assert got == texel(faces[face], (4 * s, 4 * t))
+
+
+@on("textures", "texture_others")
+def test_other_geometries_and_elements(program: Program, rng: Any) -> None:
+    line = rng.integers(-(2**15), 2**15, 20).astype(np.int16)
+    words = rng.integers(0, 2**32, (8, 2), dtype=np.uint32)
+    lines, image = random(rng, 3, 12), random(rng, 6, 16, 2)
+    ints, floats = np.zeros((2, 32), np.int32), np.zeros((4, 32), np.float32)
+    program(
+        "texture_others", Texture(line), Texture(words, "1d"),
+        Texture(lines, "a1d", filter="linear"), Texture(image, "2d"), ints, floats,
+    )  # fmt: skip
+    x = np.arange(32)
+    same(ints[0], [int(line[i - 4]) if 0 <= i - 4 < 20 else 0 for i in x])
+    same(ints[1], np.subtract(*words[np.minimum(x, 7)].T).view(np.int32))
+    same(floats[0], [np.float32(texel(lines[1], [i / 2], linear=True)) for i in x])
+    left, right = (np.clip(np.floor(x / 2 - 0.5) + k, 0, 15).astype(int) for k in (0, 1))
+    close(
+        floats[1], image[3, left, 1] + 10.0 * image[3, right, 1] + 100.0 * image[2, right, 1]
+        + 1000.0 * image[2, left, 1], rtol=0, atol=0.01,
+    )  # fmt: skip
+    same(floats[2], image[2, np.minimum(x, 15), 1])
+    same(floats[3], image[2, np.minimum(x, 15), 0])
+
+
+@on("textures", "surface_written", "surface_others")
+def test_surfaces(program: Program, rng: Any) -> None:
+    x, written = random(rng, 4, 16), np.zeros((6, 20), np.float32)
+    program("surface_written", x, Surface(written), 16, grid=4, block=16)
+    same(written[:4, :16], x)
+    assert not written[4:].any()
+    assert not written[:, 16:].any()
+
+    line = s32(np.arange(40)).astype(np.uint16)
+    before = line.copy()
+    volume = np.zeros((4, 2, 32, 2), np.float32)
+    layers = random(rng, 3, 5, 32, 4)
+    out, octets = np.zeros((2, 32, 4), np.float32), np.zeros(32, np.uint8)
+    program(
+        "surface_others", Surface(line), Surface(volume, "3d"), Surface(layers, "a2d"), out, octets
+    )
+    i = np.arange(32)
+    same(volume[3, 1], layers[2, 1][:, [0, 3]])
+    same(out[0], layers[0, np.minimum(i, 4), np.maximum(i - 4, 0)])
+    same(out[1], np.where(i[:, None] >= 4, layers[1, 1, np.maximum(i - 4, 0)], 0))
+    same(octets, before.view(np.uint8)[:32])
+    same(line, np.concatenate([before[:8], (i + 1000).astype(np.uint16)]))
+
+
+@on("textures", "surface_outside")
+def test_outside_of_a_surface_the_kernel_stops(program: Program) -> None:
+    with pytest.raises(TrapError) as trapped:
+        program("surface_outside", Surface(np.zeros((4, 16), np.float32)))
+    found = re.sub(r"%\w+|line \d+", "…", str(trapped.value))
+    assert found == (
+        "kernel surface_outside: sust.b.2d.b32.trap […, {…, …}], …; (…): "
+        "thread (16, 0, 0) of CTA (0, 0, 0) wants to write 4 bytes of a 2d surface at (64, 1), "
+        "outside of its shape (4, 16)"
+    )
 
 
 # ---- calls ------------------------------------------------------------------------------------

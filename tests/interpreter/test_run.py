@@ -490,3 +490,53 @@ def test_a_kernel_runs_again_whether_or_not_its_functions_were_kept(
     add_one()
     assert len(made) == 4
     assert len(launch._programs) == 1
+
+
+# ---- atomic operations that meet ----------------------------------------------------------------
+
+MEETING = """
+    ld.param.u64 %rd3, [y];
+    {where}
+    cvta.to.global.u64 %rd3, %rd3;
+    setp.ne.u32 %p0, %r3, 7;
+    mul.lo.u32 %r5, %r0, 2654435761;
+    shr.u32 %r6, %r5, 20;
+    mov.u32 %r4, 0;
+    cvt.rn.f32.u32 %f1, %r6;
+    @%p0 {operation}
+    st.global.u32 [%rd0], %r4;
+    ret;
+"""
+
+
+@pytest.mark.parametrize("cells", [1, 3, 64])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "atom.global.add.u32 %r4, [%rd3], %r6;",
+        "atom.min.s32 %r4, [%rd3], %r6;",
+        "red.global.max.u32 [%rd3], %r6;",
+        "atom.global.xor.b32 %r4, [%rd3], 5;",
+        "atom.global.exch.b32 %r4, [%rd3], %r6;",
+        "atom.global.inc.u32 %r4, [%rd3], 9;",
+        "atom.global.dec.u32 %r4, [%rd3], %r3;",
+        "atom.global.cas.b32 %r4, [%rd3], 0, %r6;",
+        "atom.global.cas.b32 %r4, [%rd3], %r3, %r0;",
+        "atom.global.add.f32 %f2, [%rd3], %f1;\n    mov.b32 %r4, %f2;",
+    ],
+)
+def test_lanes_that_meet_at_an_address_take_turns(
+    operation: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = (
+        f"rem.u32 %r7, %r0, {cells};\n    mul.wide.u32 %rd4, %r7, 4;\n    add.u64 %rd3, %rd3, %rd4;"
+    )
+    text = ptx(ELEMENT + MEETING.format(where=where, operation=operation), "u64 x, u64 y")
+    found = []
+    for scans in (True, False):
+        if not scans:  # one lane of each address after the other
+            monkeypatch.setattr("ptxgen.interpreter.memory.Meetings.scan", lambda *_: False)
+        x, y = np.zeros(128, np.uint32), np.zeros(64, np.uint32)
+        run(text, grid=2, block=64, args=[x, y])
+        found.append((x.tolist(), y.tolist()))
+    assert found[0] == found[1]

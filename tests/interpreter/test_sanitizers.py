@@ -9,8 +9,9 @@ from interpreter.programs import ELEMENT, line_of, ptx
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import Report, launch, run
 from ptxgen.interpreter.clocks import Clocks
+from ptxgen.interpreter.conflicts import Access
 from ptxgen.interpreter.memory import POISON
-from ptxgen.interpreter.race import Access, RaceDetector
+from ptxgen.interpreter.race import RaceDetector
 from ptxgen.interpreter.reports import where_from
 from ptxgen.ir import Instr, Origin
 
@@ -120,6 +121,72 @@ def test_reading_what_another_thread_wrote_without_a_barrier_is_a_race(
             f"(line {line_of(text, 'st.shared')}); no barrier orders the two"
         ),
     )
+
+
+HALVES = "setp.lt.u32 %p0, %r30, 16;\nselp.b32 %r31, 0xffff, 0xffff0000, %p0;"
+
+
+@pytest.mark.parametrize(
+    ("mask", "distance", "clean"),
+    [
+        ("%r31", 1, True),  # each half of a warp by itself
+        ("%r31", 15, True),
+        ("%r31", 16, False),
+        ("%r31", 33, False),
+        ("-1", 16, True),
+    ],
+)
+def test_lanes_that_meet_order_what_they_do_and_no_others(
+    mask: str, distance: int, clean: bool
+) -> None:
+    sync = f"mov.u32 %r30, %laneid;\n{HALVES}\nbar.warp.sync {mask};"
+    assert [r.kind for r in neighbour(sync, distance)] == ["race"] * (not clean)
+
+
+def test_lanes_that_meet_in_turns_know_of_each_other() -> None:
+    """Lanes 0 and 1 meet, then 1 and 2: so lane 2 comes after what lane 0 did, but not the other
+    way round.
+    """
+    body = """
+    mov.u32 %r3, %tid.x;
+    setp.eq.u32 %p0, %r3, {writer};
+    @%p0 st.shared.u32 [buf], %r3;
+    setp.lt.u32 %p1, %r3, 2;
+    @%p1 bar.warp.sync 3;
+    setp.ne.u32 %p2, %r3, 0;
+    setp.lt.and.u32 %p2, %r3, 3, %p2;
+    @%p2 bar.warp.sync 6;
+    setp.eq.u32 %p3, %r3, {reader};
+    @%p3 ld.shared.u32 %r4, [buf];
+    ret;
+    """
+    for writer, reader, want in ((0, 1, []), (0, 2, []), (1, 2, []), (2, 0, ["race"])):
+        text = ptx(body.format(writer=writer, reader=reader), shared=4)
+        assert [r.kind for r in reports_of(text, [], grid=1, block=32)] == want
+
+
+@pytest.mark.parametrize(("reader", "clean"), [(3, True), (20, False)])
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_lanes_that_meet_may_write_what_those_have_read(
+    space: str, reader: int, clean: bool
+) -> None:
+    body = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r3, %tid.x;
+    setp.eq.u32 %p0, %r3, 0;
+    @%p0 st.{space}.u32 [{place}], 1;
+    bar.warp.sync -1;
+    setp.eq.u32 %p1, %r3, {reader};
+    @%p1 ld.{space}.u32 %r4, [{place}];
+    setp.lt.u32 %p2, %r3, 16;
+    @%p2 bar.warp.sync 0xffff;
+    @%p0 st.{space}.u32 [{place}], 2;
+    ret;
+    """
+    place = "buf" if space == "shared" else "%rd0"
+    text = ptx(body.format(space=space, place=place, reader=reader), "u64 x", shared=4)
+    found = reports_of(text, [np.zeros(1, np.uint32)], grid=1, block=32)
+    assert [r.kind for r in found] == ["race"] * (not clean)
 
 
 def test_reports_become_one_error() -> None:

@@ -12,7 +12,7 @@ from interpreter.both_paths import run_both_ways
 from interpreter.programs import line_of, ptx
 
 from ptxgen.errors import AssemblerError, TrapError
-from ptxgen.interpreter import policies
+from ptxgen.interpreter import DeviceArena, policies, run
 from ptxgen.interpreter.registers import registers_at_entry
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
@@ -396,6 +396,32 @@ def test_a_warp_that_comes_twice_to_a_barrier_is_found(second: str) -> None:
     assert x.tolist() == [7] * 32 + [0] * 32
 
 
+@pytest.mark.parametrize("threads", [32, 64, 96])
+def test_warps_may_arrive_at_a_barrier_and_wait_there_if_all_that_come_do(threads: int) -> None:
+    count = 2 * threads
+    text = ptx(f"bar.arrive 1, {count};\nbar.sync 1, {count};\nret;")
+    assert messages(text, [], block=threads) == []
+
+
+def test_a_warp_may_let_itself_begin_to_take_turns() -> None:
+    text = ptx("""
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, 0;
+    setp.lt.u32 %p0, %r0, 32;
+    @%p0 bar.arrive 1, 64;
+$again:
+    @%p0 bar.sync 1, 64;
+    @%p0 bar.arrive 2, 64;
+    @!%p0 bar.sync 2, 64;
+    @!%p0 bar.arrive 1, 64;
+    add.u32 %r1, %r1, 1;
+    setp.lt.u32 %p1, %r1, 3;
+    @%p1 bra $again;
+    ret;
+    """)
+    assert messages(text, [], block=64) == []
+
+
 def test_arrivals_complete_a_barrier_that_nobody_waits_at() -> None:
     text = ptx("""
     mov.u32 %r0, %tid.x;
@@ -726,6 +752,61 @@ HEAP = """
 """
 
 
+def make_and_write(nbytes: int) -> str:
+    """Each thread gets 24 bytes, writes some of them, and keeps the pointer in its element of x."""
+    body = f"""
+    .param .b64 p;
+    .param .b64 q;
+    mov.u32 %r0, %tid.x;
+    ld.param.u64 %rd2, [x];
+    mul.wide.u32 %rd3, %r0, 8;
+    add.u64 %rd2, %rd2, %rd3;
+    st.param.b64 [p], 24;
+    call (q), malloc, (p);
+    ld.param.b64 %rd1, [q];
+    st.global.u64 [%rd2], %rd1;
+    st.global.u{8 * nbytes} [%rd1+8], 1;
+    ret;
+    """
+    return ptx(body, "u64 x").replace(".visible", HEAP + ".visible")
+
+
+READ_BACK = ptx(
+    """
+    mov.u32 %r0, %tid.x;
+    ld.param.u64 %rd2, [x];
+    mul.wide.u32 %rd3, %r0, 8;
+    add.u64 %rd2, %rd2, %rd3;
+    ld.global.u64 %rd1, [%rd2];
+    ld.global.u32 %r1, [%rd1+8];
+    st.global.u64 [%rd2], 0;
+    ret;
+""",
+    "u64 x",
+)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "watched", "clean"),
+    [(4, "all", True), (8, "all", True), (2, "all", False), (2, False, True), (2, "bounds", True)],
+)
+def test_what_a_launch_has_written_of_memory_from_malloc_the_next_one_may_read(
+    nbytes: int, watched: Any, clean: bool
+) -> None:
+    x, arena = np.zeros(32, np.uint64), DeviceArena()
+    run(make_and_write(nbytes), grid=1, block=32, args=[x], arena=arena, sanitize=watched)
+    pointer = int(x[0])
+    result = run(
+        READ_BACK, grid=1, block=32, args=[x], arena=arena, sanitize="all", raise_on_report=False
+    )
+    found = [r.message for r in result.reports]
+    wanted = at(READ_BACK, "[%rd1+8]") + (
+        f"uninitialised: global address {pointer + 8:#x} (malloc of thread (0, 0, 0) of CTA "
+        "(0, 0, 0)) is read before it was written"
+    )
+    assert found == ([] if clean else [wanted])
+
+
 @pytest.mark.parametrize(
     ("access", "verb"),
     [
@@ -760,3 +841,33 @@ $more:
         f"of thread (1, 0, 0) of CTA (0, 0, 0) ({base:#x}, 24 bytes), which thread (1, 0, 0) of "
         f"CTA (0, 0, 0) in call free, (p); (line {line_of(text, 'call free')}) has freed"
     )
+
+
+# ---- registers that were never written ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("mov.u32 %r3, %r5;", []),
+        ("mov.u32 %r3, %r5;\nmov.b64 %rd2, {%r3, %r0};\nmov.b64 {%r6, %r7}, %rd2;", []),
+        ("mov.u32 %r3, %r5;\n@%p0 mov.u32 %r3, 1;\n@%p0 st.shared.u32 [buf], %r3;", []),
+        ("mov.u32 %r3, 1;\nmov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 0)]),
+        ("mov.u32 %r3, 1;\n@%p0 mov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 0)]),
+        ("mov.u32 %r3, 1;\n@!%p0 mov.u32 %r3, %r5;\nadd.u32 %r4, %r3, 1;", [("add.u32", "%r3", 1)]),
+        ("mov.u32 %r3, %r5;\nmov.b64 %rd2, {%r0, %r3};\nst.shared.u64 [buf], %rd2;",
+         [("st.shared.u64", "%rd2", 0)]),
+        ("mov.u32 %r3, %r5;\nbar.sync 0;\nmov.u32 %r4, %r3;\nbar.sync 0;\nadd.u32 %r4, %r4, 1;",
+         [("add.u32", "%r4", 0)]),
+        ("add.u32 %r4, %r5, 1;", [("add.u32", "%r5", 0)]),
+    ],
+)  # fmt: skip
+def test_an_undefined_register_is_reported_where_it_is_used_and_not_where_it_is_copied(
+    body: str, found: list[tuple[str, str, int]]
+) -> None:
+    head = "mov.u32 %r0, %tid.x;\nsetp.eq.u32 %p0, %r0, 0;\n"
+    text = ptx(f"{head}{body}\nret;", shared=8)
+    assert messages(text, [], sanitize="init") == [
+        at(text, line, thread) + f"undefined: reads {register}, which it has not written"
+        for line, register, thread in found
+    ]

@@ -11,7 +11,9 @@ import pytest
 from interpreter import test_hopper_programs as hopper
 from interpreter.programs import line_of
 
+from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT, DeviceArena, Report, run
+from ptxgen.tensormap import TensorMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -828,3 +830,284 @@ def test_copies_are_done_at_any_time_before_their_wait(
     assert want in left
     assert set(left) != {want}
     assert left == outcomes(swapped(bulk(*wrong)), args, range(24), **how)
+
+
+# ---------------------------------------- one thread of a warpgroup hands shared memory on
+
+# Warp 4 fills one slot with the matrix B of each of 4 tiles, 16 x 8 in f16, all of them the tile's
+# number; warps 0 to 3 multiply, and one thread of them says that the slot is free: as
+# FlashAttention-3 and CUTLASS do, after `wgmma.wait_group 0`.
+RING = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    add.u32 %r2, %r1, 1024;
+    setp.ne.u32 %p0, %r0, {thread};
+    @%p0 bra $ready;
+    mbarrier.init.shared::cta.b64 [%r2], 32;
+    mbarrier.init.shared::cta.b64 [%r2+8], 1;
+    fence.mbarrier_init.release.cluster;
+$ready:
+    bar.sync 0;
+    mov.u32 %r4, 0;
+    setp.ge.u32 %p1, %r0, 128;
+    @%p1 bra $fill;
+    mov.u32 %a0, 0x3C003C00;
+    mov.u32 %a1, %a0;
+    mov.u32 %a2, %a0;
+    mov.u32 %a3, %a0;
+    mov.f32 %f0, 0f00000000;
+    mov.f32 %f1, %f0;
+    mov.f32 %f2, %f0;
+    mov.f32 %f3, %f0;
+{descriptor}
+$multiply:
+    and.b32 %r5, %r4, 1;
+$full:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], %r5;
+    @!%p2 bra $full;
+    wgmma.fence.sync.aligned;
+    {mma}
+    wgmma.commit_group.sync.aligned;
+    {wait}
+    @!%p0 mbarrier.arrive.shared::cta.b64 _, [%r2+8];
+    add.u32 %r4, %r4, 1;
+    setp.lt.u32 %p3, %r4, 4;
+    @%p3 bra $multiply;
+    wgmma.wait_group.sync.aligned 0;
+    ld.param.u64 %rd1, [out];
+    mul.wide.u32 %rd2, %r0, 16;
+    add.u64 %rd1, %rd1, %rd2;
+    st.global.v4.f32 [%rd1], {{%f0, %f1, %f2, %f3}};
+    ret;
+$fill:
+    shl.b32 %r6, %r0, 3;
+    and.b32 %r6, %r6, 255;
+    add.u32 %r6, %r6, %r1;
+$tile:
+    xor.b32 %r5, %r4, 1;
+    and.b32 %r5, %r5, 1;
+$empty:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2+8], %r5;
+    @!%p2 bra $empty;
+    add.u32 %r4, %r4, 1;
+    cvt.rn.f16.u32 %h0, %r4;
+    mov.b32 %r7, {{%h0, %h0}};
+    st.shared.v2.u32 [%r6], {{%r7, %r7}};
+    fence.proxy.async;
+    mbarrier.arrive.shared::cta.b64 _, [%r2];
+    setp.lt.u32 %p3, %r4, 4;
+    @%p3 bra $tile;
+"""
+
+
+def ring(wait: str = "wgmma.wait_group.sync.aligned 0;", thread: int = 0) -> str:
+    descriptor = hopper.operand("%rd5", "%r1", hopper.descriptor(128, 256, "none"))
+    return hopper.kernel(
+        "u64 out",
+        RING.format(descriptor=descriptor, mma=FRAGMENT_MMA, wait=wait, thread=thread),
+    )
+
+
+@pytest.mark.parametrize(
+    ("thread", "schedule", "stepwise"),
+    [(0, "lockstep", False), (0, "pct:1", False), (96, "pct:2", False), (96, "pct:3", True)],
+)
+def test_a_wait_of_one_warp_speaks_for_its_warpgroup(
+    thread: int, schedule: str, stepwise: bool
+) -> None:
+    out = np.zeros((128, 4), np.float32)
+    run(
+        ring(thread=thread), grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="all",
+        schedule=schedule, stepwise=stepwise,
+    )  # fmt: skip
+    assert (out == 16 * (1 + 2 + 3 + 4)).all()
+
+
+# The warps but the first come to their wait only when the slot has been filled again.
+AFTER_THE_NEXT = """
+    setp.lt.u32 %p4, %r0, 32;
+    setp.eq.or.u32 %p4, %r4, 3, %p4;
+    @%p4 bra $wait;
+    xor.b32 %r6, %r5, 1;
+$next:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], %r6;
+    @!%p2 bra $next;
+$wait:
+    wgmma.wait_group.sync.aligned 0;
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "pct:1", "pct:2", "pct:3"])
+def test_all_warps_have_read_what_one_of_them_has_waited_for(schedule: str) -> None:
+    out = np.zeros((128, 4), np.float32)
+    run(
+        ring(AFTER_THE_NEXT), grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="all",
+        schedule=schedule,
+    )  # fmt: skip
+    assert (out == 16 * (1 + 2 + 3 + 4)).all()
+
+
+@pytest.mark.parametrize("wait", ["", "wgmma.wait_group.sync.aligned 1;"])
+def test_a_slot_that_is_handed_on_before_the_wait_is_found(wait: str) -> None:
+    text = ring(wait)
+    out = np.zeros((128, 4), np.float32)
+    (report,) = run(
+        text, grid=1, block=160, args=[out], dynamic_smem=2048, sanitize="race",
+        raise_on_report=False,
+    ).reports  # fmt: skip
+    assert report.message.partition(": race: ")[0] == (
+        f"kernel k: {at(text, 'st.shared.v2')}: thread (128, 0, 0) of CTA (0, 0, 0)"
+    )
+    assert report.message.endswith(
+        f"in {at(text, MULTIPLY)}; its warp has not waited for it with wgmma.wait_group"
+    )
+
+
+def test_a_warp_waits_for_the_others_of_its_warpgroup_for_ever_if_they_do_not_come() -> None:
+    body = f"""
+    setp.ge.u32 %p2, %r0, 96;
+    @%p2 bra $other;
+    wgmma.fence.sync.aligned;
+    {MMA}
+    wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0;
+$other:
+    bar.sync 1;
+    """
+    text = tiles(body)
+    with pytest.raises(TrapError) as caught:
+        run(text, grid=1, block=128, args=[np.zeros(512, np.float32)], dynamic_smem=SMEM + 64)
+    wait, bar = line_of(text, "wait_group"), line_of(text, "bar.sync 1")
+    assert str(caught.value) == (
+        "kernel k: deadlock in CTA (0, 0, 0): 96 threads ((0, 0, 0), (1, 0, 0), (2, 0, 0), "
+        "(3, 0, 0) and 92 more) wait at the wgmma of the other warps of its warpgroup in "
+        f"wgmma.wait_group.sync.aligned 0; (line {wait}); 32 threads ((96, 0, 0), (97, 0, 0), "
+        f"(98, 0, 0), (99, 0, 0) and 28 more) wait at barrier 1 in bar.sync 1; (line {bar}); "
+        "0 of 128 threads have exited"
+    )
+
+
+# ---------------------------------------- what the end of a kernel completes
+
+# Each CTA stores two boxes of 8 rows from one tile, and ends once they have been read from there.
+STORE_BOXES = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, smem;
+    mov.u32 %r2, %ctaid.x;
+    shl.b32 %r2, %r2, 3;
+    setp.ne.u32 %p0, %r0, 0;
+    shl.b32 %r3, %r0, 2;
+    add.u32 %r3, %r3, %r1;
+    mov.u32 %r4, 0;
+$box:
+    add.u32 %r5, %r0, 1;
+    st.shared.u32 [%r3], %r5;
+    fence.proxy.async.shared::cta;
+    bar.sync 0;
+    @%p0 bra $next;
+    mov.b64 %rd0, map;
+    cvta.param.u64 %rd0, %rd0;
+    cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd0, {%r4, %r2}], [%r1];
+    cp.async.bulk.commit_group;
+    {wait}
+$next:
+    bar.sync 0;
+    add.u32 %r4, %r4, 16;
+    setp.lt.u32 %p1, %r4, 32;
+    @%p1 bra $box;
+"""
+COPY_ON = """
+    mov.u32 %r0, %tid.x;
+    mul.wide.u32 %rd3, %r0, 4;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [out];
+    add.u64 %rd1, %rd1, %rd3;
+    add.u64 %rd2, %rd2, %rd3;
+    ld.global.u32 %r1, [%rd1];
+    st.global.u32 [%rd2], %r1;
+"""
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "pct:1", "pct:2"])
+def test_stores_that_have_read_their_source_are_complete_when_the_kernel_is(schedule: str) -> None:
+    text = hopper.kernel("tm map", STORE_BOXES.replace("{wait}", WAIT_READ))
+    x, out, arena = np.zeros((16, 32), np.uint32), np.zeros(512, np.uint32), DeviceArena()
+    how: dict[str, Any] = {"sanitize": "all", "schedule": schedule, "arena": arena}
+    run(text, grid=2, block=128, args=[TensorMap(x, box=(16, 8))], dynamic_smem=1024, **how)
+    tile = np.arange(1, 129).reshape(8, 16)
+    assert (x == np.tile(tile, (2, 2))).all()
+    run(hopper.kernel("u64 x, u64 out", COPY_ON), grid=1, block=512, args=[x, out], **how)
+    assert (out == x.reshape(-1)).all()
+
+
+def test_the_end_of_a_kernel_is_no_wait_for_the_source_of_a_store() -> None:
+    text = hopper.kernel("tm map", STORE_BOXES.replace("{wait}", ""))
+    x = np.zeros((8, 32), np.uint32)
+    found = run(
+        text, grid=1, block=128, args=[TensorMap(x, box=(16, 8))], dynamic_smem=1024,
+        sanitize="sync", raise_on_report=False,
+    ).reports  # fmt: skip
+    assert [r.message for r in found] == [
+        f"kernel k: {at(text, 'cp.async.bulk.tensor')}: thread (0, 0, 0) of CTA (0, 0, 0): sync: "
+        "the copy is still under way when its threads have ended"
+    ]
+
+
+# ---------------------------------------- two copies, of which only one has been waited for
+
+TWO_COPIES = (
+    "@!%p0 mbarrier.init.shared::cta.b64 [%r3+8], 1;", FENCE_ALL, "bar.sync 0;",
+    *(f"@!%p0 {x}" for x in (
+        EXPECT, EXPECT.replace("[%r3]", "[%r3+8]"), LOAD_BULK,
+        LOAD_BULK.replace("[%r2]", "[%r1]").replace("[%r3]", "[%r3+8]"),
+    )),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", *(f"pct:{seed}" for seed in range(4))])
+@pytest.mark.parametrize(("waited", "read"), [(0, 256), (0, 0), (1, 256), (1, 0), (2, 256)])
+def test_a_wait_covers_the_copies_that_its_mbarrier_counts_and_no_others(
+    waited: int, read: int, schedule: str
+) -> None:
+    """The first copy goes to byte 256, and the first mbarrier counts it, the second to byte 0."""
+    wait = [
+        (f"$wait{n}:", f"mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+{8 * n}], 0;",
+         f"@!%p3 bra $wait{n};") for n in range(2)
+    ]  # fmt: skip
+    waits = wait[0] + wait[1] if waited == 2 else wait[waited]
+    text = bulk(*TWO_COPIES, *waits, f"ld.shared.u32 %r9, [%r4+{read}];")
+    args = [np.zeros(64, np.uint32), np.zeros(1, np.uint32)]
+    found = run(
+        text, grid=1, block=64, dynamic_smem=536, args=args, sanitize="race", schedule=schedule,
+        raise_on_report=False,
+    ).reports  # fmt: skip
+    clean = waited == 2 or (waited, read) in ((0, 256), (1, 0))
+    assert {r.kind for r in found} <= {"race", "pending"}
+    assert (not found) == clean
+
+
+@pytest.mark.parametrize("barrier", ["bar.sync 0;", ""])
+def test_who_meets_a_warp_that_has_waited_for_a_copy_need_not_wait_too(barrier: str) -> None:
+    text = bulk(
+        *TILE_LOAD, "setp.ge.u32 %p2, %r0, 32;", "@%p2 bra $second;", *WAIT_FULL,
+        "st.volatile.global.u32 [%rd2], 1;", "$second:",
+        # So that the copy has come in any case.
+        "$spin:", "ld.volatile.global.u32 %r7, [%rd2];", "setp.eq.u32 %p4, %r7, 0;",
+        "@%p4 bra $spin;", barrier, READ_TILE,
+    )  # fmt: skip
+    found = global_reports(text, sanitize="race")
+    assert [(r.kind, r.threads) for r in found] == ([] if barrier else [("race", (32, 0))])
+
+
+@pytest.mark.parametrize(("left", "clean"), [(0, True), (1, False), (2, False)])
+def test_a_wait_that_leaves_groups_under_way_says_nothing_of_them(left: int, clean: bool) -> None:
+    body = lines(
+        FENCE, MMA, COMMIT, MMA, COMMIT, f"wgmma.wait_group.sync.aligned {left};",
+        "@!%p0 st.shared.u32 [%r1], 7;", WAIT, STORE,
+    )  # fmt: skip
+    out = np.zeros((128, 4), np.float32)
+    found = run(
+        tiles(body), grid=1, block=128, args=[out], dynamic_smem=SMEM + 64, sanitize="race",
+        raise_on_report=False,
+    ).reports  # fmt: skip
+    assert [r.kind for r in found] == ["race"] * (not clean)

@@ -442,3 +442,191 @@ def test_an_access_from_one_variable_into_the_next_is_found() -> None:
     assert report.message.endswith(
         "bounds: shared address 0x0 (buf): begins in buf and ends in more"
     )
+
+
+# ---------------------------------------- volatile accesses
+
+# A sum of 128 words in shared memory; each level adds the upper half to the lower one.
+LEVEL = """
+    setp.ge.u32 %p0, %r3, {half};
+    @%p0 bra $skip{half};
+    ld.volatile.shared.u32 %r6, [%r5];
+    ld.volatile.shared.u32 %r7, [%r5+{bytes}];
+    add.u32 %r6, %r6, %r7;
+    st.volatile.shared.u32 [%r5], %r6;
+$skip{half}:
+    {sync}
+"""
+ROLLED = """
+    mov.u32 %r8, 64;
+$level:
+    setp.ge.u32 %p0, %r3, %r8;
+    @%p0 bra $skip;
+    shl.b32 %r9, %r8, 2;
+    add.u32 %r10, %r5, %r9;
+    ld.volatile.shared.u32 %r6, [%r5];
+    ld.volatile.shared.u32 %r7, [%r10];
+    add.u32 %r6, %r6, %r7;
+    st.volatile.shared.u32 [%r5], %r6;
+$skip:
+    {sync}
+    shr.u32 %r8, %r8, 1;
+    setp.ne.u32 %p1, %r8, 0;
+    @%p1 bra $level;
+"""
+SUM = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r3, %tid.x;
+    mov.u32 %r5, buf;
+    mad.lo.u32 %r5, %r3, 4, %r5;
+    st.volatile.shared.u32 [%r5], %r3;
+    {first}
+{levels}
+    setp.eq.u32 %p2, %r3, 0;
+    @%p2 st.global.u32 [%rd0], %r6;
+    ret;
+"""
+BARRIER, IN_WARP = "bar.sync 0;", "bar.warp.sync -1;"
+
+
+def volatile_sum(*syncs: str, first: str = BARRIER) -> str:
+    """The sum, unrolled, with so many syncs after its levels."""
+    halves = [64 >> n for n in range(len(syncs))]
+    levels = "".join(
+        LEVEL.format(half=half, bytes=4 * half, sync=sync)
+        for half, sync in zip(halves, syncs, strict=True)
+    )
+    return ptx(SUM.format(first=first, levels=levels), "u64 x", shared=512)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (volatile_sum(BARRIER, BARRIER, *[IN_WARP] * 5), set()),
+        (volatile_sum(*[""] * 7), {"race"}),
+        (volatile_sum(*[""] * 7, first=""), {"race"}),
+        (volatile_sum("", BARRIER, *[IN_WARP] * 5), {"race"}),
+        (volatile_sum(BARRIER, "", *[IN_WARP] * 5), {"race"}),
+        # The threads of a warp are not in step.
+        (volatile_sum(BARRIER, BARRIER, *[""] * 5), {"race"}),
+        (ptx(SUM.format(first=BARRIER, levels=ROLLED.format(sync=BARRIER)), "u64 x", shared=512),
+         set()),
+        (ptx(SUM.format(first=BARRIER, levels=ROLLED.format(sync="")), "u64 x", shared=512),
+         {"race"}),
+        (volatile_sum(*[""] * 7).replace(".shared.u32 [%r5", ".u32 [%rd5").replace(
+            ".shared.u32 %r7, [%r5", ".u32 %r7, [%rd5").replace(
+            ".shared.u32 %r6, [%r5", ".u32 %r6, [%rd5").replace(
+            "mad.lo.u32 %r5, %r3, 4, %r5;",
+            "mad.lo.u32 %r5, %r3, 4, %r5; cvt.u64.u32 %rd5, %r5; cvta.shared.u64 %rd5, %rd5;"),
+         {"race"}),
+    ],
+    ids=["barriers", "none", "none at all", "not the first", "not the second", "not in the warp",
+         "loop", "loop without", "generic"],
+)  # fmt: skip
+def test_a_volatile_sum_needs_its_barriers(text: str, want: set[str]) -> None:
+    assert kinds(text, [np.zeros(1, np.uint32)], block=128) == want
+
+
+def test_a_volatile_sum_in_global_memory_needs_its_barriers_too() -> None:
+    text = volatile_sum("", BARRIER, *[IN_WARP] * 5).replace(".volatile.shared", ".volatile.global")
+    text = text.replace("[%r5", "[%rd5").replace(
+        "mad.lo.u32 %r5, %r3, 4, %r5;",
+        "mul.wide.u32 %rd5, %r3, 4; add.u64 %rd5, %rd5, %rd0; add.u64 %rd5, %rd5, 4;",
+    )
+    assert kinds(text, [np.zeros(129, np.uint32)], block=128) == {"race"}
+    assert kinds(text.replace("bra $skip64", "bra $skip32", 1), [np.zeros(129, np.uint32)],
+                 block=32) == set()  # fmt: skip
+
+
+def test_a_report_of_volatile_accesses_names_the_two() -> None:
+    text = volatile_sum("", BARRIER, *[IN_WARP] * 5)
+    how: dict[str, Any] = {"grid": 1, "block": 128, "sanitize": "race", "raise_on_report": False}
+    read, write = "ld.volatile.shared.u32 %r7, [%r5+128];", "st.volatile.shared.u32 [%r5], %r6;"
+    found = run(text, args=[np.zeros(1, np.uint32)], **how).reports
+    assert found[0].message == (
+        f"kernel k: {read} (line {line_of(text, read)}): thread (0, 0, 0) of CTA (0, 0, 0): race: "
+        "shared address 0x80 (buf) was written by thread (32, 0, 0) in "
+        f"{write} (line {line_of(text, write)}); no barrier orders the two"
+    )
+
+
+# The second warp waits for the first, which has written a word: through a flag in shared memory.
+POLLED = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r3, %tid.x;
+    setp.ne.u32 %p0, %r3, 0;
+    @!%p0 st.volatile.shared.u32 [buf+4], 0;
+    bar.sync 0;
+    setp.ge.u32 %p1, %r3, 32;
+    @%p1 bra $wait;
+    @%p0 ret;
+    st.{kind}.u32 [buf], 7;
+    {release}
+    st.volatile.shared.u32 [buf+4], 1;
+    ret;
+$wait:
+    ld.volatile.shared.u32 %r4, [buf+4];
+    setp.eq.u32 %p2, %r4, 0;
+    @%p2 bra $wait;
+    {acquire}
+    ld.{kind}.u32 %r5, [buf];
+    setp.eq.u32 %p3, %r3, 32;
+    @%p3 st.global.u32 [%rd0], %r5;
+    ret;
+"""
+
+
+@pytest.mark.parametrize("kind", ["shared", "volatile.shared"])
+@pytest.mark.parametrize(
+    ("release", "acquire", "want"),
+    [("membar.cta;", "membar.cta;", set()), ("", "", {"race"}), ("membar.cta;", "", {"race"})],
+)
+def test_a_flag_that_is_polled_is_no_race_and_orders_with_fences(
+    kind: str, release: str, acquire: str, want: set[str]
+) -> None:
+    text = ptx(POLLED.format(kind=kind, release=release, acquire=acquire), "u64 x", shared=8)
+    x = np.zeros(1, np.uint32)
+    assert kinds(text, [x], block=64) == want
+    assert x[0] == 7
+
+
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_threads_may_mark_their_place_until_they_are_alone(space: str) -> None:
+    """The histogram of CUDA's samples before there were atomics in shared memory: each thread tags
+    what it stores, and tries again if another one's store was the last.
+    """
+    body = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r3, %tid.x;
+    setp.eq.u32 %p0, %r3, 0;
+    @%p0 st.{space}.u32 [{place}], 0;
+    bar.sync 0;
+    shl.b32 %r6, %r3, 24;
+$again:
+    ld.volatile.{space}.u32 %r4, [{place}];
+    and.b32 %r4, %r4, 0xffffff;
+    add.u32 %r4, %r4, 1;
+    or.b32 %r4, %r4, %r6;
+    st.volatile.{space}.u32 [{place}], %r4;
+    ld.volatile.{space}.u32 %r5, [{place}];
+    setp.ne.u32 %p1, %r5, %r4;
+    @%p1 bra $again;
+    ret;
+    """
+    place = "buf" if space == "shared" else "%rd0"
+    text = ptx(body.format(space=space, place=place), "u64 x", shared=4)
+    assert kinds(text, [np.zeros(1, np.uint32)], block=32) == set()
+
+
+def test_what_an_atomic_operation_updates_may_be_looked_at() -> None:
+    body = """
+    mov.u32 %r3, %tid.x;
+    setp.eq.u32 %p0, %r3, 0;
+    @%p0 st.shared.u32 [buf], 0;
+    bar.sync 0;
+    ld.volatile.shared.u32 %r4, [buf];
+    setp.lt.u32 %p1, %r4, %r3;
+    @%p1 atom.shared.max.u32 %r5, [buf], %r3;
+    ret;
+    """
+    assert kinds(ptx(body, shared=4), [], block=64) == set()

@@ -570,3 +570,59 @@ def test_what_is_no_register_is_not_written() -> None:
         f"the interpreter: mov.u32 %tid.x, 3; (line {line_of(text, '%tid.x, 3')}): "
         "the operand d cannot be %tid.x"
     )
+
+
+# ---- lanes that come to instructions of whole warps one by one ---------------------------------
+
+# Lane 5 of each of the first four warps waits for the fifth one; the others go on meanwhile.
+ONE_WAITS = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r3, buf;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $ready;
+    mbarrier.init.shared.b64 [%r3], 1;
+$ready:
+    bar.sync 0;
+    setp.ge.u32 %p1, %r0, 128;
+    @%p1 bra $other;
+    and.b32 %r1, %r0, 31;
+    setp.ne.u32 %p0, %r1, 5;
+    @%p0 bra $meet;
+$wait:
+    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
+    @!%p2 bra $wait;
+$meet:
+    mov.u32 %r2, 0;
+    {instruction}
+    ret;
+$other:
+    setp.eq.u32 %p2, %r0, 128;
+    @%p2 mbarrier.arrive.shared.b64 _, [%r3];
+    ret;
+"""
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "wgmma.fence.sync.aligned;",
+        "wgmma.commit_group.sync.aligned;",
+        "wgmma.wait_group.sync.aligned 0;",
+        "setmaxnreg.dec.sync.aligned.u32 24;",
+        "setmaxnreg.inc.sync.aligned.u32 128;",
+        "wgmma.fence.sync.aligned; mov.u32 %r2, 1; wgmma.fence.sync.aligned;",
+    ],
+)
+def test_lanes_wait_for_each_other_at_instructions_of_warpgroups(
+    instruction: str, stepwise: bool
+) -> None:
+    body = ONE_WAITS.format(instruction=instruction)
+    text = ptx(body, shared=8, version="8.0", target="sm_90a")
+    text = text.replace("\n)\n{", "\n) .maxnreg 128\n{")
+    result = run(
+        text, grid=1, block=160, args=[], sanitize="all", schedule="pct:1", stepwise=stepwise
+    )
+    opcode = instruction.split(";")[-2].split()[0]
+    times = instruction.count(opcode)
+    assert result.counters.by_opcode[opcode] == 4 * times  # each warp executes it as a whole

@@ -24,6 +24,7 @@ from isa import (
     cases_integer,
     cases_matrix,
     cases_memory,
+    cases_textures,
 )
 
 # ---------------------------------------- rounding
@@ -439,6 +440,7 @@ for _part in (
     cases_integer,
     cases_matrix,
     cases_memory,
+    cases_textures,
 ):
     MEANING.update(_part.MEANING)
     MEMORY.update(_part.MEMORY)

@@ -20,6 +20,8 @@ IMMEDIATES: dict[str, tuple[int, ...]] = {
     "ib": (1, -1),
     "ta": (0, 1),
     "tb": (0, 1),
+    "mode": (0, 1),
+    "ord": (0, 3),
 }
 
 # ---------------------------------------- mbarriers and wgmma: test_hopper.py
@@ -144,6 +146,42 @@ def bulk_calls() -> dict[str, list[tuple[Any, ...]]]:
 
 EVERY_LANE = ("warp_sync", 0xFFFFFFFF)
 
+
+def sent(names: dict[str, Any]) -> Any:
+    return names["a"] if names.get("vec") else (names["a"],)
+
+
+def space_of(names: dict[str, Any]) -> Any:
+    return names["space"] or "generic"
+
+
+def number(value: int) -> Any:
+    return lambda _: value
+
+
+def tensormap_calls() -> dict[str, list[tuple[Any, ...]]]:
+    head, replace = "tensormap.replace.tile.", ("tensormap_replace", space_of, "addr")
+    return {
+        f"{head}global_address{{.space}}.b1024.b64 [addr:u64], a:b64": [
+            (*replace, "=global_address", number(0), "a")
+        ],
+        f"{head}rank{{.space}}.b1024.b32 [addr:u64], a:b32": [(*replace, "=rank", number(0), "a")],
+        f"{head}field{{.space}}.b1024.b32 [addr:u64], ord:imm, a:b32": [
+            (*replace, "field", "ord", "a")
+        ],
+        f"{head}global_stride{{.space}}.b1024.b64 [addr:u64], ord:imm, a:b64": [
+            (*replace, "=global_stride", "ord", "a")
+        ],
+        f"{head}field{{.space}}.b1024.b32 [addr:u64], mode:imm": [
+            (*replace, "field", number(0), "mode")
+        ],
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned "
+        "[dst:u64], [src:u32], 128": [
+            EVERY_LANE, ("tensormap_copy", "dst", "src"), ("fence", "scope"),
+        ],
+    }  # fmt: skip
+
+
 CALLS: dict[str, list[tuple[Any, ...]]] = {
     **bulk_calls(),
     "prefetch{.space}.tensormap [addr:u64]": [],
@@ -165,6 +203,11 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "fence.mbarrier_init.release.cluster": [("fence", "=mbarrier_init")],
     "griddepcontrol.wait": [("fence", "=gpu")],
     "griddepcontrol.launch_dependents": [],
+    **tensormap_calls(),
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.op.type "
+    "[dst:u32], a, [mbar:u32]": [("send_values", "dst", sent, "mbar", reduction, "type")],
+    "st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type "
+    "[dst:u32], a*vec, [mbar:u32]": [("send_values", "dst", sent, "mbar", None, "type")],
     "wgmma.fence.sync.aligned": [EVERY_LANE],
     "setmaxnreg.action.sync.aligned.u32 count:imm": [
         EVERY_LANE,

@@ -210,6 +210,35 @@ def test_an_arrival_of_copies_is_awaited_in_addition_unless_told_otherwise() -> 
     assert barrier.asked == [("copies", 64)] * 2
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_last_arrival_may_be_dropped_and_then_nobody_is_awaited(count: int) -> None:
+    barrier = Barrier()
+    barrier.do("mbarrier.init.b64", count=count)
+    for _ in range(count - 1):
+        barrier.do("mbarrier.arrive_drop.b64")
+    phase = int(barrier.word[0]) >> mbarrier_word.PHASE_BIT
+    barrier.do("mbarrier.arrive_drop.b64")
+    word = int(barrier.word[0])
+    assert (phase, word >> mbarrier_word.PHASE_BIT) == (0, 1)
+    assert mbarrier_word.awaited(word) == (0, 0)
+    with pytest.raises(TrappedError) as trapped:
+        barrier.do("mbarrier.arrive.b64")
+    assert str(trapped.value) == (
+        "1 arrival at an mbarrier whose phase waits for none more; its count is 0"
+    )
+    with pytest.raises(TrappedError) as trapped:
+        barrier.do("mbarrier.arrive_drop.b64")
+    assert str(trapped.value) == "1 arrival dropped from an mbarrier whose count is 0"
+
+
+def test_all_arrivals_of_a_phase_may_be_dropped_at_once() -> None:
+    barrier = Barrier()
+    barrier.do("mbarrier.init.b64", count=4)
+    barrier.do("mbarrier.arrive_drop.b64", count=4)
+    assert int(barrier.word[0]) >> mbarrier_word.PHASE_BIT == 1
+    assert mbarrier_word.awaited(int(barrier.word[0])) == (0, 0)
+
+
 MISTAKES = [
     (None, "arrive.b64", {}, "there is no mbarrier: mbarrier.init must come first"),
     (None, "test_wait.b64", {"a": 0}, "there is no mbarrier: mbarrier.init must come first"),
@@ -320,6 +349,8 @@ DTYPES: dict[str, Any] = {
 class Warpgroups:
     """A machine with shared memory and whole warps."""
 
+    sm = 90
+
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
         self.synchronised = 0
@@ -330,8 +361,10 @@ class Warpgroups:
     def warp_id(self) -> np.ndarray:
         return np.arange(WARPS * 32, dtype=np.uint32) // 32
 
-    def multiply(self, product: Any, add: Any, d: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        given: tuple[np.ndarray, ...] = add(product(), d)
+    def multiply(
+        self, read: Any, multiplied: Any, d: tuple[np.ndarray, ...]
+    ) -> tuple[np.ndarray, ...]:
+        given: tuple[np.ndarray, ...] = multiplied(read(), d)
         return given
 
     def warp_sync(self, membermask: Any) -> None:

@@ -122,6 +122,14 @@ def test_an_exact_zero_of_fma_f64_is_negative_only_when_rounding_down(
     assert bool(np.signbit(zero)[0]) == (rnd == "rm")
 
 
+@pytest.mark.parametrize("rnd", numeric.ROUNDINGS)
+def test_a_product_beyond_f64_is_finite_in_fma_f64(rnd: str) -> None:
+    a, b = np.array([2.0**600, -(2.0**600), 2.0**600]), np.full(3, 2.0**600)
+    infinite = np.array([-np.inf, np.inf, np.nan])
+    np.testing.assert_array_equal(numeric_f64.fma_f64(a, b, infinite, rnd), infinite)
+    assert np.isnan(numeric_f64.fma_f64(a * np.inf, b, -a * np.inf, rnd)).all()
+
+
 def test_fma_f64_of_scalars_is_a_scalar() -> None:
     x = np.float64(3.0)
     assert isinstance(numeric_f64.fma_f64(x, x, x), np.float64)

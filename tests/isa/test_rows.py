@@ -92,7 +92,10 @@ def operands_of(op: Op) -> tuple[ir.Operand, ...]:
             for i in range(max(8, want.count))
         ]
         if want.address and want.count:
-            coordinates = [ir.Reg(f"%r{8 * n + i}", "b32") for i in range(want.count)]
+            coordinates = [
+                ir.Reg(f"{REGISTER_PREFIX[type.register]}{8 * n + i}", type.register)
+                for i, type in enumerate(want.along)
+            ]
             out.append(ir.TensorAddress(regs[0], 0, tuple(coordinates)))
         elif want.written and op.opcode.startswith("mbarrier") and "shared::cluster" in op.opcode:
             out.append(ir.Sink())  # of another CTA's mbarrier, no state comes back
@@ -228,6 +231,7 @@ def oldest_target(op: Op | SpecialRegister) -> Target:
     return next(t for t in IN_ORDER if op.gate.admits(t.name, t.sm))
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 def test_the_assembler_accepts_every_op_at_its_gate(assembler: Assembler) -> None:
     groups: dict[Any, list[Op]] = defaultdict(list)
@@ -265,6 +269,7 @@ def below_the_gate(op: Op) -> Iterator[tuple[Target, tuple[int, int]]]:
         yield older[-1], max(op.gate.ptx, older[-1].ptx)
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @every_row
 def test_the_assembler_refuses_the_row_one_step_below_each_of_its_gates(
@@ -753,8 +758,10 @@ class Memory:
             start += type.nbytes
 
     def atomic(
-        self, space: str, address: np.ndarray, type: ScalarType, update: Any, operands: Any
-    ) -> np.ndarray:
+        self, space: str, address: np.ndarray, type: ScalarType, update: Any, operands: Any, *,
+        scan: object = None,
+    ) -> np.ndarray:  # fmt: skip
+        del scan  # no lanes meet
         old = self.values(space, type, 1, self.offset(address))[0]
         self.store(space, address, type, (update(old, *operands),))
         return old
@@ -943,7 +950,9 @@ def check_warps(
 
 # ---------------------------------------- everything else
 
-OTHERS = (Effect.ASYNC, Effect.BARRIER, Effect.FENCE, Effect.CONTROL, Effect.ADDRESS)
+OTHERS = (
+    Effect.ASYNC, Effect.BARRIER, Effect.FENCE, Effect.CONTROL, Effect.ADDRESS, Effect.TEXTURE,
+)  # fmt: skip
 
 
 class Recorder:

@@ -423,6 +423,7 @@ def test_sanitizers_are_measured_against_plain_runs(
     assert sorted(map(str, watched)) == ["False", "False", "all", "all", "race", "race"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bench_sanitizers.TRITON)
 def test_watched_kernels_of_triton_compute_what_they_are_for(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -519,6 +520,7 @@ def test_a_repeated_launch_makes_few_driver_calls(kind: str, current: bool, call
     assert by_name(found)["Python of one launch"].repeats == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.usefixtures("fake")
 def test_a_token_takes_one_copy_of_lengths_and_two_kernels(turned: bool) -> None:

@@ -17,6 +17,7 @@ def test_what_is_unavoidable_is_counted_by_hand() -> None:
     assert unavoidable_bytes(replace(SMALL, new=1)) - unavoidable_bytes(SMALL) == 2 * 128 + 64 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_every_key_is_read_once_for_all_heads_that_share_it(dtype: str) -> None:
     step = replace(SMALL, dtype=dtype)
@@ -26,6 +27,7 @@ def test_every_key_is_read_once_for_all_heads_that_share_it(dtype: str) -> None:
     assert moved_bytes(more) - moved_bytes(step) == keys
 
 
+@pytest.mark.slow
 def test_a_page_that_holds_a_tile_is_looked_up_once_by_each_warp() -> None:
     """A tile has 64 keys: of K and of V, one sector for each warp of two."""
     paged = replace(SMALL, page_size=64, splits=1)
@@ -34,6 +36,7 @@ def test_a_page_that_holds_a_tile_is_looked_up_once_by_each_warp() -> None:
     assert moved == 2 * 2 * tiles * 32
 
 
+@pytest.mark.slow
 def test_a_row_is_appended_without_a_launch_of_its_own() -> None:
     step = replace(SMALL, new=1, page_size=16)
     launches = traffic(step)[0]

@@ -41,6 +41,7 @@ def by_name(found: Found) -> dict[str, Measurement]:
     return {item.name: item for item in found if isinstance(item, Measurement)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_size", [0, 16])
 def test_the_share_of_the_copy_bandwidth_is_bytes_over_time(
     page_size: int, gpu: bench_device.Gpu, driver: FakeDriver
@@ -96,6 +97,7 @@ def test_a_kernel_that_reads_one_page_only_is_found_out(
     assert not error.goal.met_by(error.median)
 
 
+@pytest.mark.slow
 def test_a_token_is_timed_without_torch(gpu: bench_device.Gpu) -> None:
     found = bench_gpu_decode.latency(gpu, SMALL, 2, 1)
     assert found[0] == "no comparison"
@@ -105,6 +107,7 @@ def test_a_token_is_timed_without_torch(gpu: bench_device.Gpu) -> None:
     assert step.median == pytest.approx(launches * LAUNCH_S * 1e6)  # it also appends, in the first
 
 
+@pytest.mark.slow
 def test_a_token_is_compared_with_torch_in_launches_and_in_graphs(
     gpu: bench_device.Gpu, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +147,7 @@ def test_nothing_comes_to_the_host_while_tokens_are_decoded(
 
 def test_what_comes_to_the_host_is_counted(gpu: bench_device.Gpu) -> None:
     counter = bench_gpu_decode.HostCopies(gpu.backend)
-    cache = flash.KVCache(1, 1, 1, 8, 4, backend="cuda", cuda=counter)  # type: ignore[arg-type]
+    cache = flash.KVCache(1, 1, 1, 8, 4, backend="cuda", cuda=counter)
     row = flash.to_device(bench_gpu_decode.normal((1, 1, 3, 8))[0], cuda=gpu.backend)
     cache.append(0, row, row)
     assert counter.nbytes == 0

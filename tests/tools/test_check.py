@@ -433,7 +433,7 @@ def test_arguments_that_do_not_fit_are_2(capsys: pytest.CaptureFixture[str]) -> 
         "the file has no entry 'god'; did you mean 'good'? (it has good)"
     )
     assert refused(["good.ptx", "--entry", "good", "--param", "in=1"], 2, capsys) == (
-        "prove_shared: good has no parameter 'in'"
+        "prove: good has no parameter 'in'"
     )
     argv = ["good.ptx", "--entry", "good", "--grid", "1"]
     assert refused(argv, 2, capsys) == "good takes 1 arguments (out: u64), got 0"

@@ -12,6 +12,7 @@ from tools.cta_order import ORDERS, Launch, simulated
 BLOCK_Q = 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("causal", "packed", "order"),
     [

@@ -381,10 +381,10 @@ def test_a_wrong_window_is_2(text: str, capsys: pytest.CaptureFixture[str]) -> N
         (
             ["--window=-5,1"],
             {"window": (-5, 1)},
-            "each a number of keys from 0 to 1073741568 or",
+            "each a number of keys from 0 to 1073741568, or",
         ),
         (["--window", "1.5,1"], {"window": (1.5, 1)}, "no limit, got (1.5, 1)"),
-        (["--softcap", "0"], {"softcap": 0}, "softcap must be a number from 9.53674e-07 to "),
+        (["--softcap=-1"], {"softcap": -1}, "softcap must be a number from 9.53674e-07 to "),
         (["--dropout", "1"], {"dropout": 1}, "dropout must be "),
         (["--bias", "f16"], {"bias": "f16"}, "bias must be one of 'f32', None, got 'f16'"),
         (["--dtype", "f8"], {"dtype": "f8"}, "dtype must be one of 'f32', 'f16', 'bf16', got 'f8'"),

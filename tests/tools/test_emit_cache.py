@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from contract_host import TYPES, Host
-from judge import assert_attention_is_accurate, rounding_the_weights
+from judge import assert_attention_is_accurate
 
+from flash.error_bound import arithmetic_of
 from flash.rotary import rotary_tables, rotated
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
@@ -230,7 +231,7 @@ def test_a_token_is_decoded_by_what_the_contracts_say(
             out[item : item + 1], found_lse[item : item + 1] if lse else None,
             turned[item : item + 1], *(x.astype(TYPES[dtype]) for x in (keys, values)),
             softmax_scale=0.25, causal=True, mask=seen(shown[item], keys) if mask else None,
-            peer=None if dtype == "f32" else rounding_the_weights,
+            arithmetic=arithmetic_of(dtype),
         )  # fmt: skip
 
 
@@ -284,6 +285,7 @@ def test_every_option_makes_another_kernel_that_its_contract_describes(
     assert len(texts) == 1 + len(OPTIONS[kernel])
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     "argv",

@@ -139,11 +139,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake.on_launch = functools.partial(interpret, fake)
     backend = CudaBackend(fake)
     monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
-    monkeypatch.setattr("flash.kv_cache.cuda_backend", lambda: backend)
-    monkeypatch.setattr("flash.transfer.cuda_backend", lambda: backend)
+    monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: backend)
     return fake
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [[], ["--page-size", "2"]])
 def test_the_kernels_write_what_float64_does(
     layout: list[str], capsys: pytest.CaptureFixture[str]
@@ -349,7 +349,7 @@ def test_no_gpu_is_exit_code_3(
 ) -> None:
     fake = FakeDriver()
     fake.devices = ()
-    monkeypatch.setattr("flash.kv_cache.cuda_backend", lambda: CudaBackend(fake))
+    monkeypatch.setattr("ptxgen.runtime.given.cuda_backend", lambda: CudaBackend(fake))
     assert tool.main([*SMALL, "--backend", "cuda"]) == 3
     assert capsys.readouterr().err.splitlines()[-1] == (
         "llama.py: error: backend 'cuda' cannot be used: cannot open the GPU: the driver lists no "
@@ -437,6 +437,7 @@ def test_without_a_mask_function_padding_is_seen(
     assert [name for name, each in runs.items() if each["failures"]] == ["transformers"]
 
 
+@pytest.mark.slow
 def test_positions_go_on_where_the_cache_ends(bridge: ModuleType, torch: ModuleType) -> None:
     """A caller that gives neither a mask nor positions leaves them to the length of the cache."""
     weights, tokens = model.random_weights(SIZES, 0), torch.from_numpy(prompts_of([9])[0][None])

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from flash.config import AttentionConfig
+from flash.error_bound import merge_bound
 from flash.philox import kept
 from ptxgen import interpreter, ir
 from ptxgen.errors import PtxGenError
 from ptxgen.interpreter import Result
 from ptxgen.text import render
 from tools import mutate as tool
-from tools import mutation_arrays, mutation_judge, mutation_merge
+from tools import mutation_arrays, mutation_judge
 from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
 from tools.mutation_kernels import subjects
 from tools.mutation_problems import Problem
@@ -72,12 +73,14 @@ def masks() -> list[Mutant]:
 # ------------------------------------------------------------------------------------- the verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", list(subjects()))
 def test_a_right_kernel_passes_all_its_problems(kernel: str) -> None:
     for problem in subjects()[kernel].problems:
         assert right(kernel, problem).wrong == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["f32-sm_75", COPYING])
 def test_every_barrier_wait_and_commit_is_needed(kernel: str) -> None:
     for kind in ("barrier", "copy-wait", "copy-commit"):
@@ -103,6 +106,7 @@ def test_what_is_known_before_a_run_needs_none() -> None:
     assert judge(COPYING, wide).caught_by == "verifier"
 
 
+@pytest.mark.slow
 def test_a_barrier_of_one_warp_may_be_that_of_the_warp() -> None:
     found = [judge(SMALL, n) for n in numbers(SMALL, "barrier", "of each warp alone")]
     assert [v.caught_by for v in found] == ["equivalent", "equivalent"]
@@ -123,6 +127,7 @@ def test_a_constant_that_changes_nothing_in_any_thread_is_proved_equivalent() ->
     assert any(why is None for why in found.values())
 
 
+@pytest.mark.slow
 def test_what_is_right_as_well_is_right_in_every_order_of_many_warps() -> None:
     # Which a schedule runs one by one: more instructions one after another than in lockstep.
     (number,) = numbers(FOUR_WARPS, "bound", "lt to le")[:1]
@@ -140,6 +145,7 @@ def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     assert subjects()[TENSOR_CORES].problems[found.problem].scores == "parting"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "kind", "change", "function", "noticed_by"),
     [
@@ -162,6 +168,7 @@ def test_what_only_a_special_problem_shows_is_noticed_there(
     assert noticed_by(subjects()[kernel].problems[found.problem])
 
 
+@pytest.mark.slow
 def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
     copies = [
         n
@@ -234,10 +241,10 @@ def test_new_rows_are_written_once_in_time_by_the_part_that_reads_them(
 
 def test_a_part_that_has_seen_no_key_may_hold_anything() -> None:
     parts, lses = np.array([[1.0, 2], [np.nan, 3]]), np.array([0.5, -np.inf])
-    out, lse = mutation_merge.merged(parts, lses)
-    assert (out.tolist(), lse.tolist()) == ([1, 2], 0.5)
-    out, lse = mutation_merge.merged(parts, lses - np.inf)
-    assert (out.tolist(), lse.tolist()) == ([0, 0], -np.inf)
+    bound = merge_bound(parts, lses, np.float32)
+    assert (bound.out.tolist(), bound.lse.tolist()) == ([1, 2], 0.5)
+    bound = merge_bound(parts, lses - np.inf, np.float32)
+    assert (bound.out.tolist(), bound.lse.tolist()) == ([0, 0], -np.inf)
 
 
 def test_in_each_place_of_a_fragment_some_random_number_is_the_threshold() -> None:

@@ -735,7 +735,7 @@ def test_a_file_that_cannot_be_written_is_1_before_anything_runs(
         ),
         (
             [*LAUNCH, *SAXPY_ARGS[:4], "--arg", "zeros:f64:99999999999999999999"],
-            "there is no memory for zeros:f64:99999999999999999999",
+            "there is no memory here for zeros:f64:99999999999999999999; give a smaller shape",
         ),
     ],
 )
@@ -746,7 +746,8 @@ def test_arguments_that_do_not_fit_are_2(
 
 
 FORMS = (
-    "i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64, bf16, hex, inout, out, zeros, random, map"
+    "i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64, bf16, hex, inout, out, zeros, random, "
+    "map, texture, surface"
 )
 TYPES = (
     "i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64, bf16, int8, int16, int32, int64, uint8, "
@@ -778,6 +779,35 @@ def test_a_tensor_map_is_of_an_array_which_may_be_written(
     assert refused(argv, 2, capsys) == (
         "map:32x8:64B:zeros:f32:12x48: a row of a box with the 64B swizzle has at most 64 bytes, "
         "got 128; move the rest with another copy"
+    )
+
+
+TEXTURES = TMA.with_name("textures.sm_80.ptx")
+
+
+def test_textures_and_surfaces_are_of_arrays(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).random((3, 8), np.float32)
+    np.save("x.npy", x)
+    argv = [str(TEXTURES), "--grid", "3", "--block", "8", "--entry"]
+    convolved = [*argv, "texture_convolved", "--arg", "{}", "--arg", "out:y.npy:f32:3x8"]
+    convolved += ["--arg", "i32:8"]
+    assert tool.main([word.format("texture:2d,linear,border:x.npy") for word in convolved]) == 0
+    padded = np.pad(x.astype(np.float64), ((0, 0), (2, 2)))
+    want = sum(w / 16 * padded[:, k : k + 8] for k, w in enumerate((1, 4, 6, 4, 1)))
+    np.testing.assert_allclose(np.load("y.npy"), want, rtol=0, atol=1e-6)
+    written = [*argv, "surface_written", "--arg", "x.npy", "--arg"]
+    written += ["surface:2d:out:z.npy:f32:4x9", "--arg", "i32:8"]
+    assert tool.main(written) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (np.load("z.npy") == np.pad(x, ((0, 1), (0, 1)))).all()
+    argv = [word.format("texture:2d,fractions:x.npy") for word in convolved]
+    assert refused(argv, 2, capsys) == (
+        "texture:2d,fractions:x.npy: Texture: read='normalized' is for integers of 8 or 16 bits, "
+        "got float32"
+    )
+    read_only = [*argv[:6], "surface_written", "--arg", "x.npy", "--arg", "surface:2d:x.npy"]
+    assert refused([*read_only, "--arg", "i32:8"], 2, capsys) == (
+        "surface:2d:x.npy: Surface: wanted a contiguous array that may be written"
     )
 
 
@@ -827,6 +857,21 @@ def test_a_tensor_map_is_of_an_array_which_may_be_written(
         (
             "map:8:16B:x.npy",
             "must have a swizzle of none, 32B, 64B, 128B, got '16B' in 'map:8:16B:x.npy'",
+        ),
+        (
+            "texture:2d,liner:x.npy",
+            "must be texture:KIND,WORDS:ARRAY with words of 1d, 2d, 3d, a1d, a2d, cube, acube, "
+            "point, linear, clamp, border, wrap, mirror, normalized, fractions, one for each "
+            "property, got 'liner' in 'texture:2d,liner:x.npy'; did you mean 'linear'?",
+        ),
+        (
+            "texture:2d:i32:4",
+            "must end in an array such as x.npy or zeros:f32:64x64, got 'texture:2d:i32:4'",
+        ),
+        (
+            "surface:cube:x.npy",
+            "must be surface:KIND:ARRAY with a kind of 1d, 2d, 3d, a1d, a2d, got "
+            "'surface:cube:x.npy'",
         ),
     ],
 )
@@ -886,8 +931,9 @@ def test_the_examples_of_the_help_work(
         assert f"\n  {code}  " in shown
     text = shown.replace("\\\n", "").split("examples:\n")[1].split("\n\n")[0]
     examples = [line.split("   list ")[0].split(" < ")[0].split()[2:] for line in text.splitlines()]
-    assert len(examples) == 4
+    assert len(examples) == 5
     Path("saxpy.ptx").rename("file.ptx")
+    Path("textures.ptx").write_text(TEXTURES.read_text())
     plain = RACE.replace("race", "k").replace("\tst.shared.u32 [word], %r0;\n", "")
     Path("k.ptx").write_text(plain)
     with Path("k.ptx").open("rb") as file:

@@ -1,0 +1,460 @@
+"""How far from the exact result a right implementation of attention may be, element by element.
+
+The bound is derived from the arithmetic; no other implementation is asked, so that neither the luck
+of one nor the order in which a BLAS library adds reaches a verdict. All of it is in float64, whose
+own error is nothing beside that of f32.
+
+**Roundings are random, and some errors are not.** u = 2^-24 is the unit roundoff of f32. A rounding
+of x to nearest errs by at most u |x|, and is taken to be uniform in that: of variance u² x² / 3,
+which is twice what it is on average, as half an ulp is u |x| for powers of two alone. Independent
+variances add, so that errors grow with the square root of the number of roundings (Higham and Mary,
+"A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019).
+`CONFIDENCE` such standard deviations are allowed, 6.8 of those that are to be expected; the sum of
+many roundings has a normal distribution, which exceeds that once in 10^11 elements.
+What has the same sign in many terms (a scale that was rounded once;
+a tensor core, which truncates) is followed with its sign through the sum, and its size is added.
+
+**A sum of n terms x**, S = Σ x and X² = Σ x². An order of the terms that knows nothing of them has
+partial sums with E s_t² = t(t-1)/(n(n-1)) S² + t(n-t)/(n(n-1)) X² <= S² + X²/4 (about) = R². So n
+roundings have the variance n R² u²/3, whatever the order is; products that are rounded before they
+are added, and factors rounded before they are multiplied, 3 X² u²/3 more.
+
+**A sum on a tensor core** takes m products a step. It cuts these and the sum so far to F bits below
+the largest exponent of them, M say, adds exactly, and cuts to the 24 bits of f32 (Fasi, Higham,
+Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). Each of
+m + 1 numbers loses 0 to 2^-F M, the sum 0 to 2^-23 |s|, all towards zero. With M = R the variance
+of a step is (1 + (m + 1) 4^(24-F)) R² u²/3 at most. The means do not cancel, as partial sums keep
+their sign for long: T steps lose u Σ s_t, of which the mean is u T S at most, and the variance
+u² T² X² / 12 is that of the area under a random walk that ends in S (a Brownian bridge). For n
+products the means add up to 2^-F R / 2 times the sum of their signs, about S sqrt(n) / X (which is
+n where all are equal). Where chains of so many terms are added by ordinary additions, R is that
+of a chain, (S² + 5/4 X²) / chains, and the additions are a sum of their own.
+
+**Scores** are in natural units here. Score x_j of a row errs by e_j: by the sum over head_dim times
+the scale and the slope of the softcap; by a rounding after each step (scale, softcap with a tanh
+of 3 ulp, ALiBi, bias, subtraction of the maximum and its scale); `ex2`, which errs by 2 ulp (PTX
+ISA; numpy's exp by 2.5 ulp) and makes of an absolute error of x_j a relative one of its weight.
+Factors that were rounded (scale and log2(e), slope times log2(e), ...) make errors c x_j with one c
+for all keys of a row.
+
+**Outputs** o = Σ p_j w_j v_j, where p is the softmax and w_j is 1, or what dropout makes of a
+weight: an error e_j of score j moves o by p_j (w_j v_j - o) e_j, as the sum of the weights moves,
+too. So softmax is its own condition number. P rounded to a type of unit roundoff u_P adds
+p_j w_j v_j u_P at most, in the sum P V alone; the sum P V and the sum of the weights are sums as
+above, with a rounding for each tile that rescales them. log-sum-exp moves by p_j e_j. The result is
+rounded once more, to its type, by half an ulp at most: that is added as it is. Keys of a row with
+equal scores have equal errors: their terms are added before they are squared.
+
+**Parts** of the keys that are merged by their log-sum-exp L_i: rounding L_i scales all of part i by
+(1 + e). With Jensen's inequality Σ_i P_i² (o_i - o)² e² <= e² Σ_j p_j (v_j - o)², however the keys
+are dealt to parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.config import DEFAULT_TARGET, AttentionConfig
+from flash.dtypes import BF16, F16
+from flash.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
+from flash.packed import each_sequence
+from flash.philox import STEPS, threshold
+from flash.precision import IEEE
+from flash.reference import (
+    Causal,
+    Window,
+    attention_reference,
+    kept_keys,
+    score_steps,
+    visible_keys,
+)
+from ptxgen.isa import numeric
+from ptxgen.target import target as find_target
+
+Array = NDArray[Any]
+
+CONFIDENCE: Final = 5.0  # standard deviations
+_U: Final = 2.0**-24
+_ROUNDING: Final = _U**2 / 3  # the variance of rounding 1
+_EXP: Final = 5.0  # of exp and exp2, in u
+_TANH: Final = 6.0
+_LOG2: Final = 4.0  # of `lg2.approx`, absolutely where the sum is below 2 (PTX ISA, lg2)
+_FACTORS: Final = 4.0  # roundings of scale, log2(e), their product and a scale of K
+_SLOPE: Final = 2.0  # of slope and log2(e), and of the softcap likewise
+_LEAST_TILE: Final = 16  # keys; each may bring a new maximum
+_LAST_STEPS: Final = 4  # the sum, its reciprocal, the product with it, a scale of V
+_LEAST: Final = 2.0**-149  # the least f32
+_LEAST_WEIGHT: Final = 2.0**-126  # below, `ex2.approx.ftz` gives 0
+_SM_OF_WHOLE_STEPS: Final = 90
+# The error of a product of two f32 that is summed as three products of tf32, in u of the product:
+# the fourth product, which is left out, is at most 4 u, evenly distributed, and each low part may
+# lose a bit (`flash/tf32_products.py`).
+_RESIDUE: Final = 3.5
+_ROUNDED_PRODUCTS: Final = math.sqrt(3)  # and factors of K and V that are multiplied later
+_TF32_UNIT: Final = 2.0**-11
+_LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCore:
+    """How products are summed: so many `products` in a step, cut to `bits` below the largest;
+    `chain` terms (0: all) before a sum goes on in f32. Each term errs by `residue` units u.
+    """
+
+    products: int
+    bits: int
+    chain: int = 0
+    residue: float = _ROUNDED_PRODUCTS
+
+    def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
+        """Variance, and mean with the sign turned, of a sum of `count` terms, given that sum and
+        that of the terms' squares.
+        """
+        count = np.maximum(count, 1)
+        chains = np.ceil(count / self.chain) if self.chain else 1
+        steps, own = np.ceil(count / self.products) + 1, count / chains
+        size = _square(total) + squares / 4
+        of_chain = size if self.chain == 0 else (_square(total) + 1.25 * squares) / chains
+        of_step = _ROUNDING * (1 + (self.products + 1) * 4.0 ** (24 - self.bits))
+        random = steps * of_step * of_chain + _ROUNDING * self.residue**2 * squares
+        random = random + _square(steps / chains * _U) / 12 * squares
+        if self.chain:
+            random = random + chains * _ROUNDING * size
+        like = np.minimum(_ratio(_square(total), squares), own)
+        mean = steps / chains * _U + np.sqrt(own) * 2.0**-self.bits / 2 * np.sqrt(1 + like)
+        return random, mean * total
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How an implementation computes beside f32: `weights` is the unit roundoff of P as a factor of
+    V and `least_weight` the least error that this has beside a largest weight of 1; `core` is None
+    where sums are rounded to nearest. `operands` is what Q, K and V become before anything else,
+    exactly. `parts`: keys are shared out, and the parts, of this unit roundoff, merged.
+    """
+
+    weights: float = 0.0
+    least_weight: float = 0.0
+    core: TensorCore | None = None
+    operands: Callable[[Array], Array] | None = None
+    parts: float = 0.0
+
+    def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
+        """See `TensorCore.sum_error`; the same of a sum that is rounded to nearest."""
+        if self.core is not None:
+            return self.core.sum_error(count, total, squares)
+        size = _square(total) + squares / 4
+        return _ROUNDING * (count * size + _ROUNDED_PRODUCTS**2 * squares), np.zeros_like(total)
+
+
+F32_ARITHMETIC: Final = Arithmetic()
+PARTS_OF_F32: Final = _U
+
+
+def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0) -> Arithmetic:
+    """The arithmetic of kernels for a GPU sm_NN by their type or the precision of f32: "f32" or
+    "ieee", "f32_grade", "tf32", "f16" or "bf16". With `parts` as in `Arithmetic`.
+    """
+    if kind in ("f32", IEEE):
+        return Arithmetic(parts=parts)
+    halves = sm < _SM_OF_WHOLE_STEPS  # a step of an instruction is two
+    bits = 24 if halves else 25
+    if kind in (F32_GRADE.name, TF32.name):
+        products = TF32.depth // 2 if halves else TF32.depth
+        if kind == F32_GRADE.name:
+            chain = F32_GRADE.depth * LONGEST_GROUP
+            return Arithmetic(core=TensorCore(products, bits, chain, _RESIDUE), parts=parts)
+        core = TensorCore(products, bits)
+        return Arithmetic(_TF32_UNIT, core=core, operands=as_tf32, parts=parts)
+    products = HALF.depth // 2 if halves else HALF.depth
+    of = {F16.name: F16, BF16.name: BF16}[kind].numpy
+    info = ml_dtypes.finfo(of)  # type: ignore[no-untyped-call]
+    return Arithmetic(
+        float(info.eps) / 2, float(info.smallest_subnormal) / 2, TensorCore(products, bits), None,
+        parts,
+    )  # fmt: skip
+
+
+def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithmetic:
+    """The arithmetic of the kernels that a configuration gets."""
+    sm = find_target(config.target or DEFAULT_TARGET).sm
+    return arithmetic_of(config.precision or config.element.name, sm, parts)
+
+
+def as_tf32(x: Array) -> Array:
+    """x as f32 that are rounded to tf32 (`flash/tf32_products.py`): finite if it is finite."""
+    single = np.ascontiguousarray(x, np.float32)
+    rounded = numeric.to_tf32(single, "rna")
+    clipped = np.clip(rounded, -_LARGEST_TF32, _LARGEST_TF32)
+    return np.where(np.isfinite(single), clipped, rounded)
+
+
+class Bound(NamedTuple):
+    """Exact results in float64, and what each element may be off by; NaN and infinities may not
+    be off at all.
+    """
+
+    out: Array
+    lse: Array
+    out_error: Array
+    lse_error: Array
+
+
+def attention_bound(
+    q: Array,
+    k: Array,
+    v: Array,
+    out_dtype: Any,
+    arithmetic: Arithmetic = F32_ARITHMETIC,
+    *,
+    softmax_scale: float | None = None,
+    causal: Causal = False,
+    window: Window = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    sink: Array | None = None,
+    dropout: float = 0.0,
+    dropout_seed: int = 0,
+    first_batch: int = 0,
+) -> Bound:
+    """The bound of results of which O is of type `out_dtype` and LSE f32; the other arguments are
+    those of `attention_reference`.
+    """
+    if arithmetic.operands is not None:
+        q, k, v = map(arithmetic.operands, (q, k, v))
+    drops: dict[str, Any] = {
+        "dropout": dropout,
+        "dropout_seed": dropout_seed,
+        "first_batch": first_batch,
+    }
+    out, lse = attention_reference(
+        q, k, v, softmax_scale=softmax_scale, causal=causal, window=window, softcap=softcap,
+        alibi_slopes=alibi_slopes, bias=bias, mask=mask, sink=sink, **drops,
+    )  # fmt: skip
+    group = q.shape[1] // k.shape[1]
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scale = 1 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
+    with np.errstate(all="ignore"):  # of numbers that are not finite there is no bound
+        products = q @ k.swapaxes(2, 3)
+        steps = score_steps(scale * products, causal, softcap, alibi_slopes, bias)
+        visible = visible_keys(products.shape, causal, window, mask, bias)
+        p = np.where(visible, np.exp(steps.biased - lse[..., None]), 0)
+        p = _finite(p)
+        slope = 1.0 if softcap is None else 1 - _square(steps.capped / softcap)
+        random, mean = arithmetic.sum_error(
+            q.shape[3], products, _square(q) @ _square(k).swapaxes(2, 3)
+        )
+        random = random * _square(scale * slope) + _ROUNDING * (
+            _square(steps.scaled * slope)
+            + (0 if softcap is None else _square(_TANH * steps.capped))
+            + _square(steps.lessened) + _square(steps.biased)
+        )  # fmt: skip
+        # Each of these is too large, or too small, by a factor that all keys of a row share.
+        shared = [(scale * mean + _FACTORS * _U * steps.scaled) * slope]
+        shared += [_SLOPE * _U * steps.capped] if softcap is not None else []
+        shared += (
+            [_SLOPE * _U * (steps.capped - steps.lessened)] if alibi_slopes is not None else []
+        )
+        shared += [_U * (steps.biased - steps.lessened)] if bias is not None else []
+        kept: Any = 1.0
+        if dropout:
+            kept = kept_keys(p.shape, **drops) * (STEPS / threshold(dropout))
+        sinks = -np.inf if sink is None else np.asarray(sink, np.float64)
+        sinks = np.broadcast_to(sinks, p.shape[:2])[..., None]
+        row = _Row(p, steps.biased, random, shared, visible, _finite(v))
+        errors = row.errors(out, lse, kept, sinks, arithmetic)
+    return _bound(out, lse, *errors, out_dtype)
+
+
+def varlen_bound(
+    q: Array,
+    k: Array,
+    v: Array,
+    out_dtype: Any,
+    arithmetic: Arithmetic,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    *,
+    seqused_q: Array | None = None,
+    seqused_k: Array | None = None,
+    alibi_slopes: Array | None = None,
+    sink: Array | None = None,
+    **how: Any,
+) -> Bound:
+    """`attention_bound` of each sequence of a batch, laid out as in `attention_varlen_reference`,
+    but for O and LSE: [1, heads, total_q, d_v] and [1, heads, total_q].
+    """
+    heads, batch = q.shape[1], len(cu_seqlens_q) - 1
+    shape = (1, heads, len(q), v.shape[2])
+    found = Bound(
+        np.zeros(shape), np.full(shape[:3], -np.inf), np.zeros(shape), np.zeros(shape[:3])
+    )
+    for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
+        own: dict[str, Any] = {
+            name: np.broadcast_to(array, (batch, heads))[b : b + 1]
+            for name, array in (("alibi_slopes", alibi_slopes), ("sink", sink))
+            if array is not None
+        }
+        of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
+        one = attention_bound(of_q, of_k, of_v, out_dtype, arithmetic, first_batch=b, **own, **how)
+        for whole, part in zip(found, one, strict=True):
+            whole[:, :, queries] = part
+    return found
+
+
+def merge_bound(
+    outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic = F32_ARITHMETIC
+) -> Bound:
+    """The bound of merging parts [..., splits, columns] whose log-sum-exp are [..., splits]: their
+    outputs are the values of keys whose scores these are, without an error. A part that has seen no
+    key may hold anything.
+    """
+    outs, lses = outs.astype(np.float64), lses.astype(np.float64)
+    with np.errstate(all="ignore"):
+        out, lse = merged(outs, lses)
+        p = np.exp(lses - lse[..., None])[..., None, :]
+        p = _finite(p)
+        scores, none = lses[..., None, :], np.zeros_like(p)
+        shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # log2(e)
+        row = _Row(p, scores, none, shared, p > 0, _finite(outs))
+        nothing = np.full(lse[..., None].shape, -np.inf)
+        errors = row.errors(out[..., None, :], lse[..., None], 1.0, nothing, arithmetic)
+    return _bound(out, lse, errors[0][..., 0, :], errors[1][..., 0], out_dtype)
+
+
+def merged(parts: Array, lses: Array) -> tuple[Array, Array]:
+    """O and its sums of parts [..., splits, columns] and their sums [..., splits], by the formula
+    as it is written, in their precision. A part that has seen no key may hold anything.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        top = lses.max(axis=-1, keepdims=True)
+        base = np.where(np.isneginf(top), 0, top)
+        weights = np.exp(lses - base)
+        total = weights.sum(axis=-1, keepdims=True)
+        shares = np.where(total == 0, 0, weights / total)[..., None]
+        out: Array = np.where(shares == 0, 0, shares * parts).sum(axis=-2)
+        lse: Array = (base + np.log(total))[..., 0]
+    return out, lse
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Rows of weights `p` [..., rows, keys] of scores x, whose errors have the variance `random`
+    and `shared` means, and values `v` [..., keys, columns].
+    """
+
+    p: Array
+    x: Array
+    random: Array
+    shared: list[Array]
+    visible: Array
+    v: Array
+
+    def errors(
+        self, out: Array, lse: Array, kept: Any, sink: Array, arithmetic: Arithmetic
+    ) -> tuple[Array, Array]:
+        """The errors of O before it is rounded, and of LSE. `kept` is the factor that dropout gives
+        to each weight, 0 where it drops the weight.
+        """
+        p, v, squares = self.p, self.v, _square(self.v)
+        seen = np.isfinite(self.x) & self.visible
+        x = np.where(seen, self.x, 0)
+        top = np.max(np.where(seen, x, -np.inf), axis=-1, initial=-np.inf)
+        top = np.maximum(top, sink)
+        apart = np.where(seen, x - _finite(top)[..., None], 0)
+        e2 = _finite(self.random) + _ROUNDING * (2 * _square(apart) + _EXP**2)
+        e2 = np.where(p > 0, e2, 0)
+        p_sink, sink = np.exp(sink - lse), _finite(sink)
+        p_sink = _finite(p_sink)
+        of_sink = _square(p_sink) * _ROUNDING * (5 * _square(sink) + _EXP**2)
+
+        count = seen.sum(axis=-1)
+        steps = count * (1 + 1 / _LEAST_TILE) + _LAST_STEPS
+        mass, p2 = p * kept, _square(p)
+        squared_sum = _square(mass) @ squares
+        in_sum, cut = arithmetic.sum_error(steps[..., None], out, squared_sum)
+        total = F32_ARITHMETIC.sum_error(steps, np.ones_like(lse), p2.sum(axis=-1))[0]
+        moved = (p2 * e2).sum(axis=-1) + of_sink
+        a = p2 * e2 * kept
+        of_scores = (a * kept) @ squares - 2 * out * (a @ v) + _square(out) * moved[..., None]
+        largest = p.max(axis=-1, initial=0)[..., None]
+        of_weights = arithmetic.weights**2 / 3 * squared_sum + (
+            _square(arithmetic.least_weight * largest) / 3 * (self.visible @ squares)
+        )
+        alike, alike_sums = self._alike(mass, e2, out, arithmetic.weights)
+        random = in_sum + of_scores.clip(0) + of_weights + _square(out) * total[..., None] + alike
+        of_lse, apart_sums = moved + total + alike_sums, 0.0
+        if arithmetic.parts:
+            each = _ROUNDING * (3 * _square(_finite(lse)) + _EXP**2 + _LOG2**2)
+            spread = mass @ squares - _square(out) * (2 * mass.sum(axis=-1) - 1)[..., None]
+            random = random + each[..., None] * spread.clip(0)
+            apart_sums = arithmetic.parts * (mass @ np.abs(v))
+            of_lse = of_lse + each
+        out_error = CONFIDENCE * np.sqrt(random) + np.abs(cut) + apart_sums
+        lse_error = CONFIDENCE * np.sqrt(of_lse)
+        for means in self.shared:
+            of = p * _finite(means)
+            alone = of.sum(axis=-1)
+            out_error = out_error + np.abs((of * kept) @ v - out * alone[..., None])
+            lse_error = lse_error + np.abs(alone)
+        sink_mean = np.abs(p_sink * sink) * _SLOPE * _U
+        out_error = out_error + np.abs(out) * sink_mean[..., None]
+        lost = _LEAST_WEIGHT * (seen @ np.abs(v)) + _LEAST * steps[..., None]
+        log = np.abs(lse - _finite(top)) / math.log(2)
+        lse_error = lse_error + sink_mean + _U * (
+            3 * np.abs(lse) + np.abs(top) + _LOG2 * np.maximum(log, 1)
+        )  # fmt: skip
+        return out_error + lost, lse_error
+
+    def _alike(self, mass: Array, e2: Array, out: Array, unit: float) -> tuple[Array, Array]:
+        """What is added to the variances of O and of the sum of the weights because keys of a row
+        with equal scores have equal errors.
+        """
+        more, sums = np.zeros_like(out), np.zeros(out.shape[:-1])
+        scores = np.where(self.p > 0, self.x, np.nan).astype(np.float32)
+        ordered = np.sort(scores, axis=-1)
+        for at in map(tuple, np.argwhere((ordered[..., 1:] == ordered[..., :-1]).any(axis=-1))):
+            keys = np.flatnonzero(self.p[at] > 0)
+            _, group, size = np.unique(scores[at][keys], return_inverse=True, return_counts=True)
+            one = (group == np.flatnonzero(size > 1)[:, None]).astype(np.float64)
+            values = (one * mass[at][keys]) @ self.v[at[:-1]][keys]
+            weights, error = one @ self.p[at][keys], one @ e2[at][keys] / one.sum(axis=1)
+            moved = values - weights[:, None] * out[at]
+            more[at] = unit**2 / 3 * _square(values).sum(axis=0) + error @ _square(moved)
+            sums[at] = error @ _square(weights)
+        return more, sums
+
+
+def _bound(out: Array, lse: Array, out_error: Array, lse_error: Array, out_dtype: Any) -> Bound:
+    """With O rounded to its type; where results are not finite there is no error."""
+    info = ml_dtypes.finfo(out_dtype)  # type: ignore[no-untyped-call]
+    with np.errstate(all="ignore"):
+        rounding = float(info.eps) / 2 * (np.abs(out) + out_error)
+        rounding = np.maximum(rounding, float(info.smallest_subnormal) / 2)
+        inexact = np.isfinite(out) & ~np.isneginf(lse)[..., None]  # without a key it is 0
+        out_error = np.where(inexact, out_error + rounding, 0)
+        lse_error = np.where(np.isfinite(lse), lse_error, 0)
+    return Bound(out, lse, out_error, lse_error)
+
+
+def _square(x: Any) -> Any:
+    return x * x
+
+
+def _finite(x: Array) -> Array:
+    """0 for what is not a finite number: for this there is no rounding."""
+    return np.where(np.isfinite(x), x, 0)
+
+
+def _ratio(a: Array, b: Array) -> Array:
+    return np.where(b > 0, a / np.where(b > 0, b, 1), 0)

@@ -1,0 +1,91 @@
+"""Blocks that run on the GPU, as Python sees them: they are for `with`, and say so where they are
+used for anything else.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+
+from ptxgen.errors import TypeMismatchError
+
+if TYPE_CHECKING:
+    from ptxgen.dsl.control import Control
+    from ptxgen.ir import Origin
+
+K = TypeVar("K", bound="Control")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Block(Generic[T]):
+    """One `with` block of a kernel; `origin` is the line that made it. The block begins when it is
+    entered, once, and one that never is, is refused by `KernelBuilder.build`.
+    """
+
+    __slots__ = ("_context", "_entered", "_k", "kind", "origin")
+
+    def __init__(
+        self, k: Control, kind: str, context: AbstractContextManager[T], origin: Origin
+    ) -> None:
+        self._k = k
+        self._context = context
+        self._entered = False
+        self.kind = kind
+        self.origin = origin
+
+    def __enter__(self) -> T:
+        if self._entered:
+            raise TypeMismatchError(
+                f"this block of k.{self.kind} has been entered before; make another one with "
+                f"k.{self.kind}(...)"
+            )
+        self._entered = True
+        self._settle()
+        return self._context.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._context.__exit__(kind, error, traceback)
+
+    def __bool__(self) -> NoReturn:
+        raise self._misused("Python cannot branch on it, and 'if' would guard nothing on the GPU")
+
+    def __iter__(self) -> NoReturn:
+        raise self._misused("Python cannot iterate over it")
+
+    def _settle(self) -> None:
+        """Let `build` say nothing of this block."""
+        if self in self._k.not_entered:
+            self._k.not_entered.remove(self)
+
+    def _misused(self, why: str) -> TypeMismatchError:
+        """The error of a block that is not used with `with`; it is said once."""
+        self._settle()
+        return TypeMismatchError(
+            f"k.{self.kind}(...) is a block that runs on the GPU: {why}; use "
+            f"'with k.{self.kind}(...):'"
+        )
+
+
+def block(
+    make: Callable[Concatenate[K, P], Iterator[T]],
+) -> Callable[Concatenate[K, P], Block[T]]:
+    """The decorator of a method that makes a block, as `contextlib.contextmanager` is."""
+    begin = contextmanager(make)
+    kind = make.__name__
+
+    @functools.wraps(make)
+    def made(self: K, /, *args: P.args, **kwargs: P.kwargs) -> Block[T]:
+        found = Block(self, kind, begin(self, *args, **kwargs), self.origin())
+        self.not_entered.append(found)
+        return found
+
+    return made

@@ -1,0 +1,63 @@
+"""What the race detectors are asked of accesses, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Values = Callable[[], "tuple[Lanes, Lanes]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What lanes access: each lane's number in the batch, its first unit, and how many; all in
+    units `low` to `high` - 1 of a CTA.
+    """
+
+    ids: Lanes
+    first: Lanes
+    width: int
+    low: int
+    high: int
+
+    def units(self) -> Lanes:
+        """Each lane's units, `[lanes, width]`."""
+        return self.first[:, None] + np.arange(self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The first of the problems of one access: `position` in its lanes, the unit, and the other
+    lane of the batch and instruction.
+
+    `other_thread` is -1 where several may be meant, `other` is -1 where there is no other
+    instruction; `twin` is the stamp of an asynchronous operation of its warp, if it is one.
+    """
+
+    kind: str
+    position: int
+    unit: int
+    other: int
+    other_thread: int
+    what: str
+    twin: int = 0
+
+
+def differing(access: Access, twice: Lanes, values: Values | None) -> Lanes:
+    """Which of the units that several lanes write get different values from them."""
+    if values is None:
+        return twice
+    given, _ = values()
+    units = access.units()
+    met = np.isin(units, units[twice])
+    order = np.argsort(units[met], kind="stable")
+    sorted_units, sorted_values = units[met][order], given[met][order]
+    differs = (sorted_units[1:] == sorted_units[:-1]) & (sorted_values[1:] != sorted_values[:-1])
+    wrong: Lanes = twice & np.isin(units, sorted_units[1:][differs])
+    return wrong

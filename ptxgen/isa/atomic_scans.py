@@ -1,0 +1,143 @@
+"""Atomic operations of many lanes at one address at once, with the results of lane after lane.
+
+Lanes are sorted by address, in rising order at each; those with one address are a group. A scan
+gets the value at each group's address, where the groups begin, and the operands of all lanes, and
+returns the value that each lane finds and the one that each group leaves; or None if it would have
+to go lane by lane after all.
+
+Where the operation is associative, the values are partial results (Hillis and Steele, "Data
+Parallel Algorithms", 1986). Sums of floating-point numbers are rounded after each lane, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.isa import numeric
+from ptxgen.isa.numeric_integers import ASSOCIATIVE
+from ptxgen.types import ScalarType, f32, f64
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+    Found = tuple[Lanes, Lanes]
+    Scan = Callable[[Lanes, Lanes, tuple[Lanes, ...]], Found | None]
+
+_MOST_SWAPS: Final = 8  # of one address, until going lane by lane is as good
+
+
+def scan_of(op: str, type: ScalarType) -> Scan | None:
+    """The scan of an operation on values of a type; None if there is none."""
+    if op == "add" and type in (f32, f64):
+        return partial(_summed, type)
+    if op in ("inc", "dec"):
+        return partial(_counted, op)
+    combine = _COMBINED.get(op)
+    return None if combine is None or not type.is_integer else partial(_combined, combine)
+
+
+def _second(_: Lanes, b: Lanes) -> Lanes:
+    return b
+
+
+_COMBINED: Final[dict[str, Callable[[Lanes, Lanes], Lanes]]] = {**ASSOCIATIVE, "exch": _second}
+
+
+def _lengths(starts: Lanes, count: int) -> Lanes:
+    return np.diff(np.append(starts, count))
+
+
+def _places(starts: Lanes, count: int) -> Lanes:
+    """Each lane's place in its group."""
+    places: Lanes = np.arange(count) - np.repeat(starts, _lengths(starts, count))
+    return places
+
+
+def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
+    """What lanes find and groups leave, by the results of all lanes."""
+    old = np.empty_like(results)
+    old[1:] = results[:-1]
+    old[starts] = first
+    return old, results[np.append(starts[1:], len(results)) - 1]
+
+
+def _combined(
+    combine: Callable[[Lanes, Lanes], Lanes],
+    first: Lanes,
+    starts: Lanes,
+    operands: tuple[Lanes, ...],
+) -> Found:
+    """The scan of an associative operation."""
+    (b,) = operands
+    partial_results = b.copy()
+    places = _places(starts, len(b))
+    longest, reach = int(places.max()) + 1, 1
+    while reach < longest:
+        wider = combine(partial_results[:-reach], partial_results[reach:])
+        inside = places[reach:] >= reach
+        partial_results[reach:] = np.where(inside, wider, partial_results[reach:])
+        reach *= 2
+    start = np.repeat(first, _lengths(starts, len(b)))
+    return _after(first, starts, combine(start, partial_results))
+
+
+@numeric.quiet
+def _summed(
+    type: ScalarType, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]
+) -> Found | None:
+    """The scan of sums of floating-point numbers."""
+    (b,) = operands
+    lengths = _lengths(starts, len(b))
+    # Group by group is worth it where they are fewer than lanes in the longest. Which NaN comes of
+    # two is not said of numpy's sums.
+    if len(starts) > int(lengths.max()) or np.isnan(first).any() or np.isnan(b).any():
+        return None
+    results = np.empty_like(b)
+    for n, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        addends = np.concatenate([first[n : n + 1], b[start : start + length]])
+        results[start : start + length] = np.add.accumulate(addends)[1:]
+    return _after(first, starts, numeric.canonical(results) if type is f32 else results)
+
+
+def _counted(op: str, first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
+    """The scan of counters that go round, if the lanes of each group have one limit."""
+    (b,) = operands
+    lengths = _lengths(starts, len(b))
+    limit = b[starts].astype(np.int64)
+    if (b != np.repeat(b[starts], lengths)).any():
+        return None
+    begin = first.astype(np.int64)
+
+    def after(steps: Lanes, begin: Lanes, limit: Lanes) -> Lanes:
+        beyond = begin > limit
+        # From a value that is beyond the limit, the first step goes to an end.
+        at_one = np.where(op == "inc", 0, limit)
+        origin, moved = np.where(beyond, at_one, begin), steps - beyond
+        turned = np.mod(origin + (moved if op == "inc" else -moved), limit + 1)
+        return np.where(beyond & (steps == 0), begin, turned).astype(first.dtype)
+
+    steps = _places(starts, len(b))
+    old = after(steps, np.repeat(begin, lengths), np.repeat(limit, lengths))
+    return old, after(lengths, begin, limit)
+
+
+def swapped(first: Lanes, starts: Lanes, operands: tuple[Lanes, ...]) -> Found | None:
+    """The scan of compare-and-swap: of values to be found and to be put there."""
+    wanted, given = operands
+    lengths, places = _lengths(starts, len(wanted)), np.arange(len(wanted))
+    value, begin = first.copy(), starts
+    old = np.repeat(first, lengths)
+    for _ in range(_MOST_SWAPS):
+        held = np.repeat(value, lengths)
+        swaps = (wanted == held) & (given != held) & (places >= np.repeat(begin, lengths))
+        if not swaps.any():
+            return old, value
+        at = np.minimum.reduceat(np.where(swaps, places, len(places)), starts)
+        some = at < len(places)
+        value[some] = given[at[some]]
+        old = np.where(places > np.repeat(at, lengths), np.repeat(value, lengths), old)
+        begin = at + 1
+    return None

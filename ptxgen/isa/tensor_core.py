@@ -1,0 +1,345 @@
+"""What the tensor cores of each target compute, bit for bit.
+
+A tensor core adds several products to an accumulator in one step:
+
+1. Each product is exact. Its exponent is the sum of those of its factors; a subnormal counts with
+   the least exponent of its type, a zero with -126.
+2. The products and the accumulator are aligned to the largest exponent among them, and each is
+   truncated to `Adder.fraction` bits below it.
+3. They are added exactly. An f32 sum is truncated to 24 significant bits (of fp8 on some targets to
+   14) and is infinite from 2**128 on; an f16 sum is rounded to nearest even. A sum of zero is +0, a
+   NaN has all bits set but the sign.
+
+An instruction adds its products in one step or in several along K (`Adder.block`).
+
+Sources: M. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (2025), whose outputs
+of V100, A100, A2, Ada, L40S, H100, H200 and B200 are in
+github.com/north-numerical-computing/MATLAB-tensor-core; and the simulator
+github.com/microsoft/MMA-Sim. What is recorded are `mma` of f16, bf16, tf32 and fp8, and `wgmma` of
+fp8 to f32, with numbers of moderate size. The model stands alone for sm_75, sm_87, sm_103 and
+sm_120; for `wgmma` of other types; for fp8 `mma` to f32 on sm_90, and with K of 16 on sm_90 and
+sm_100, which are taken to be as their recorded siblings are; for the steps of `wmma`, taken to be
+those of the `mma` that it is compiled to; and for exponents near the ends of bf16, tf32 and f32.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from ptxgen.isa import numeric
+
+if TYPE_CHECKING:
+    from ptxgen.isa.machine import Lanes
+
+Family = Literal["mma", "wgmma"]  # the steps of `wmma` are those of `mma`
+
+
+@dataclass(frozen=True, slots=True)
+class Adder:
+    """How products are added.
+
+    `fraction` bits below the largest exponent are kept of each, and `significant` of an f32 sum
+    behind its first. `block` bytes of a row of A go into one step, or all of an instruction.
+    `converted`: fp8 is converted to f16, the sum is started at zero, and the accumulator is added
+    at the end by an ordinary addition.
+    """
+
+    fraction: int
+    block: int | None = None
+    significant: int = 23
+    converted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The tensor cores of the targets from `sm` on: how they add products of f16, bf16 and tf32,
+    and of fp8 in `mma` and in `wgmma`.
+    """
+
+    sm: int
+    wide: Adder
+    fp8: Adder
+    fp8_wgmma: Adder
+
+
+def _generation(
+    sm: int, wide: Adder, fp8: Adder | None = None, fp8_wgmma: Adder | None = None
+) -> Generation:
+    fp8 = fp8 or wide
+    return Generation(sm, wide, fp8, fp8_wgmma or fp8)
+
+
+_CONVERTED: Final = Adder(25, converted=True)
+GENERATIONS: Final = (
+    _generation(70, Adder(23, block=8)),  # Volta
+    _generation(75, Adder(24, block=16)),  # Turing, Ampere
+    _generation(89, Adder(24, block=16), Adder(13, block=16, significant=13)),  # Ada
+    _generation(90, Adder(25), _CONVERTED, Adder(13, significant=13)),  # Hopper
+    _generation(100, Adder(25), _CONVERTED),  # Blackwell of data centres
+    _generation(120, Adder(25)),  # Blackwell with graphics
+)
+
+
+def adder(sm: int, family: Family, type: str) -> Adder:
+    """How a target, by its number, adds products of this type of A."""
+    found = next((g for g in reversed(GENERATIONS) if g.sm <= sm), GENERATIONS[0])
+    if type not in _FP8:
+        return found.wide
+    return found.fp8 if family == "mma" else found.fp8_wgmma
+
+
+# ---------------------------------------- factors
+
+_FP8: Final = ("e4m3", "e5m2")
+_LEAST: Final = -126  # the exponent of a zero, and of subnormal f32, bf16 and tf32
+_LEAST_F16: Final = -14
+_LEAST_OF: Final = {"f16": _LEAST_F16, "e4m3": -6, "e5m2": -14}
+_BYTES: Final = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
+_NOT_FINITE: Final = 512  # the exponent of an infinity or a NaN: above all others, added to any
+_TF32_BITS: Final = np.uint32(0xFFFFE000)  # the low 13 bits of the register are ignored
+
+
+class Factors(NamedTuple):
+    """Elements of matrices, `[K, rows of A or columns of B, matrices]`: values, float32, and
+    exponents, int16.
+    """
+
+    values: Lanes
+    exponents: Lanes
+
+    def negated(self) -> Factors:
+        """These factors with every sign turned."""
+        return Factors(np.negative(self.values), self.exponents)
+
+    def part(self, of_k: Any) -> Factors:
+        """Some places along K."""
+        return Factors(self.values[of_k], self.exponents[of_k])
+
+    def rows(self, chosen: slice) -> Factors:
+        """Some rows of A."""
+        return Factors(self.values[:, chosen], self.exponents[:, chosen])
+
+
+def _exponents(values: Lanes, least: int) -> Lanes:
+    finite = np.isfinite(values)
+    exponents = np.frexp(np.where(finite, values, 0).astype(np.float64))[1] - 1
+    exponents = np.where(values == 0, _LEAST, np.maximum(exponents, least))
+    return np.where(finite, exponents, _NOT_FINITE).astype(np.int16)
+
+
+@cache
+def _table(type: str, least: int) -> Factors:
+    """All numbers of a type of 8 or 16 bits, in the order of their bits."""
+    if type == "f16":
+        values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    else:
+        import ml_dtypes
+
+        dtypes: Any = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+        values = np.arange(1 << 8, dtype=np.uint8).view(dtypes[type]).astype(np.float32)
+    return Factors(values, _exponents(values, least))
+
+
+# By the eight bits of the exponent of an f32.
+_EXPONENTS_F32: Final = np.array([_LEAST, *range(_LEAST, 128), _NOT_FINITE], np.int16)
+
+
+def _with_exponents(values: Lanes) -> Factors:
+    """Numbers that are f32 or have its exponents."""
+    return Factors(values, _EXPONENTS_F32.take(values.view(np.uint32) >> 23 & 0xFF))
+
+
+def _looked_up(table: Factors, bits: Lanes) -> Factors:
+    index = bits.astype(np.intp)
+    return Factors(table.values.take(index), table.exponents.take(index))
+
+
+def factors(type: str, elements: Lanes, how: Adder) -> Factors:
+    """What elements, as bits (uint8, uint16 or uint32), are to a tensor core."""
+    if type in _LEAST_OF:
+        least = _LEAST_F16 if how.converted else _LEAST_OF[type]
+        return _looked_up(_table(type, least), elements)
+    if type == "bf16":  # the upper half of an f32
+        return _with_exponents((elements.astype(np.uint32) << 16).view(np.float32))
+    return _with_exponents(np.bitwise_and(elements, _TF32_BITS).view(np.float32))
+
+
+# ---------------------------------------- sums
+
+# Of an output whose largest exponent is within these, products are exact in f32 and their scaling
+# is, or they are too small to count; so is the sum in f32, if it is not zero.
+_SMALLEST_TOP: Final = -100
+_LARGEST_TOP: Final = 125
+_AT_ONCE: Final = 1 << 16  # products: so many fit into a core's cache
+_PRODUCT_BITS: Final = 2  # of a product before the point: it is below 4 times its exponent's power
+_BIAS_F32: Final = 127
+
+
+@numeric.quiet
+def multiplied(how: Adder, type: str, a: Factors, b: Factors, c: Lanes) -> Lanes:
+    """A * B + C, `[rows, columns, matrices]`, float32 or float16 as C is; `type` is A's."""
+    depth = len(a.values)
+    if how.converted:
+        return _multiplied_as_f16(how, a, b, c)
+    step = depth if how.block is None else min(how.block // _BYTES[type], depth)
+    return _steps(how, [slice(k, k + step) for k in range(0, depth, step)], a, b, c)
+
+
+_DEPTH_F16: Final = 16  # K of the products of f16 that take the place of one of fp8
+
+
+def _multiplied_as_f16(how: Adder, a: Factors, b: Factors, c: Lanes) -> Lanes:
+    """A * B + C of fp8 where there is no instruction for it: first come the products of the lower
+    half of each register.
+    """
+    depth = len(a.values)
+    low = np.arange(depth) % 4 < 2
+    sums = np.zeros_like(c)
+    for part in (low, ~low) if depth > _DEPTH_F16 else (slice(None),):
+        sums = _steps(how, [slice(None)], a.part(part), b.part(part), sums)
+    sums = sums + c
+    return np.where(np.isnan(sums), _nan(c.dtype), sums)
+
+
+def _nan(dtype: np.dtype[Any]) -> Any:
+    return numeric.NAN_F32 if dtype == np.float32 else numeric.NAN_16_BITS.view(np.float16)
+
+
+def _steps(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> Lanes:
+    """The products of blocks of K added to C, one after the other."""
+    rows = max(1, _AT_ONCE * len(c) // (len(a.values) * c.size))
+    if rows >= len(c):
+        return _rows(how, blocks, a, b, c)
+    parts = [slice(first, first + rows) for first in range(0, len(c), rows)]
+    return np.concatenate([_rows(how, blocks, a.rows(part), b, c[part]) for part in parts])
+
+
+class _Scratch(threading.local):
+    """Arrays of this thread for what is needed during a step; new ones cost more than the step."""
+
+    def __init__(self) -> None:
+        self._held: dict[type[Any], Lanes] = {}
+
+    def array(self, dtype: type[Any], size: int) -> Lanes:
+        """An array of this size, the same memory each time."""
+        held = self._held.get(dtype)
+        if held is None or held.size < size:
+            held = self._held[dtype] = np.empty(max(size, _AT_ONCE), dtype)
+        return held[:size]
+
+
+_scratch: Final = _Scratch()
+
+
+@lru_cache(maxsize=64)
+def _repeated(count: int, times: int) -> Lanes:
+    return np.repeat(np.arange(count), times)
+
+
+def _outer(function: Callable[..., Lanes], a: Lanes, b: Lanes, into: type[Any]) -> Lanes:
+    """A function of each row of A and each column of B, `[K, rows, columns * matrices]`, in scratch
+    memory. Copying A first makes for long loops in numpy.
+    """
+    depth, rows, matrices = a.shape
+    columns = b.shape[1]
+    flat = _scratch.array(into, depth * rows * columns * matrices)
+    index = _repeated(depth * rows, columns)
+    a.reshape(-1, matrices).take(index, 0, flat.reshape(-1, matrices), "clip")  # never out of range
+    out = flat.reshape(depth, rows, -1)
+    return function(out, b.reshape(depth, 1, -1), out=out)
+
+
+def _rows(how: Adder, blocks: list[slice], a: Factors, b: Factors, c: Lanes) -> Lanes:
+    """Add the products of each block of K to C, for as many rows of A as fit into the cache."""
+    exponents = _outer(np.add, a.exponents, b.exponents, np.int16)
+    products = _outer(np.multiply, a.values, b.values, np.float32)
+    for block in blocks:
+        old = _accumulators(c)
+        top = np.maximum.reduce(exponents[block], axis=0).reshape(c.shape)
+        np.maximum(top, old.exponents, out=top)
+        c = _sums(how, products[block], old, top, c.dtype)
+        if top.min() < _SMALLEST_TOP or top.max() > _LARGEST_TOP:
+            _put_rare(how, a.part(block), b.part(block), old, top, c)
+    return c
+
+
+def _sums(how: Adder, products: Lanes, old: Factors, top: Lanes, dtype: np.dtype[Any]) -> Lanes:
+    """One step, where the largest exponents, `top`, are within the range of an f32; the products
+    are lost.
+    """
+    # 2 ** (fraction - top); any number where that is out of range.
+    scale = ((_BIAS_F32 + how.fraction - top).astype(np.int32) << 23).view(np.float32)
+    products *= scale.reshape(products.shape[1:])
+    truncated = _scratch.array(np.int32, products.size).reshape(products.shape)
+    np.copyto(truncated, products, casting="unsafe")
+    most = len(products) << how.fraction + _PRODUCT_BITS
+    wide = np.int32 if most <= 1 << 31 else np.int64
+    total = np.trunc(old.values * scale).astype(np.float64)
+    total += np.add.reduce(truncated, axis=0, dtype=wide).reshape(top.shape)
+    total /= scale
+    return _rounded(how, total, dtype)
+
+
+def _put_rare(how: Adder, a: Factors, b: Factors, old: Factors, top: Lanes, result: Lanes) -> None:
+    """Put the sums whose largest exponent is too small or too large for f32 into `result`."""
+    rare: Lanes = (top < _SMALLEST_TOP) | (top > _LARGEST_TOP)
+    empty_rows, empty_columns = (np.logical_not(x.values.any(axis=0)) for x in (a, b))
+    nothing = empty_rows[:, None] | empty_columns
+    nothing &= rare & (old.values == 0) & (top < _SMALLEST_TOP)
+    result[nothing] = 0  # as in rows that no element is in
+    row, column, matrix = np.nonzero(rare & ~nothing)
+    if len(row):
+        result[row, column, matrix] = _any_size(
+            how,
+            Factors(a.values[:, row, matrix], a.exponents[:, row, matrix]),
+            Factors(b.values[:, column, matrix], b.exponents[:, column, matrix]),
+            Factors(old.values[row, column, matrix], old.exponents[row, column, matrix]),
+            result.dtype,
+        )
+
+
+def _accumulators(c: Lanes) -> Factors:
+    if c.dtype == np.float32:
+        return _with_exponents(c)
+    return _looked_up(_table("f16", _LEAST_F16), c.view(np.uint16))
+
+
+def _rounded(how: Adder, exact: Lanes, dtype: np.dtype[Any]) -> Lanes:
+    """Sums, float64, in D's type; none of them subnormal in it if that is f32."""
+    if dtype == np.float16:
+        return exact.astype(np.float16)
+    bits = exact.view(np.int64)
+    bits &= np.int64(-1 << 52 - how.significant)
+    return exact.astype(np.float32)
+
+
+# ---------------------------------------- numbers of any size
+
+
+def _any_size(how: Adder, a: Factors, b: Factors, c: Factors, dtype: np.dtype[Any]) -> Lanes:
+    """The model in float64, which holds products of all numbers: D for single places, A and B
+    `[k, places]`.
+    """
+    exponents = np.add(a.exponents, b.exponents)
+    top = np.maximum(exponents.max(axis=0), c.exponents).astype(np.int32)
+    products = np.multiply(a.values, b.values, dtype=np.float64)
+    old = c.values.astype(np.float64)
+    special = products.sum(axis=0) + old  # finite unless a factor or C is not
+    down = how.fraction - top
+    total = np.trunc(np.ldexp(products, down)).sum(axis=0) + np.trunc(np.ldexp(old, down))
+    exact = np.where(np.isfinite(special), np.ldexp(total, -down), special)
+    if dtype == np.float32:
+        # The last bit that is kept; that of the least exponent if the sum is subnormal.
+        last = np.maximum(np.frexp(exact)[1] - 1, _LEAST) - how.significant
+        exact = np.where(
+            np.isfinite(exact), np.ldexp(np.trunc(np.ldexp(exact, -last)), last), exact
+        )
+    sums = exact.astype(dtype)
+    canonical: Lanes = np.where(np.isnan(sums), _nan(dtype), sums)
+    return canonical

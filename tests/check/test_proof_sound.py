@@ -1,0 +1,325 @@
+"""Kernels that fault, which no proof may call proved, each with a twin that is right and proved.
+
+Every kernel is one mistake that a prover can make: a value of another turn, a sign, a width, a
+space. The interpreter shows that the first faults for some arguments and that the twin does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ptxgen import interpreter
+from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.proof import prove_global, prove_shared
+from ptxgen.errors import TrapError
+
+REGISTERS = """
+.reg .pred %p<10>;
+.reg .b16 %h<10>;
+.reg .b32 %r<40>;
+.reg .b64 %rd<20>;
+"""
+ENTRY = (
+    "mov.u32 %r0, %tid.x; ld.param.u32 %r1, [n]; ld.param.u32 %r2, [m]; ld.param.u64 %rd0, [X];"
+    "ld.param.u64 %rd1, [Y];\n"
+)
+# Behind X are n words, behind Y m of them.
+CONTRACT = GlobalContract(
+    (
+        GlobalArray("X", (Axis("n", 4),), 4, 4),
+        GlobalArray("Y", (Axis("m", 4),), 4, 4),
+    ),
+    (),
+    {"n": (1, 1 << 20), "m": (1, 1 << 20)},
+    (1, 1, 1),
+)
+
+
+def kernel(body: str, buf: int, before: str = "", head: str = ENTRY) -> str:
+    """A kernel with `buf` bytes of shared memory; %r0 is the thread, %r1 n, %r2 m, %rd0 X, %rd1 Y,
+    %r8 buf.
+    """
+    return (
+        f".version 8.0\n.target sm_90a\n.address_size 64\n{before}"
+        ".visible .entry k(.param .u64 X, .param .u64 Y, .param .u32 n, .param .u32 m)\n{"
+        f"{REGISTERS}.shared .align 16 .b8 buf[{buf}];\n{head}mov.u32 %r8, buf;\n{body}\nret;\n}}\n"
+    )
+
+
+class Case(NamedTuple):
+    """A body that faults with some words behind X and Y, and one like it that does not.
+
+    `x` and `y` are these words, `block` the threads, `buf` the bytes of shared memory, `before`
+    what the module has before the kernel, `params` what the proof is told of parameters.
+    """
+
+    faulty: str
+    right: str
+    x: tuple[int, ...] = (0,)
+    y: tuple[int, ...] = (0,)
+    block: int = 32
+    buf: int = 64
+    before: str = ""
+    params: dict[str, Any] | None = None
+
+
+def faults(text: str, case: Case) -> bool:
+    """Whether a run accesses what it must not."""
+    words = [np.array(w, np.int64).astype(np.uint32) for w in (case.x, case.y)]
+    args = [*words, len(case.x), len(case.y)]
+    try:
+        interpreter.run(text, "k", grid=1, block=case.block, args=args, sanitize="bounds")
+    except TrapError:
+        return True
+    return False
+
+
+def check(case: Case, prove: Any) -> None:
+    """The interpreter's judgement of both kernels, and the prover's."""
+    faulty, right = (kernel(b, case.buf, case.before) for b in (case.faulty, case.right))
+    assert faults(faulty, case)
+    assert not faults(right, case)
+    assert not prove(faulty, case).complete
+    found = prove(right, case)
+    assert found.complete, found.report()
+
+
+def shared(text: str, case: Case) -> Any:
+    """The proof of shared memory."""
+    return prove_shared(text, block=case.block, params=case.params)
+
+
+def in_global(text: str, case: Case) -> Any:
+    """The proof of global memory."""
+    return prove_global(text, block=case.block, contract=CONTRACT)
+
+
+# ------------------------------------------------------------------------------ shared memory
+
+PUT = "mad.lo.u32 %r9, %r5, 4, %r8; st.shared.u32 [%r9], %r0;"
+# x[i] for each of two turns; a store where it is less than 16, at that and what was before.
+TURNS = (
+    "mov.u32 %r3, 0; mov.u32 %r6, 0;\nL: mul.wide.u32 %rd2, %r6, 4; add.u64 %rd2, %rd2, %rd0;"
+    "ld.global.u32 %r4, [%rd2]; add.u32 %r5, %r3, %r4; {} setp.ge.u32 %p1, %r4, 16; @%p1 bra S;"
+    + PUT + "\nS:"
+)  # fmt: skip
+AGAIN = "add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, 2; @%p2 bra L;"
+TWICE = (
+    "ld.global.nc.u32 %r4, [%rd0]; bar.sync 0; {} bar.sync 0; ld.global.nc.u32 %r5, [%rd0];"
+    "setp.ge.u32 %p1, %r4, 16; @%p1 bra end;"
+)
+SHARED = {
+    "a saturated number is not the number": Case(
+        "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 0xFFFF; sub.s32 %r4, %r4, 0x10000;"
+        "cvt.sat.u32.s32 %r5, %r4; shr.s32 %r5, %r5, 12; add.s32 %r5, %r5, 16;" + PUT,
+        "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 0xFFFF; sub.s32 %r4, %r4, 0x10000;"
+        "cvt.u32.s32 %r5, %r4; shr.s32 %r5, %r5, 12; add.s32 %r5, %r5, 16;" + PUT,
+    ),
+    "a sum of two halves has no carry between them": Case(
+        "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 0xFFFF; add.u16x2 %r5, %r4, 1;"
+        "sub.u32 %r5, %r5, 1; shr.u32 %r5, %r5, 12;" + PUT,
+        "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 0xFFFF; add.u32 %r5, %r4, 1;"
+        "sub.u32 %r5, %r5, 1; shr.u32 %r5, %r5, 12;" + PUT,
+        x=(0xFFFF,),
+    ),
+    "each element of a vector of parameters is another one": Case(
+        "ld.param.v2.u32 {%r4, %r5}, [n];" + PUT,
+        "ld.param.v2.u32 {%r5, %r4}, [n];" + PUT,
+        y=(0,) * 100,
+        params={"n": (0, 1)},
+    ),
+    "a part of a parameter is not the parameter": Case(
+        "ld.param.u8 %r5, [n]; sub.u32 %r5, %r5, 256;" + PUT,
+        "ld.param.u32 %r5, [n]; sub.u32 %r5, %r5, 256;" + PUT,
+        x=(0,) * 257,
+        params={"n": (256, 260)},
+    ),
+    "a part of a parameter that is given is not the parameter": Case(
+        "ld.param.s8 %r5, [n];" + PUT,
+        "ld.param.u8 %r5, [n+1];" + PUT,
+        x=(0,) * 255,
+        params={"n": 255},
+    ),
+    "a guard of one turn says nothing about another turn": Case(
+        TURNS.format("") + "mov.u32 %r3, %r4;" + AGAIN,
+        TURNS.format("") + "mov.u32 %r3, 15;" + AGAIN,
+        x=(1000, 1),
+        buf=128,
+    ),
+    "a guard of one turn does not say whether the last one ended early": Case(
+        TURNS.format("setp.ge.u32 %p4, %r3, 16; @%p4 add.u32 %r5, %r5, 100;")
+        + "mov.u32 %r3, %r4;"
+        + AGAIN,
+        TURNS.format("setp.ge.u32 %p4, %r3, 16; @%p4 add.u32 %r5, %r5, 100;")
+        + "mov.u32 %r3, 15;"
+        + AGAIN,
+        x=(1000, 1),
+        buf=128,
+    ),
+    "a lane that the block lacks gives nothing": Case(
+        "shfl.sync.idx.b32 %r5, %r0, 20, 31, -1;" + PUT,
+        "shfl.sync.idx.b32 %r5, %r0, 3, 31, -1;" + PUT,
+        block=16,
+    ),
+    "a lane that has left gives nothing": Case(
+        "setp.lt.u32 %p1, %r0, 16; @%p1 bra on; ret;\non:"
+        "shfl.sync.idx.b32 %r5, %r0, 20, 31, -1;" + PUT,
+        "shfl.sync.idx.b32 %r5, %r0, 20, 31, -1; setp.lt.u32 %p1, %r0, 16; @%p1 bra on; ret;\non:"
+        + PUT,
+        buf=84,
+    ),
+    "an address in shared memory is no generic one": Case(
+        "cvt.u64.u32 %rd2, %r8; st.u32 [%rd2], %r0;",
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; st.u32 [%rd2], %r0;",
+    ),
+    "a generic address is none in shared memory": Case(
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; st.shared.u32 [%rd2], %r0;",
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; cvta.to.shared.u64 %rd2, %rd2;"
+        "st.shared.u32 [%rd2], %r0;",
+    ),
+    "a constant may be a generic address in shared memory": Case(
+        "mov.u64 %rd2, 0x100000040; st.u32 [%rd2], %r0;",
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; add.u64 %rd2, %rd2, 0x3C;"
+        "st.u32 [%rd2], %r0;",
+    ),
+    "a pointer from memory may be one to shared memory": Case(
+        "ld.global.u64 %rd2, [%rd0]; st.u32 [%rd2], %r0;",
+        "add.u64 %rd2, %rd0, 4; st.u32 [%rd2], %r0;",
+        x=(0x40, 1),
+    ),
+    "an address in another CTA is none of the own CTA": Case(
+        "mapa.shared::cluster.u32 %r9, %r8, 5; st.shared.u32 [%r9], %r0;",
+        "mov.u32 %r9, %r8; st.shared.u32 [%r9], %r0;",
+    ),
+    "a cluster may not have the CTA of a rank": Case(
+        "mapa.shared::cluster.u32 %r9, %r8, 5; st.shared::cluster.u32 [%r9], %r0;",
+        "mov.u32 %r9, %r8; st.shared::cluster.u32 [%r9], %r0;",
+    ),
+    "a cluster may not have the CTA of a rank, by a generic address": Case(
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; mapa.u64 %rd2, %rd2, 5;"
+        "st.u32 [%rd2], %r0;",
+        "cvt.u64.u32 %rd2, %r8; cvta.shared.u64 %rd2, %rd2; st.u32 [%rd2], %r0;",
+    ),
+    "nobody knows whether a variable is above an address": Case(
+        "setp.gt.u32 %p1, %r8, 4096; selp.u32 %r5, 0, 16, %p1;" + PUT,
+        "setp.ge.u32 %p1, %r8, %r8; selp.u32 %r5, 0, 16, %p1;" + PUT,
+    ),
+    "nobody knows whether a branch on an address is taken": Case(
+        "mov.u32 %r5, 16; setp.gt.u32 %p1, %r8, 4096; @%p1 bra end;" + PUT + "end:",
+        "mov.u32 %r5, 16; setp.ge.u32 %p1, %r8, %r8; @%p1 bra end;" + PUT + "end:",
+    ),
+    "the larger of an address and a number is perhaps the number": Case(
+        "max.u32 %r8, %r8, 4096; mov.u32 %r5, 0;" + PUT,
+        "mov.u32 %r5, 0; max.u32 %r5, %r5, 15;" + PUT,
+    ),
+    "a bit set in an address moves it, or does not": Case(
+        "or.b32 %r8, %r8, 0x200000; mov.u32 %r5, 0;" + PUT,
+        "or.b32 %r5, %r0, 0x8; and.b32 %r5, %r5, 15;" + PUT,
+    ),
+    "an address before the first variable is no small number in 64 bits": Case(
+        "sub.u32 %r9, %r8, 4; cvt.u64.u32 %rd2, %r9; add.u64 %rd2, %rd2, 4;"
+        "st.shared.u32 [%rd2], %r0;",
+        "add.u32 %r9, %r8, 4; cvt.u64.u32 %rd2, %r9; sub.u64 %rd2, %rd2, 4;"
+        "st.shared.u32 [%rd2], %r0;",
+    ),
+    "an address before the first variable is a large one": Case(
+        "sub.u32 %r9, %r8, 4; setp.lt.u32 %p1, %r9, %r8; selp.u32 %r5, 0, 16, %p1;" + PUT,
+        "add.u32 %r9, %r8, 4; setp.gt.u32 %p1, %r9, %r8; selp.u32 %r5, 0, 16, %p1;" + PUT,
+    ),
+    "memory that the kernel writes is not read alike twice": Case(
+        TWICE.format("st.global.u32 [%rd0], 1000;") + PUT + "end:",
+        TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
+    ),
+    "memory that is written through a pointer from memory is not read alike twice": Case(
+        "ld.global.u64 %rd4, [%rd1];"
+        + TWICE.format("red.global.add.u32 [%rd4], 1000;")
+        + PUT
+        + "end:",
+        "ld.global.u64 %rd4, [%rd1];" + TWICE.format("") + PUT + "end:",
+        y=(0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_no_access_to_shared_memory_that_faults_is_proved(name: str) -> None:
+    check(SHARED[name], shared)
+
+
+def test_a_lane_gives_what_is_the_same_in_all() -> None:
+    body = "mov.u32 %r4, 3; shfl.sync.idx.b32 %r5, %r4, 2, 31, -1;" + PUT
+    assert prove_shared(kernel(body, 16), block=32).complete
+
+
+# ------------------------------------------------------------------------------ global memory
+
+Y_AT = "mad.wide.s32 %rd3, %r5, 4, %rd1;"
+X_STORE = "mad.wide.s32 %rd3, %r5, 4, %rd0; st.global.u32 [%rd3], %r0;"
+STORE = Y_AT + "st.global.u32 [%rd3], %r0;"
+GLOBAL = {
+    "above an unsigned limit a number may be negative": Case(
+        "ld.global.u32 %r4, [%rd0]; min.s32 %r4, %r4, 5; max.s32 %r4, %r4, -5;"
+        "setp.gt.u32 %p1, %r4, 4; @!%p1 bra end; add.s32 %r5, %r4, -5;" + STORE + "end:",
+        "ld.global.u32 %r4, [%rd0]; min.s32 %r4, %r4, 5; max.s32 %r4, %r4, -5;"
+        "setp.gt.s32 %p1, %r4, 4; @!%p1 bra end; add.s32 %r5, %r4, -5;" + STORE + "end:",
+        x=(-5,),
+    ),
+    "what is not below an unsigned limit may be negative": Case(
+        "ld.global.u32 %r4, [%rd0]; min.s32 %r4, %r4, 5; max.s32 %r4, %r4, -5;"
+        "setp.le.u32 %p1, %r4, 4; @%p1 bra end; add.s32 %r5, %r4, -5;" + STORE + "end:",
+        "ld.global.u32 %r4, [%rd0]; min.s32 %r4, %r4, 5; max.s32 %r4, %r4, -5;"
+        "setp.le.s32 %p1, %r4, 4; @%p1 bra end; add.s32 %r5, %r4, -5;" + STORE + "end:",
+        x=(-5,),
+    ),
+    "the second predicate of a comparison is its opposite": Case(
+        "setp.lt.s32 %p1|%p2, %r0, %r2; mov.u32 %r5, %r0; @!%p2 bra end; bra no;\nend: ret;\nno:"
+        + STORE,
+        "setp.lt.s32 %p1|%p2, %r0, %r2; mov.u32 %r5, %r0; @!%p1 bra end; bra no;\nend: ret;\nno:"
+        + STORE,
+    ),
+    "a part of a parameter is another number": Case(
+        "ld.param.u16 %r4, [m]; sub.u32 %r5, %r2, %r4;" + X_STORE,
+        "ld.param.u32 %r4, [m]; sub.u32 %r5, %r2, %r4;" + X_STORE,
+        y=(0,) * 70000,
+    ),
+    "an element of a vector of parameters is another number": Case(
+        "ld.param.v2.u32 {%r4, %r5}, [n]; sub.u32 %r5, %r5, %r1;" + X_STORE,
+        "ld.param.v2.u32 {%r4, %r5}, [n]; sub.u32 %r5, %r4, %r1;" + X_STORE,
+        y=(0,) * 10,
+    ),
+    "two places of a variable are not the same": Case(
+        "mov.u64 %rd4, g+64; mov.u64 %rd5, g; sub.u64 %rd4, %rd4, %rd5; add.u64 %rd3, %rd4, %rd1;"
+        "st.global.u32 [%rd3], %r0;",
+        "mov.u64 %rd4, g+64; mov.u64 %rd5, g+64; sub.u64 %rd4, %rd4, %rd5;"
+        "add.u64 %rd3, %rd4, %rd1;"
+        "st.global.u32 [%rd3], %r0;",
+        before=".global .align 4 .b8 g[128];\n",
+    ),
+    "a pointer plus an address in shared memory is none in shared memory": Case(
+        "cvt.u64.u32 %rd3, %r8; add.u64 %rd3, %rd3, %rd1; st.u32 [%rd3+64], %r0;",
+        "cvt.u64.u32 %rd3, %r8; cvta.shared.u64 %rd3, %rd3; st.u32 [%rd3], %r0;",
+    ),
+    "what is chosen by a predicate of thread numbers has its own sign": Case(
+        "setp.lt.u32 %p1, %r0, 16; sub.u32 %r4, 0, %r2; add.u32 %r4, %r4, 1;"
+        "selp.b32 %r5, %r4, 0, %p1;" + STORE,
+        "setp.lt.u32 %p1, %r0, 16; sub.u32 %r4, %r2, 1; selp.b32 %r5, %r4, 0, %p1;" + STORE,
+        y=(0, 0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_no_access_to_global_memory_that_faults_is_proved(name: str) -> None:
+    check(GLOBAL[name], in_global)
+
+
+def test_predicates_that_are_chosen_are_no_numbers() -> None:
+    body = (
+        "setp.lt.u32 %p1, %r0, %r2; setp.lt.u32 %p2, %r0, 7; mov.u32 %r5, %r0; mov.pred %p3, %p2;"
+        "@%p2 mov.pred %p3, %p1; @!%p2 bra on; mov.pred %p1, %p3;\non: @%p1 bra go; ret;\ngo:"
+    )
+    (found,) = prove_global(kernel(body + STORE, 64), block=32, contract=CONTRACT).accesses
+    assert found.verdict == "unknown"

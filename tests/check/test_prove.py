@@ -1,0 +1,153 @@
+"""The one front door of both proofs: what it refuses, and what it takes apart for both alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.proof import prove, prove_global, prove_shared
+from ptxgen.errors import LaunchError, VerifyError
+from ptxgen.ir import Shared
+from ptxgen.parse import parse
+from ptxgen.target import TARGETS
+
+CONTRACT = GlobalContract(
+    (GlobalArray("X", (Axis("n", 4),), 4, 4),), (), {"n": (64, 1 << 20)}, (1, 1, 1)
+)
+FUNCTION = """
+.func put(.reg .b32 %at, .reg .b64 %to)
+{
+    .reg .b32 %r<2>;
+    ld.shared.u32 %r0, [%at];
+    st.global.u32 [%to], %r0;
+    ret;
+}
+"""
+BODY = """
+    mov.u32 %r1, %tid.x;
+    ld.param.u64 %rd0, [X];
+    mul.wide.u32 %rd1, %r1, 4;
+    add.u64 %rd0, %rd0, %rd1;
+    mov.u32 %r2, buf;
+    mad.lo.u32 %r2, %r1, 4, %r2;
+    call put, (%r2, %rd0);
+"""
+
+
+def text(body: str = BODY, variables: str = ".shared .align 16 .b8 buf[256];") -> str:
+    return (
+        f".version 8.0\n.target sm_80\n.address_size 64\n{FUNCTION}{variables}\n"
+        ".visible .entry k(.param .u64 X, .param .u32 n)\n{\n    .reg .pred %p<3>;\n"
+        f"    .reg .b32 %r<9>;\n    .reg .b64 %rd<9>;\n{body}\n    ret;\n}}\n"
+    )
+
+
+def both(ptx: Any, **how: Any) -> Any:
+    return prove(ptx, contract=CONTRACT, **how)
+
+
+def of_shared(ptx: Any, **how: Any) -> Any:
+    return prove_shared(ptx, **how)
+
+
+def of_global(ptx: Any, **how: Any) -> Any:
+    return prove_global(ptx, contract=CONTRACT, **how)
+
+
+@pytest.mark.parametrize("how", [both, of_shared, of_global])
+@pytest.mark.parametrize(
+    "block", [0, -1, 5000, (4, 4, 4, 4), (), (1, 1, 65), (32, 0), 32.0, True, (True, 1)]
+)
+def test_a_block_that_no_launch_can_have_is_refused(how: Callable[..., Any], block: Any) -> None:
+    with pytest.raises(LaunchError) as error:
+        how(text(), block=block)
+    assert str(error.value) == (
+        "prove: block must be one to three positive numbers of threads, at most 1024 in all and 64 "
+        f"along z, got {block!r}"
+    )
+
+
+@pytest.mark.parametrize("how", [both, of_shared, of_global])
+def test_a_kernel_that_the_module_lacks_is_refused(how: Callable[..., Any]) -> None:
+    with pytest.raises(LaunchError) as error:
+        how(text(), entry="kk", block=32)
+    assert str(error.value) == "prove: no kernel 'kk'; the module has k; did you mean 'k'?"
+
+
+def test_calls_are_followed_by_both_proofs() -> None:
+    found = prove(text(), block=64, contract=CONTRACT)
+    assert found.complete
+    assert found.global_memory is not None
+    (read,), (written,) = found.shared.accesses, found.global_memory.accesses
+    assert (read.kernel, read.allocation) == ("put", "buf")
+    assert (written.kernel, written.allocation) == ("put", "X")
+    wrong = prove(text(), block=96, contract=CONTRACT)
+    assert wrong.global_memory is not None
+    (read,), (written,) = wrong.shared.accesses, wrong.global_memory.accesses
+    assert (read.verdict, written.verdict) == ("violation", "violation")
+    assert read.reason.endswith(", called from line 25 of the PTX text")
+    assert written.reason.endswith(", called from line 25 of the PTX text")
+
+
+def test_the_views_say_what_the_front_door_says() -> None:
+    found = prove(text(), block=64, contract=CONTRACT)
+    assert found.shared == prove_shared(text(), block=64)
+    assert found.global_memory == prove_global(text(), block=64, contract=CONTRACT)
+    alone = prove(text(), block=64)
+    assert alone.global_memory is None
+    assert alone.complete
+
+
+@pytest.mark.parametrize(
+    ("block", "bounds", "which"),
+    [(96, (96, 200), "shared memory"), (64, (12, 200), "global memory")],
+)
+def test_what_either_proof_has_against_a_kernel_is_refused(
+    block: int, bounds: tuple[int, int], which: str
+) -> None:
+    contract = replace(CONTRACT, bounds={"n": bounds})
+    found = prove(text(), block=block, contract=contract)
+    assert not found.complete
+    with pytest.raises(VerifyError) as error:
+        found.require()
+    assert str(error.value).startswith(f"{which}: 1 problem:\n* kernel put: violation: ")
+    prove(text(), block=64).require()
+
+
+DYNAMIC = ".extern .shared .align 16 .b8 buf[];"
+
+
+def test_dynamic_memory_of_unknown_size_is_unknown_and_no_violation() -> None:
+    (found,) = prove(text(variables=DYNAMIC), block=64).shared.accesses
+    assert (found.verdict, found.reason) == (
+        "unknown", "the size of buf is not given (dynamic_smem), called from line 25 of the PTX "
+        "text",
+    )  # fmt: skip
+    for given, verdict in ((256, "proved"), (252, "violation"), (0, "violation")):
+        (found,) = prove(text(variables=DYNAMIC), block=64, dynamic_smem=given).shared.accesses
+        assert found.verdict == verdict
+
+
+def test_an_access_before_dynamic_memory_of_unknown_size_is_a_violation() -> None:
+    body = "    mov.u32 %r2, buf;\n    ld.shared.u32 %r1, [%r2-4];\n"
+    (found,) = prove(text(body, DYNAMIC), block=64).shared.accesses
+    assert found.verdict == "violation"
+
+
+@pytest.mark.parametrize(("beyond", "wrong"), [(0, False), (1, True)])
+def test_static_and_dynamic_memory_together_have_a_limit(beyond: int, wrong: bool) -> None:
+    limit = TARGETS["sm_80"].shared_per_block_optin
+    module = parse(text())
+    (kernel,) = module.kernels
+    module = replace(module, kernels=(replace(kernel, shared=(Shared("own", 256, 16),)),))
+    dynamic = limit - 256 + beyond
+    found = prove(module, block=64, dynamic_smem=dynamic).shared
+    expected = (
+        f"{limit + beyond} bytes of shared memory, {dynamic} of them dynamic, but a block has at "
+        f"most {limit} on sm_80"
+    )
+    assert [p.message for p in found.problems] == [expected] * wrong

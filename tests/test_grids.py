@@ -1,0 +1,62 @@
+"""The marker `grid`: `make test` runs few cases, but each value of each parameter."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from grids import covering, dispensable
+
+GRID = """
+import pytest
+
+@pytest.mark.grid
+@pytest.mark.parametrize("a", [[1], [2], pytest.param([3], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("b", "c"), [(5, 6), (6, 5), (6, 6), (5, 5)])
+def test_of_two_parameters(a, b, c): ...
+
+@pytest.mark.parametrize("a", range(3))
+def test_without_the_marker(a): ...
+
+@pytest.mark.grid
+def test_without_parameters(): ...
+"""
+
+
+def test_each_value_occurs_in_the_few_cases_that_cover_a_grid() -> None:
+    cases = [
+        frozenset({("a", a), ("b", b), ("c", c)})
+        for a, b, c in itertools.product(range(3), range(5), range(2))
+    ]
+    chosen = covering(cases)
+    assert frozenset().union(*(cases[n] for n in chosen)) == frozenset().union(*cases)
+    assert len(chosen) == 5
+    assert covering([]) == set()
+
+
+def test_the_rest_of_a_grid_is_dispensable_and_nothing_else(tmp_path: Path) -> None:
+    found: list[str] = []
+
+    class Collected:
+        def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+            found.extend(item.name for item in items if item not in list(dispensable(items)))
+
+    path = tmp_path / "test_few.py"
+    path.write_text(GRID)
+    options = ["--collect-only", "-qq", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  nightly\n")
+    assert pytest.main([str(path), *options], plugins=[Collected()]) == 0
+    kept = [name for name in found if name.startswith("test_of_two_parameters")]
+    assert kept == [
+        *(f"test_of_two_parameters[5-6-a{n}]" for n in (0, 2)),
+        "test_of_two_parameters[6-5-a1]",
+        "test_of_two_parameters[6-5-a2]",
+        "test_of_two_parameters[6-6-a0]",
+        "test_of_two_parameters[6-6-a2]",
+        "test_of_two_parameters[5-5-a0]",
+        "test_of_two_parameters[5-5-a2]",
+    ]
+    assert [n for n in found if n not in kept] == [
+        *(f"test_without_the_marker[{n}]" for n in range(3)), "test_without_parameters",
+    ]  # fmt: skip
