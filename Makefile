@@ -44,7 +44,7 @@ coverage: $(READY) ## the tests, and which lines they reach; three times as long
 	$(PYTEST) -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)
 
 nightly: $(READY) ## all tests, also those that take minutes
-	$(PYTEST) $(PYTEST_ARGS)
+	$(PYTEST) -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 lint: $(READY) ## style and format
 	$(PY) -m ruff check .

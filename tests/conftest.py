@@ -12,7 +12,7 @@ import functools
 import gc
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -172,6 +172,16 @@ def transformers(pytestconfig: pytest.Config) -> ModuleType:
     for name in ("torch", "transformers"):
         need(name, pytestconfig.stash[REQUIRED])
     return importlib.import_module("transformers")
+
+
+@pytest.fixture
+def only_young_garbage() -> Iterator[None]:
+    """`gc.collect()` looks at no object that was there before the test: to look at the kernels that
+    other tests have left in caches takes seconds.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -1,26 +1,54 @@
-"""Which cases of a test with several parameters `make test` runs: the marker `grid`."""
+"""Which cases of a test with parameters `make test` runs: the markers `grid` and `sample`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import pytest
 
+_GOLDEN: Final = (5**0.5 - 1) / 2
+
 
 def dispensable(items: Iterable[pytest.Item]) -> Iterator[pytest.Function]:
-    """The cases of tests marked `grid` without which each value of each parameter still occurs in a
-    case that is neither `slow` nor `nightly`.
+    """The cases that `make test` can do without, of tests with one of two markers.
+
+    Of a `grid` these are cases without which each value of each parameter still occurs, of
+    `sample(count)` all but `count`. Cases marked `slow`, `nightly` or `gpu` do not count.
     """
-    grids: dict[str, list[pytest.Function]] = {}
+    tests: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if not isinstance(item, pytest.Function) or not item.get_closest_marker("grid"):
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
-        left_out = item.get_closest_marker("slow") or item.get_closest_marker("nightly")
-        if not left_out and hasattr(item, "callspec"):
-            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in grids.values():
-        kept = covering([_values(case) for case in cases])
+        if not any(map(item.get_closest_marker, ("slow", "nightly", "gpu"))):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        values = [_values(case) for case in cases]
+        sample = cases[0].get_closest_marker("sample")
+        if sample is not None:
+            kept = sampled(values, sample.args[0])
+        elif cases[0].get_closest_marker("grid"):
+            kept = covering(values)
+        else:
+            continue
         yield from (case for number, case in enumerate(cases) if number not in kept)
+
+
+def sampled(cases: Sequence[frozenset[object]], count: int) -> set[int]:
+    """The indices of `count` cases, or of all if there are fewer: with as many values as so many
+    cases can have, and otherwise spread over all.
+    """
+    # Multiples of the golden ratio, less their integers, fill an interval evenly.
+    order = sorted(range(len(cases)), key=lambda n: n * _GOLDEN % 1)
+    chosen: set[int] = set()
+    missing = frozenset[object]()
+    while len(chosen) < min(count, len(cases)):
+        left = [n for n in order if n not in chosen]
+        missing = missing or frozenset().union(*(cases[n] for n in left))
+        best = max(left, key=lambda n: len(cases[n] & missing))
+        chosen.add(best)
+        missing -= cases[best]
+    return chosen
 
 
 def covering(cases: Sequence[frozenset[object]]) -> set[int]:

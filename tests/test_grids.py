@@ -1,4 +1,4 @@
-"""The marker `grid`: `make test` runs few cases, but each value of each parameter."""
+"""The markers `grid` and `sample`: of a test with parameters, `make test` runs few cases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from grids import covering, dispensable
+from grids import covering, dispensable, sampled
 
 GRID = """
 import pytest
@@ -21,6 +21,10 @@ def test_without_the_marker(a): ...
 
 @pytest.mark.grid
 def test_without_parameters(): ...
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("a", [0, 1, pytest.param(2, marks=pytest.mark.nightly), 3, 4])
+def test_of_a_sample(a): ...
 """
 
 
@@ -35,7 +39,22 @@ def test_each_value_occurs_in_the_few_cases_that_cover_a_grid() -> None:
     assert covering([]) == set()
 
 
-def test_the_rest_of_a_grid_is_dispensable_and_nothing_else(tmp_path: Path) -> None:
+def test_a_sample_is_spread_over_all_cases_and_has_all_sizes() -> None:
+    line = [frozenset({n}) for n in range(34)]
+    assert sorted(sampled(line, 4)) == [0, 5, 13, 26]
+    assert sampled(line, 34) == sampled(line, 99) == set(range(34))
+    assert sampled([], 3) == set()
+
+
+def test_a_sample_of_a_grid_has_as_many_values_as_it_can() -> None:
+    cases = [frozenset({("a", a), ("b", b)}) for a, b in itertools.product(range(4), range(4))]
+    for count in range(1, 5):
+        values = frozenset().union(*(cases[n] for n in sampled(cases, count)))
+        assert len(values) == 2 * count
+    assert len(sampled(cases, 9)) == 9
+
+
+def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path: Path) -> None:
     found: list[str] = []
 
     class Collected:
@@ -45,7 +64,7 @@ def test_the_rest_of_a_grid_is_dispensable_and_nothing_else(tmp_path: Path) -> N
     path = tmp_path / "test_few.py"
     path.write_text(GRID)
     options = ["--collect-only", "-qq", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  nightly\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  grid\n  sample\n  nightly\n")
     assert pytest.main([str(path), *options], plugins=[Collected()]) == 0
     kept = [name for name in found if name.startswith("test_of_two_parameters")]
     assert kept == [
@@ -59,4 +78,5 @@ def test_the_rest_of_a_grid_is_dispensable_and_nothing_else(tmp_path: Path) -> N
     ]
     assert [n for n in found if n not in kept] == [
         *(f"test_without_the_marker[{n}]" for n in range(3)), "test_without_parameters",
+        "test_of_a_sample[0]", "test_of_a_sample[2]", "test_of_a_sample[3]",
     ]  # fmt: skip

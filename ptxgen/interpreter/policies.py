@@ -44,7 +44,7 @@ _FORMS: Final = (LOCKSTEP, "pct:SEED", "pct:SEED:DEPTH")
 
 _NEVER: Final = np.iinfo(np.int64).max
 _PATIENCE: Final = 20_000  # instructions that lanes wait in lockstep before they come first
-_POLL: Final = 1_000  # and what an instruction counts for that lanes may spin with
+_POLL: Final = 1_000  # what one of them counts for that lanes may spin with; less than _PATIENCE
 _FIRST_CHANGES: Final = 256  # instructions in which the first change points of PCT lie
 _SERVINGS: Final = 512  # of a warp, until it falls behind
 _VISITS: Final = 128  # of a warp at a place, until its lanes elsewhere come first

@@ -155,6 +155,7 @@ def test_host_memory_has_its_own_type_in_numpy(dtype: DType, torch: ModuleType) 
     assert tensor[0, 0] == 7
 
 
+@pytest.mark.usefixtures("only_young_garbage")
 def test_a_numpy_array_on_foreign_memory_keeps_its_owner_alive(torch: ModuleType) -> None:
     tensor = torch.ones(1000)
     owner = weakref.ref(tensor)
@@ -208,6 +209,7 @@ def test_dlpack_on_the_host_is_read_in_place() -> None:
     assert host_array(found)[1, 2] == 5
 
 
+@pytest.mark.usefixtures("only_young_garbage")
 def test_bfloat16_on_the_host_is_read_through_dlpack_though_numpy_cannot(
     torch: ModuleType,
 ) -> None:
@@ -301,6 +303,7 @@ class Owner:
 
 
 @EVERY_DTYPE
+@pytest.mark.usefixtures("only_young_garbage")
 def test_who_takes_a_capsule_uses_the_memory_and_gives_it_back(
     dtype: DType, torch: ModuleType
 ) -> None:
@@ -320,6 +323,7 @@ def test_who_takes_a_capsule_uses_the_memory_and_gives_it_back(
     assert alive() is None
 
 
+@pytest.mark.usefixtures("only_young_garbage")
 def test_a_capsule_that_nobody_takes_gives_its_memory_back() -> None:
     owner = Owner()
     alive = weakref.ref(owner)
@@ -413,6 +417,7 @@ class Memory:
 
 
 @EVERY_DTYPE
+@pytest.mark.usefixtures("only_young_garbage")
 def test_a_device_array_frees_its_memory_once_nobody_has_it(dtype: DType) -> None:
     memory = Memory()
     like = view(CudaArray(0x1000, np.zeros(3, np.float32)), "q")._replace(device=("cuda", 2))

@@ -113,6 +113,7 @@ def assert_attends(out: Array, lse: Array, q: Array, k: Array, v: Array, **how: 
 # ------------------------------------------------------------------------- attention_with_kvcache
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize(
     ("dtype", "page_size", "rotary", "dim", "steps"),
     few_and_all(
@@ -170,6 +171,7 @@ def test_tokens_are_appended_and_attended_to_on_the_gpu(
     assert cache.lengths.tolist() == [[0] * 3, [capacity] * 3]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("dtype", "page_size"),
     few_and_all(

@@ -332,6 +332,7 @@ def test_the_values_of_window_and_cap_are_not_part_of_the_kernel() -> None:
     assert one.numbers == {"window_left": 3, "window_right": 5, "softcap": 30.0}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name, found in TARGETS.items() if found.sm >= 80])
 def test_every_head_dim_has_tiles_with_every_feature(dtype: str, name: str) -> None:

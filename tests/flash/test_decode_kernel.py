@@ -228,6 +228,7 @@ REST = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", [*GRID, *map(nightly, REST)], ids=str)
 def test_a_decoding_grid(case: tuple[str, int, int, int, int]) -> None:
     kind, page_size, heads, kv_heads, seq_q = case
@@ -316,6 +317,7 @@ def check_masked(problem: Problem, splits: tuple[int, ...] = (1, 3)) -> None:
 TREES = [("f32", 4, True), ("bf16", 0, False), ("f32_grade", 4, True)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "page_size", "causal"),
     mostly_nightly(itertools.product(KINDS, (0, 4), (True, False)), TREES),
@@ -329,6 +331,7 @@ def test_a_tree_of_guesses_sees_the_past_and_its_own_branch(
     check_masked(Problem(config, lengths, seq_q=4, page_size=page_size, mask=TREE))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["f32", "f16", *map(nightly, ("bf16", "f32_grade"))])
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -> None:
@@ -339,6 +342,7 @@ def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -
     check_masked(Problem(config, lengths, seq_q=seq_q, padding=padding, mask=mask), (1, 2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2), (2, 2), (10, 1)], ids=str)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_each_head_of_a_group_has_its_own_mask_and_the_group_is_packed(
@@ -462,6 +466,7 @@ def tokens(count: int, dtype: str, batch: int = 2) -> tuple[Array, Array, Array]
     return q, k, v
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("steps", [3, nightly(100)])
 @EVERY_TYPE
 @EITHER_LAYOUT
@@ -492,6 +497,7 @@ HOWS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @EITHER_LAYOUT
 @pytest.mark.parametrize("name", HOWS)
 def test_kernels_and_numpy_mean_the_same(name: str, page_size: int) -> None:
@@ -955,6 +961,7 @@ def test_no_query_on_a_gpu_is_where_the_cache_is(driver: FakeDriver, make: Make)
     assert (out.shape, out.__dlpack_device__()[1]) == ((2, 4, 0, DIM_V), 1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "e4m3"])
 @pytest.mark.parametrize("turns", [False, True])
 @EITHER_LAYOUT
@@ -1023,6 +1030,7 @@ def test_tables_of_a_gpu_are_f32(driver: FakeDriver) -> None:
     assert not cache.lengths.any()
 
 
+@pytest.mark.slow
 def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> None:
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     launches = []

@@ -78,6 +78,7 @@ def both(result: Any) -> tuple[Any, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
+@pytest.mark.sample(6)
 @EITHER_LAYOUT
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize("name", HOWS)

@@ -125,6 +125,7 @@ def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> No
 # each feature, and all of them
 
 
+@pytest.mark.sample(5)
 @EVERY_DTYPE
 @EVERY_CAUSAL
 @EVERY_FEATURE
@@ -143,6 +144,7 @@ def test_every_feature_is_right_for_the_shortest_sequences(
     check_random(config_of(dtype, **FEATURES[name]), Problem(seq_q, seq_k, 16, 16, heads=2))
 
 
+@pytest.mark.sample(2)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize(("head_dim", "head_dim_v"), [(3, 5), (40, 72), (128, 64), (256, 256)])
 def test_every_feature_at_once_is_right_with_the_default_tiles(
@@ -163,6 +165,7 @@ def test_a_bias_may_have_the_type_of_the_queries(dtype: str) -> None:
 # windows
 
 
+@pytest.mark.sample(3)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
 @pytest.mark.parametrize("window", [(0, None), (7, None), (40, 3), (None, 0), (2, 60)])
@@ -172,6 +175,7 @@ def test_a_window_is_right_over_many_tiles(window: Any, causal: Any, dtype: str)
         check_random(config, Problem(seq_q, seq_k, 16, 16))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("window", [(0, 0), (33, 7), (None, 20), (70, None)])
 def test_a_window_gives_the_same_bits_with_any_number_of_stages(window: Any, stages: int) -> None:
@@ -202,6 +206,7 @@ def test_a_window_wider_than_everything_is_none(dtype: str, causal: Any, width: 
         assert_same_bits(run(plain, arrays, {}), run(windowed, arrays, {}))
 
 
+@pytest.mark.sample(2)
 @ONE_OF_EACH_KERNEL
 def test_rows_whose_window_holds_no_key_give_zero_and_minus_infinity(dtype: str) -> None:
     # Row i is at the position of key i - 60, and sees from 3 before to 5 behind it.

@@ -40,6 +40,7 @@ def check(config: AttentionConfig, arrays: Arrays) -> None:
 # semantics
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"),
     [(1, 1), (1, 3), (2, 1), (64, 128), (239, 1), (113, 203), (108, 256), (128, 217), (17, 0)],
@@ -49,6 +50,7 @@ def test_every_query_sees_every_key(seq_q: int, seq_k: int) -> None:
     check(config, Problem(seq_q, seq_k, 32, 32).arrays())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("causal", ["bottom_right", "top_left"])
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 239), (239, 1), (3, 130), (130, 3), (127, 96), (96, 127), (128, 128)]
@@ -60,6 +62,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90"])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
@@ -67,6 +70,7 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str
     check(config, Problem(45, 70, head_dim, head_dim).arrays())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
 )
@@ -133,6 +137,7 @@ def test_any_softmax_scale_is_applied(scale: float) -> None:
     check(config, Problem(20, 33, 16, 16).arrays())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("alignment", [4, 8, 16])
 @pytest.mark.parametrize("name", ["sm_75", "sm_80"])
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int, name: str) -> None:
@@ -195,6 +200,7 @@ def _mutant_config(name: str) -> AttentionConfig:
     return AttentionConfig(16, tile=16, block_q=64, return_lse=True, target=name)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")])
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
     config = _mutant_config(name)
@@ -289,6 +295,7 @@ def test_wide_shared_loads_have_no_bank_conflicts(
             assert len(np.unique(distinct // 16 % 8)) == len(distinct), distinct
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["sm_75", nightly("sm_80"), nightly("sm_86"), "sm_90"])
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_wide_shared_loads_of_the_default_tiles_take_two_requests(

@@ -528,7 +528,9 @@ def test_cuda_without_a_gpu_says_so() -> None:
 # ------------------------------------------------------------------------------- the GPU
 
 
+@pytest.mark.sample(1)
 @EVERY_DTYPE
+@pytest.mark.usefixtures("only_young_garbage")
 def test_arrays_on_a_gpu_are_used_in_place_and_the_result_is_there_too(
     dtype: DType, driver: FakeDriver, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:

@@ -50,6 +50,7 @@ def cache_of(**how: Any) -> KVCache:
     return made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @settings(deadline=None, max_examples=60)
 @given(steps=STEPS, spare=st.none() | st.integers(0, 4))

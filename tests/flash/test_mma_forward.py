@@ -71,6 +71,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
     check(config, Problem(seq_q, seq_k, 16, 16).arrays(dtype=NUMPY["bf16"]))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", ["sm_80", "sm_86", nightly("sm_90")])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
@@ -78,6 +79,7 @@ def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str
     check(config, Problem(45, 70, head_dim, head_dim).arrays(dtype=np.float16))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 200), (256, 1), (111, 96)]
 )
@@ -116,6 +118,7 @@ def test_every_tile_offered_is_right(head_dim: int, dtype: str) -> None:
             check(config, problem.arrays(dtype=NUMPY[dtype]))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("seq_k", [0, 16, 17, 60, 100])
 def test_any_number_of_stages_gives_the_same_bits(stages: int, seq_k: int) -> None:
@@ -185,6 +188,7 @@ def test_without_a_key_narrow_outputs_come_from_what_was_written(
     check(config, Problem(80, seq_k, head_dim, head_dim_v).arrays(dtype=np.float16))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", NUMPY)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
 def test_nan_and_infinity_reach_the_rows_that_see_them_and_no_others(
@@ -290,6 +294,7 @@ def test_with_all_barriers_waits_and_commits_nothing_is_reported(stages: int) ->
     run_forward(_mutant_config(stages), _mutant_arrays(), sanitize=True)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("stages", "at"), [*_synchronising(1), *_synchronising(2)])
 def test_no_barrier_wait_or_commit_can_be_left_out(stages: int, at: int) -> None:
     config = _mutant_config(stages)
@@ -331,6 +336,7 @@ def test_every_shared_access_is_proved(head_dim: int, stages: int) -> None:
 # cost
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 80, 96, 112, 128, 192, 256])
 def test_shared_memory_has_no_bank_conflicts(head_dim: int) -> None:
     config = with_lse(head_dim, causal=True)

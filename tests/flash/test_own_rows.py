@@ -296,6 +296,7 @@ REST: list[Case] = [
 NAMED = {**GATE, **{f"nightly_{n}": case for n, case in enumerate(REST)}}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", mostly_nightly(NAMED, GATE))
 def test_one_launch_writes_what_an_append_kernel_and_attention_write(name: str) -> None:
     case = NAMED[name]
@@ -327,6 +328,7 @@ def test_any_schedule_writes_the_same(name: str, seeds: int) -> None:
         assert_same_bits(by_one_launch(case, schedule=PCT(seed)), wanted)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "case",
     [
@@ -399,6 +401,7 @@ LEFT: dict[str, Case] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", LEFT)
 def test_rows_that_no_cta_has_to_itself_are_appended_before(name: str) -> None:
     case = LEFT[name]
@@ -527,6 +530,7 @@ LAUNCHED: dict[str, tuple[Case, tuple[int, int]]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_every_backend_writes_the_same_rows_and_means_the_same(
     driver: FakeDriver, name: str
@@ -558,6 +562,7 @@ def test_every_backend_writes_the_same_rows_and_means_the_same(
             )
 
 
+@pytest.mark.slow
 def test_each_call_may_bring_other_rows(driver: FakeDriver) -> None:
     """Kernels and plans are kept, and only addresses change; so does what turns rows."""
     case = Case("f32", (8, 8), n=2, rotary_dim=8, lengths=(20, 5))
@@ -844,6 +849,7 @@ ROWS: dict[str, tuple[int, Change, Change]] = {  # of new rows, and of tables
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("dtype", ["f32", nightly("e4m3")])
 def test_kernels_append_to_a_cache_what_the_host_does(dtype: str, name: str) -> None:

@@ -126,6 +126,7 @@ def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
 # results
 
 
+@pytest.mark.sample(3)
 @EVERY_KIND
 @EVERY_CAUSAL
 def test_packed_rows_are_right(kind: str, causal: Any) -> None:
@@ -135,6 +136,7 @@ def test_packed_rows_are_right(kind: str, causal: Any) -> None:
         judge(config, arrays, *check(config, arrays))
 
 
+@pytest.mark.sample(1)
 @EVERY_CAUSAL
 def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
     config = config_of("f32", causal=causal)
@@ -143,6 +145,7 @@ def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
         assert_same_bits(run(config, arrays), run(unpacked(config), arrays))
 
 
+@pytest.mark.sample(2)
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
 @pytest.mark.parametrize("causal", [False, "top_left"])
@@ -155,6 +158,7 @@ def test_a_window_of_packed_rows_is_that_of_their_queries(
         judge(config, arrays, *check(config, arrays))
 
 
+@pytest.mark.sample(1)
 @ONE_OF_EACH_PRODUCT
 @EVERY_CAUSAL
 def test_each_packed_row_has_the_sink_of_its_head(kind: str, causal: Any) -> None:
@@ -183,6 +187,7 @@ BY_HEAD: list[dict[str, Any]] = [
 EVERY_FEATURE_BY_HEAD = pytest.mark.parametrize("features", BY_HEAD, ids=lambda f: "-".join(f))
 
 
+@pytest.mark.sample(2)
 @ONE_OF_EACH_PRODUCT
 @EVERY_FEATURE_BY_HEAD
 def test_each_packed_row_has_the_scores_and_weights_of_its_head(
@@ -273,6 +278,7 @@ def test_what_a_packed_query_does_not_see_cannot_reach_it(
     assert not np.isfinite(out[:, :, sees, 3].astype(np.float32)).any()
 
 
+@pytest.mark.sample(2)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("head_dim", [(3, 5), (40, 72), (63, 63), (128, 64), (20, 300)], ids=str)
 def test_packed_rows_of_any_width_are_right(kind: str, head_dim: tuple[int, int]) -> None:

@@ -58,6 +58,7 @@ def grade(head_dim: int, head_dim_v: int | None = None, **how: Any) -> Attention
 # semantics
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 1), (1, 3), (64, 128), (113, 203), (108, 256), (17, 0)]
@@ -76,6 +77,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision: str) -> None:
@@ -87,6 +89,7 @@ def test_one_product_of_tf32_has_head_dims_up_to_256() -> None:
     check(grade(256, precision="tf32"), Problem(20, 37, 256, 256).arrays())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"), [(64, 128), (128, 64), (40, 72), (3, 150), (256, 1), (111, 96)]
 )
@@ -94,6 +97,7 @@ def test_values_may_have_another_head_dim(head_dim: int, head_dim_v: int) -> Non
     check(grade(head_dim, head_dim_v), Problem(37, 50, head_dim, head_dim_v).arrays())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("seq_k", [0, 16, 60])
 def test_any_number_of_stages_gives_the_same_bits(stages: int, seq_k: int) -> None:
@@ -117,6 +121,7 @@ def test_any_softmax_scale_is_applied(scale: float) -> None:
     check(config, Problem(20, 33, 16, 16).arrays())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("alignment", [4, 8, 16])
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:
     arrays = Problem(37, 50, 40, 24).arrays()
@@ -190,6 +195,7 @@ def test_values_near_the_largest_f32_stay_finite(precision: str) -> None:
     np.testing.assert_allclose(out / LARGEST, wanted / LARGEST, atol=error)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(64, 64), (100, 130), (130, 90)])
 def test_nan_and_infinity_of_v_reach_the_rows_that_see_them_and_no_others(

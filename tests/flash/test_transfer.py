@@ -82,6 +82,7 @@ def test_tensors_of_torch_on_the_host_go_as_well(torch: Any, driver: FakeDriver)
     np.testing.assert_array_equal(there.numpy(), np.arange(6.0, dtype=np.float32).reshape(2, 3))
 
 
+@pytest.mark.usefixtures("only_young_garbage")
 def test_the_memory_is_freed_with_the_object(driver: FakeDriver) -> None:
     there = flash.to_device(numbers(I32), cuda=CudaBackend(driver))
     assert len(driver.memory) == 1

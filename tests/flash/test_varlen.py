@@ -141,6 +141,7 @@ def _sanitized(monkeypatch: pytest.MonkeyPatch) -> None:
 # accuracy, sequence by sequence
 
 
+@pytest.mark.sample(2)
 @EVERY_KERNEL
 @pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
 def test_each_sequence_is_attention_by_itself(kind: str, causal: Any) -> None:

@@ -81,6 +81,7 @@ def bits(array: Array) -> Array:
 # semantics
 
 
+@pytest.mark.sample(2)
 @JUDGED
 @pytest.mark.parametrize(
     ("head_dim", "head_dim_v"), mostly_nightly(DIMS, [(40, 257), (3, 300), (17, 511), (256, 512)])
@@ -127,6 +128,7 @@ def test_no_two_ctas_write_one_element(head_dim_v: int, kind: str) -> None:
         assert np.isfinite(lse).all() if number == 0 else np.isnan(lse).all()
 
 
+@pytest.mark.sample(2)
 @JUDGED
 def test_every_feature_works_on_wide_values(kind: str) -> None:
     config = config_of(kind, 24, 300, causal=True, **EVERY_FEATURE)
@@ -158,6 +160,7 @@ def test_nan_and_infinity_of_v_reach_the_rows_and_columns_that_are_theirs(kind: 
     assert odd.any()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "alignment"), [("f16", 2), ("f16", 4), ("f16", 8), ("f32", 4), ("tf32", 4)]
 )

@@ -288,6 +288,7 @@ def product(
     return out
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("swizzle", SPANS)
 @pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("rows", [64, 80, 128, 176])

@@ -68,7 +68,7 @@ Test = Callable[..., None]
 
 def on(name: str, *entries: str) -> Callable[[Test], Test]:
     """Runs a test on every target that the program `name` is kept for, on the CPU and on the GPU;
-    it must run the entries.
+    it must run the entries. `make test` has the newest target.
     """
     CLAIMED[name] |= set(entries)
     targets = sorted(path.name.split(".")[1] for path in FIXTURES.glob(f"{name}.*.ptx"))
@@ -80,7 +80,10 @@ def on(name: str, *entries: str) -> Callable[[Test], Test]:
             test(program, **more)
             assert program.ran == set(entries), "a test runs the kernels that it names"
 
-        programs = [pytest.param(Program(name, t), id=f"{name}-{t}") for t in targets]
+        programs = [
+            pytest.param(Program(name, t), id=f"{name}-{t}", marks=[pytest.mark.slow][: n > 0])
+            for n, t in enumerate(reversed(targets))
+        ]
         if not LEFT_OUT.keys() & set(entries):
             programs += [
                 pytest.param(Program(name, t, True), id=f"{name}-{t}-gpu", marks=pytest.mark.gpu)

@@ -643,7 +643,7 @@ def test_a_poll_that_nobody_can_end_is_a_deadlock(more: str) -> None:
 def test_two_warps_that_poll_for_each_other_are_a_deadlock(
     schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policies, "_PATIENCE", 500)  # each has its turn sooner
+    monkeypatch.setattr(policies, "_PATIENCE", 2000)  # each has its turn sooner
     text = spinning(other=OTHER)
     assert trap(text, [], block=64, schedule=schedule) == (
         "kernel k: deadlock in CTA (0, 0, 0): "
@@ -671,6 +671,7 @@ COUNTER = """red.shared.add.u32 [count], 1;
     setp.ne.or.u32 %p2, %r5, 0, %p2;"""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "more",
     [

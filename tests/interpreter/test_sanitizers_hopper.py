@@ -790,6 +790,7 @@ WAIT_COPY = "cp.async.wait_group 0;"
 OTHER_HALF = ("xor.b32 %r5, %r0, 32;", "shl.b32 %r5, %r5, 2;", "add.u32 %r4, %r5, %r1;")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

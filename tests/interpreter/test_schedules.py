@@ -78,6 +78,7 @@ def hold_under_seeds(case: Case, patch: pytest.MonkeyPatch) -> None:
         case(patch, functools.partial(run, schedule=PCT(seed)))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", FEW, ids=named)
 def test_programs_give_the_same_bits_by_any_seed(
     case: Case, monkeypatch: pytest.MonkeyPatch
@@ -149,11 +150,13 @@ def test_no_shipped_kernel_has_a_report_by_any_of_20_seeds(name: str) -> None:
             assert not ran.wrong
 
 
+@pytest.mark.slow
 def test_the_forward_kernel_gives_the_same_bits_by_any_seed() -> None:
     for schedule in (*map(PCT, SEEDS), PCT(1, depth=9), PCT(1, depth=1, apart=True)):
         assert np.array_equal(forward(schedule=schedule), right()), schedule
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("drop", [0, 1])
 def test_the_forward_kernel_without_a_barrier_is_wrong_by_any_seed(drop: int) -> None:
     assert np.array_equal(forward(drop), right()), "lockstep hides it"
@@ -443,6 +446,7 @@ $end:
 ONE_LANE = "and.b32 %r7, %r0, 31; setp.ne.u32 %p1, %r7, 0; @%p1 bra $end;"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("unit", ["warp", "thread"])
 def test_a_relay_of_spinning_threads_ends(unit: str, apart: bool) -> None:

@@ -25,6 +25,7 @@ CONFIGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("options", CONFIGS, ids=lambda o: "-".join(map(str, o.values())))
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_the_attention_kernel_gives_the_same_bits_both_ways(

@@ -201,6 +201,7 @@ def bound_of(v: Array) -> float:
     return float(2.1 * F16 * abs(wide(v)).max())
 
 
+@pytest.mark.sample(3)
 @on("attention", "attention_causal")
 def test_flash_attention_with_ragged_ends(program: Program, rng: Any) -> None:
     queries = keys = 100
@@ -210,6 +211,7 @@ def test_flash_attention_with_ragged_ends(program: Program, rng: Any) -> None:
     close(out, attention(q, k, v, 0.125, program.facts["constants"]["CAUSAL"]), atol=bound_of(v))
 
 
+@pytest.mark.sample(3)
 @on(*(f"attention_forward_d{d}{suffix}" for d in (64, 128) for suffix in ("", "_causal")))
 def test_flash_attention_with_whole_tiles_apart(program: Program, rng: Any) -> None:
     head_dim, length = program.facts["constants"]["D"], 136  # two whole tiles, and eight keys

@@ -429,6 +429,7 @@ def chosen(row: Inst) -> list[Op]:
     return [op for op in row.all_ops() if str(op.modifiers["shape"]).rpartition("k")[0] in widths]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("syntax", sorted(cases_hopper.WGMMA))
 def test_a_warpgroup_multiplies_as_plain_python_says(syntax: str) -> None:
     row = OURS[syntax]

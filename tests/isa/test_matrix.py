@@ -178,6 +178,7 @@ def operand_types(op: Op) -> dict[str, str]:
     return {"d": d, "a": a, "b": b, "c": c}
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("small", [True, False], ids=["integers", "any"])
 @pytest.mark.parametrize("row", rows_in(cases_matrix.MMA))
 def test_mma_is_the_product_of_the_matrices_that_the_manual_s_formulas_give(
@@ -330,6 +331,7 @@ def mma_ops() -> list[Any]:
     return [pytest.param(op, n, id=op.opcode) for n, op in enumerate(ops)]
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize(("op", "number"), mma_ops())
 def test_wmma_multiplies_matrices_in_memory(op: Op, number: int) -> None:
     rng, types, sizes = seeded(op.opcode), operand_types(op), matrix_sizes(op)

@@ -28,6 +28,11 @@ from ptxgen.types import REGISTER_PREFIX, TYPES, ScalarType, pred
 ROWS = [row for rows in table.rows().values() for row in rows]
 OPS_PER_ROW = 200  # of a row with more, a sample is tested
 MEANINGS_PER_ROW = 40
+# How many ops of a row are tested, by `make test` and by `.ci/run`.
+some_ops = pytest.mark.parametrize("limit", [25, pytest.param(OPS_PER_ROW, marks=pytest.mark.slow)])
+some_meanings = pytest.mark.parametrize(
+    "limit", [8, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.slow)]
+)
 LANES = 64  # two warps
 
 
@@ -188,9 +193,10 @@ def module_of(ops: list[Op], target: Target, ptx: tuple[int, int]) -> str:
     )
 
 
+@some_ops
 @every_row
-def test_every_op_is_recognised_from_what_it_prints(row: Inst) -> None:
-    for op in ops_of(row):
+def test_every_op_is_recognised_from_what_it_prints(row: Inst, limit: int) -> None:
+    for op in ops_of(row, limit):
         assert op in table.recognise(op.opcode)
         assert table.op_of(ir.Instr(op.opcode, operands_of(op))) is op
 
@@ -546,10 +552,11 @@ def call(op: Op, machine: Any, operands: dict[str, Any]) -> Any:
 # ---------------------------------------- meaning
 
 
+@some_meanings
 @pytest.mark.parametrize("row", with_effect(Effect.NONE))
-def test_the_meaning_of_a_row_agrees_with_plain_python(row: Inst) -> None:
+def test_the_meaning_of_a_row_agrees_with_plain_python(row: Inst, limit: int) -> None:
     meaning = cases.MEANING[row.syntax]
-    for op in ops_of(row, MEANINGS_PER_ROW):
+    for op in ops_of(row, limit):
         rng = seeded(op)
         operands = lanes_for(op, LANES * 2, rng)
         immediates = [o.name for o in op.sources if o.kind == "imm" and o.literal is None]
@@ -807,9 +814,10 @@ def updated(
     return (tuple(of(half, *p) for p in pairs),), returned
 
 
+@some_meanings
 @pytest.mark.parametrize("row", with_effect(Effect.READ, Effect.WRITE, Effect.ATOMIC))
-def test_a_memory_row_reads_and_writes_what_plain_python_says(row: Inst) -> None:
-    for op in ops_of(row, MEANINGS_PER_ROW):
+def test_a_memory_row_reads_and_writes_what_plain_python_says(row: Inst, limit: int) -> None:
+    for op in ops_of(row, limit):
         check_memory(op, cases.MEMORY[row.syntax])
 
 

@@ -276,6 +276,7 @@ def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) 
     assert len(built) == 4  # for the lines, the warm-up, and two samples
 
 
+@pytest.mark.slow
 def test_a_fresh_process_that_fails_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_build, "_EMIT", ("-c", "raise SystemExit('broken')"))
     found = bench_build._cold(1)

@@ -48,6 +48,7 @@ def test_a_row_is_appended_without_a_launch_of_its_own() -> None:
     assert 2 * row < moved_bytes(step) - before <= 2 * row + 10 * tables
 
 
+@pytest.mark.slow
 def test_the_ratio_is_the_headline_and_has_a_goal() -> None:
     launches, moved, ratio = traffic(SMALL)
     assert not isinstance(launches, str)

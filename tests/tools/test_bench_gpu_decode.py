@@ -65,6 +65,7 @@ def test_the_share_of_the_copy_bandwidth_is_bytes_over_time(
     assert driver.memory == {}
 
 
+@pytest.mark.slow
 def test_without_a_copy_ceiling_there_is_no_share(gpu: bench_device.Gpu) -> None:
     found = by_name(bench_gpu_decode.bandwidth(gpu, SMALL, repeats=1))
     assert "decoding, of the copy ceiling" not in found

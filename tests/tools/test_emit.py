@@ -313,6 +313,7 @@ def test_list_tiles_offers_what_can_be_emitted_and_marks_the_choice(
     ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("features", [[], ["--mask", "--sink"], ["--bias", "bf16"]], ids=str)
 @pytest.mark.parametrize("dim", ["64", "192", "256"])
 def test_list_tiles_takes_types_and_features_into_account(
@@ -768,6 +769,7 @@ def run_into(stdout: object, argv: list[str], unbuffered: str) -> tuple[int, byt
 
 
 # With more and with less text than a buffer holds.
+@pytest.mark.sample(2)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
 @pytest.mark.parametrize("argv", [SMALL, ["--list-targets"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -780,6 +782,7 @@ def test_a_reader_that_leaves_early_is_no_traceback(argv: list[str], unbuffered:
         os.close(writing)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("argv", [SMALL, ["--list-targets"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])

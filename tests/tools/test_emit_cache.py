@@ -140,6 +140,7 @@ def seen(last: Any, keys: Any) -> Any:
     return found
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("dtype", "layout", "splits"),
     [

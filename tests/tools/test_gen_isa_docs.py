@@ -24,6 +24,7 @@ def test_an_outdated_page_fails_the_check_and_is_left_as_it_is(
     )
 
 
+@pytest.mark.slow
 def test_a_missing_page_fails_the_check_and_is_written_without_it(tmp_path: Path) -> None:
     page = tmp_path / "isa.md"
     assert gen_isa_docs.main(["--check", "--page", str(page)]) == 1

@@ -98,6 +98,7 @@ def test_what_is_caught_says_by_whom_and_why() -> None:
     assert "may still be written by the copy" in found.what
 
 
+@pytest.mark.slow
 def test_what_is_known_before_a_run_needs_none() -> None:
     found = [judge(COPYING, n) for n in numbers(COPYING, "shared-offset", "operand 0 +4")]
     before = [(v.caught_by, v.problem) for v in found if v.before.startswith("cp.async")]
@@ -113,6 +114,7 @@ def test_a_barrier_of_one_warp_may_be_that_of_the_warp() -> None:
     assert {v.what for v in found} == {"proved: the block is one warp"}
 
 
+@pytest.mark.slow
 def test_a_constant_that_changes_nothing_in_any_thread_is_proved_equivalent() -> None:
     # One split: its number is always 0, and so is its part of head_dim, whatever the factor.
     subject = subjects()[COPYING]
@@ -134,6 +136,7 @@ def test_what_is_right_as_well_is_right_in_every_order_of_many_warps() -> None:
     assert judge(FOUR_WARPS, number).caught_by == "equivalent"
 
 
+@pytest.mark.slow
 def test_a_row_without_a_score_notices_a_shift_that_another_row_moves() -> None:
     places = {  # the largest score or the old shift
         m.place: n
@@ -180,6 +183,7 @@ def test_a_read_behind_the_columns_of_a_row_stops_the_kernel() -> None:
     assert subjects()[TF32].problems[found.problem].alike
 
 
+@pytest.mark.slow
 def test_a_read_behind_the_last_key_of_a_cache_stops_the_kernel() -> None:
     kernel = "f32-sm_80-cache"
     rows = [n for n in numbers(kernel, "bound", "-1") if "copy_turn" in mutants_of(kernel)[n].where]
@@ -218,6 +222,7 @@ def test_any_bits_that_change_in_a_cache_but_its_new_rows_are_wrong(
     assert subject.run(subject.module, subject.problems[0]).wrong == ""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "change", "function", "who", "what"),
     [
@@ -318,6 +323,7 @@ def test_an_argument_about_one_loop_is_about_no_other() -> None:
     assert [known.fits(m) for m in branches] == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_every_argument_is_about_a_mutant_that_there_is() -> None:
     everything = [m for kernel in subjects() for m in mutants_of(kernel)]
     for known in REASONS:

@@ -986,7 +986,8 @@ def test_the_script_runs_from_anywhere(folder: Path) -> None:
 def test_a_reader_may_have_seen_enough() -> None:
     command = f"{sys.executable} {SCRIPT} many.ptx | head -1; exit ${{PIPESTATUS[0]}}"
     Path("many.ptx").write_text(
-        HEAD + "".join(f".visible .entry k{n}()\n{{\n\tret;\n}}\n" for n in range(3000))
+        # Names that fill more than a pipe holds.
+        HEAD + "".join(f".visible .entry {'k' * 300}{n}()\n{{\n\tret;\n}}\n" for n in range(400))
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "PTX 7.0 for sm_80\n", "")

@@ -442,6 +442,7 @@ def ready(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 BARRIERS = ["--kernel", SMALL, "--kind", "barrier", "--jobs", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ready")
 def test_the_table_tells_what_only_they_find(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -464,6 +465,7 @@ def test_the_table_tells_what_only_they_find(
     assert [row["ours"] for row in found["rows"]][:2] == ["right", "sanitizer"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ready")
 def test_all_in_agreement_is_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -473,6 +475,7 @@ def test_all_in_agreement_is_0(
     assert json.loads(capsys.readouterr().out)["counts"]["ours only"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ready")
 def test_a_file_that_cannot_be_written_is_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
