@@ -86,6 +86,7 @@ def refusal(text: str) -> str:
 # ------------------------------------------------------------------------------ whole files
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_what_nvcc_and_triton_write_is_read_printed_and_found_right(path):
     module = parse(path.read_text())

@@ -99,6 +99,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(

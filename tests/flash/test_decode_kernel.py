@@ -198,6 +198,7 @@ def test_parts_are_merged_to_attention_to_all_keys(features: str, dtype: str, ba
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_infinity_and_nan_reach_the_queries_that_see_them_in_any_part(kind: str) -> None:
     kernel = DecodeKernel(config_of(kind, return_lse=True, window=(20, None)))
@@ -317,7 +318,7 @@ def check_masked(problem: Problem, splits: tuple[int, ...] = (1, 3)) -> None:
 TREES = [("f32", 4, True), ("bf16", 0, False), ("f32_grade", 4, True)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "page_size", "causal"),
     mostly_nightly(itertools.product(KINDS, (0, 4), (True, False)), TREES),
@@ -342,7 +343,7 @@ def test_a_mask_speaks_of_the_last_keys_of_each_sequence(name: str, kind: str) -
     check_masked(Problem(config, lengths, seq_q=seq_q, padding=padding, mask=mask), (1, 2))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2), (2, 2), (10, 1)], ids=str)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_each_head_of_a_group_has_its_own_mask_and_the_group_is_packed(
@@ -355,6 +356,7 @@ def test_each_head_of_a_group_has_its_own_mask_and_the_group_is_packed(
     check_masked(problem)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_a_mask_is_read_where_it_is(kind: str) -> None:
     config = config_of(kind, mask=True, return_lse=True)
@@ -384,6 +386,7 @@ def test_a_query_whose_keys_are_all_hidden_gives_zero_and_minus_infinity(kind: s
         assert (out[blind] == 0).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "f16", nightly("f32_grade")])
 @pytest.mark.parametrize("how", [{"window": (40, None)}, {"causal": False}], ids=str)
 def test_infinity_and_nan_reach_the_queries_that_the_mask_lets_see_them(

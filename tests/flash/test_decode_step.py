@@ -151,6 +151,7 @@ def test_parts_of_a_step_are_for_all_keys_that_there_may_be(driver: FakeDriver) 
     assert (once, driver.names().count("cuLaunchKernel") - once) == (1, 2)  # with a merge
 
 
+@pytest.mark.sample(1)
 @EITHER_LAYOUT
 def test_launches_can_be_replayed_after_room_was_made_in_all_layers(
     driver: FakeDriver, page_size: int | None

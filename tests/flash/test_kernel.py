@@ -246,6 +246,7 @@ def random_operands(rng: np.random.Generator, *shape: int) -> dict[str, np.ndarr
     }
 
 
+@pytest.mark.sample(6)
 @EVERY_WAY
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_attention_takes_every_feature(backend: str, dtype: DType, layout: str) -> None:

@@ -144,6 +144,7 @@ def test_any_softmax_scale_is_applied(scale: float, causal: bool) -> None:
     check(config, Problem(20, 33, 16, 16).arrays(dtype=np.float16))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("alignment", [2, 4, 8, 16])
 def test_narrow_accesses_give_the_same_bits_as_wide_ones(alignment: int) -> None:
     arrays = Problem(37, 50, 40, 24).arrays(dtype=np.float16)

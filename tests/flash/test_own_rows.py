@@ -366,6 +366,7 @@ def test_each_new_row_is_written_by_one_cta(case: Case) -> None:
 NONSENSE = np.array([-(2**31), 2**31 - 1, 10**6], np.int32)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["f32", "bf16", nightly("f32_grade")])
 @pytest.mark.parametrize("page_size", [0, 4])
 def test_whatever_the_numbers_are_nothing_outside_is_accessed(page_size: int, kind: str) -> None:

@@ -126,7 +126,7 @@ def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
 # results
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @EVERY_KIND
 @EVERY_CAUSAL
 def test_packed_rows_are_right(kind: str, causal: Any) -> None:
@@ -145,7 +145,7 @@ def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
         assert_same_bits(run(config, arrays), run(unpacked(config), arrays))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
 @pytest.mark.parametrize("causal", [False, "top_left"])
@@ -290,6 +290,7 @@ def test_packed_rows_of_any_width_are_right(kind: str, head_dim: tuple[int, int]
     judge(config, arrays, *check(config, arrays))
 
 
+@pytest.mark.sample(1)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("alignment", [4, 2])
 def test_narrow_accesses_to_packed_rows_give_the_same_bits(kind: str, alignment: int) -> None:
@@ -319,6 +320,7 @@ def test_packed_rows_may_have_any_strides(kind: str) -> None:
     assert_same_bits(run(config, heads_inside), wanted)
 
 
+@pytest.mark.sample(1)
 @ONE_OF_EACH_KERNEL
 def test_other_orders_of_the_warps_give_packed_rows_the_same_bits(kind: str) -> None:
     config = config_of(kind, causal=True, window=(9, None))
@@ -565,6 +567,7 @@ def swapped(self: PackedMatrix, k: KernelBuilder, index: Value) -> Value:
 OFFSET = PackedMatrix.offset
 
 
+@pytest.mark.sample(1)
 @ONE_OF_EACH_KERNEL
 @pytest.mark.parametrize("of", ["offset", "query", "head"])
 def test_a_wrong_place_of_a_packed_row_is_a_violation(

@@ -156,7 +156,7 @@ def test_the_forward_kernel_gives_the_same_bits_by_any_seed() -> None:
         assert np.array_equal(forward(schedule=schedule), right()), schedule
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", [0, 1])
 def test_the_forward_kernel_without_a_barrier_is_wrong_by_any_seed(drop: int) -> None:
     assert np.array_equal(forward(drop), right()), "lockstep hides it"

@@ -29,9 +29,9 @@ ROWS = [row for rows in table.rows().values() for row in rows]
 OPS_PER_ROW = 200  # of a row with more, a sample is tested
 MEANINGS_PER_ROW = 40
 # How many ops of a row are tested, by `make test` and by `.ci/run`.
-some_ops = pytest.mark.parametrize("limit", [25, pytest.param(OPS_PER_ROW, marks=pytest.mark.slow)])
+some_ops = pytest.mark.parametrize("limit", [12, pytest.param(OPS_PER_ROW, marks=pytest.mark.slow)])
 some_meanings = pytest.mark.parametrize(
-    "limit", [8, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.slow)]
+    "limit", [5, pytest.param(MEANINGS_PER_ROW, marks=pytest.mark.slow)]
 )
 LANES = 64  # two warps
 

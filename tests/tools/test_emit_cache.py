@@ -334,6 +334,7 @@ def test_the_assembler_takes_those_for_caches_of_one_byte(
         assembler.assemble((tmp_path / "x").read_text(), name)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("kernel", "argv"),
     [

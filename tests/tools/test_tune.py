@@ -113,6 +113,7 @@ def test_more_warps_than_enough_do_not_rank() -> None:
     assert ranked([many, CLEAN], "static")[0]["cost"] == 10.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_candidate_is_judged_by_assembler_and_interpreter(causal: bool) -> None:
