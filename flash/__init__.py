@@ -8,15 +8,16 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from flash.cached_attention import attention_with_kvcache
-    from flash.config import AttentionConfig
-    from flash.decode_kernel import DecodeKernel
-    from flash.decode_step import DecodeStep
+    from flash.cache.attention import attention_with_kvcache
+    from flash.cache.cache import KVCache
+    from flash.cache.step import DecodeStep
+    from flash.decode.kernel import DecodeKernel
+    from flash.decode.merge import merge_partials
     from flash.functions import attention, attention_varlen
+    from flash.host.transfer import to_device
     from flash.kernel import AttentionKernel
-    from flash.kv_cache import KVCache
-    from flash.merge import merge_partials
-    from flash.transfer import to_device
+    from flash.problem.config import AttentionConfig
+    from flash.problem.rotary import rotary_tables
 
 __all__ = [
     "AttentionConfig",
@@ -28,20 +29,22 @@ __all__ = [
     "attention_varlen",
     "attention_with_kvcache",
     "merge_partials",
+    "rotary_tables",
     "to_device",
 ]
 
 _HOME: Final = {
-    "AttentionConfig": "config",
+    "AttentionConfig": "problem.config",
     "AttentionKernel": "kernel",
-    "DecodeKernel": "decode_kernel",
-    "DecodeStep": "decode_step",
-    "KVCache": "kv_cache",
+    "DecodeKernel": "decode.kernel",
+    "DecodeStep": "cache.step",
+    "KVCache": "cache.cache",
     "attention": "functions",
     "attention_varlen": "functions",
-    "attention_with_kvcache": "cached_attention",
-    "merge_partials": "merge",
-    "to_device": "transfer",
+    "attention_with_kvcache": "cache.attention",
+    "merge_partials": "decode.merge",
+    "rotary_tables": "problem.rotary",
+    "to_device": "host.transfer",
 }
 
 

@@ -61,12 +61,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.config import DEFAULT_TARGET, AttentionConfig
-from flash.dtypes import BF16, F16
-from flash.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
-from flash.packed import each_sequence
-from flash.philox import STEPS, threshold
-from flash.precision import IEEE
+from flash.problem.config import DEFAULT_TARGET, AttentionConfig
+from flash.problem.dtypes import BF16, F16
+from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
+from flash.problem.philox import STEPS, threshold
+from flash.problem.precision import IEEE
+from flash.problem.sequences import each_sequence
 from flash.reference import (
     Causal,
     Window,
@@ -95,7 +95,7 @@ _LEAST_WEIGHT: Final = 2.0**-126  # below, `ex2.approx.ftz` gives 0
 _SM_OF_WHOLE_STEPS: Final = 90
 # The error of a product of two f32 that is summed as three products of tf32, in u of the product:
 # the fourth product, which is left out, is at most 4 u, evenly distributed, and each low part may
-# lose a bit (`flash/tf32_products.py`).
+# lose a bit (`flash/device/tf32_products.py`).
 _RESIDUE: Final = 3.5
 _ROUNDED_PRODUCTS: Final = math.sqrt(3)  # and factors of K and V that are multiplied later
 _TF32_UNIT: Final = 2.0**-11
@@ -189,7 +189,7 @@ def arithmetic_of_config(config: AttentionConfig, parts: float = 0.0) -> Arithme
 
 
 def as_tf32(x: Array) -> Array:
-    """x as f32 that are rounded to tf32 (`flash/tf32_products.py`): finite if it is finite."""
+    """x as f32, rounded to tf32 (`flash/device/tf32_products.py`); finite if x is."""
     single = np.ascontiguousarray(x, np.float32)
     rounded = numeric.to_tf32(single, "rna")
     clipped = np.clip(rounded, -_LARGEST_TF32, _LARGEST_TF32)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar, Final
 
-from flash.caller import Caller, readable_views
-from flash.config import config_of_call
-from flash.dtypes import DTYPES, F32, OF_ARRAYS
+from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
-from flash.launch import conversion
+from flash.launch.checks import conversion
+from flash.problem.config import config_of_call
+from flash.problem.dtypes import DTYPES, F32, OF_ARRAYS
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 

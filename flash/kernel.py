@@ -6,26 +6,27 @@ import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from flash import packed, results
-from flash.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
-from flash.build import Build, proved_build
-from flash.caller import LAUNCH, flag, raise_problems, require_no_gradients
-from flash.config import AttentionConfig
-from flash.dtypes import F32
-from flash.execute import Call, run_on_cpu, run_on_interpreter
-from flash.explain import explain
-from flash.gpu import GpuLauncher
-from flash.launch import (
+from flash.contract.catalogue import Build, proved_build
+from flash.contract.resources import KernelResources
+from flash.host import results
+from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, unreadable, view
+from flash.host.caller import LAUNCH, flag, raise_problems, require_no_gradients
+from flash.launch import varlen
+from flash.launch.calls import Call, run_on_cpu, run_on_interpreter
+from flash.launch.checks import (
     Geometry,
     alignment,
     check,
     check_addresses,
     variant,
 )
-from flash.launch import scale as scale_of
-from flash.launch import seed as seed_of
-from flash.operands import require_operands
-from flash.resources import KernelResources
+from flash.launch.checks import scale as scale_of
+from flash.launch.checks import seed as seed_of
+from flash.launch.explain import explain
+from flash.launch.gpu import GpuLauncher
+from flash.launch.operands import require_operands
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import F32
 from ptxgen import ir
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
@@ -159,8 +160,8 @@ class AttentionKernel:
         key is hidden by a mask of False and by a bias of -inf; one of -2.3587e38 or less, such as
         the least float32, also gives it weight 0, on every backend (`docs/numerics.md`, "Ranges",
         says what of all numbers is right). `sink` is one more score of every row, with a value of
-        0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config
-        with dropout makes 0: the same on every backend and for all tiles (`flash/philox.py`).
+        0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config with dropout makes 0:
+        the same on every backend and for all tiles (`flash/problem/philox.py`).
 
         With a config that says varlen the sequences of a batch have lengths of their own and lie
         one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out as q,
@@ -318,10 +319,10 @@ class AttentionKernel:
                     "AttentionConfig(varlen=True, ...)"
                 )
             return self._shared_geometry(arrays, layout, operands)
-        most = packed.most_queries(operands, max_seqlen_q, self._caller.name)
+        most = varlen.most_queries(operands, max_seqlen_q, self._caller.name)
         found = self._shared_geometry(arrays, layout, operands, most)
         raise_problems(
-            list(packed.length_problems(operands, found.seq_q, found.seq_k, found.longest_q)),
+            list(varlen.length_problems(operands, found.seq_q, found.seq_k, found.longest_q)),
             self._caller.name,
         )
         return found

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from flash.packed import each_sequence
-from flash.philox import STEPS, kept, threshold
+from flash.problem.philox import STEPS, kept, threshold
+from flash.problem.sequences import each_sequence
 from ptxgen.errors import ConfigError, shown
 
 Causal = bool | Literal["bottom_right", "top_left"]
@@ -121,8 +121,8 @@ def attention_reference(
     keys that causality, the window (left, right) and mask [batch, heads, seq_q, seq_k] let it see.
     sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be of any
     shape that broadcasts so. With `dropout`, weights are made 0 with that probability
-    (`flash/philox.py`) and the others divided by that to be kept; LSE is that of all. Which are, is
-    as for batches from `first_batch` on.
+    (`flash/problem/philox.py`) and the others divided by that to be kept; LSE is that of all. Which
+    are, is as for batches from `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """

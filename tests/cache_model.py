@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from flash import KVCache
-from flash.placement import Paged
+from flash.pages.placement import Paged
 from ptxgen.errors import CacheFullError, LaunchError
 
 Array = np.ndarray[Any, Any]

@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 from grids import dispensable
 
-from flash.build import build
+from flash.contract.catalogue import build
 from ptxgen.errors import BackendError, did_you_mean
 from ptxgen.runtime.assembler import Assembler, find_assembler
 
@@ -189,4 +189,4 @@ def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of a KV cache are launched without being proved first, which takes longer than to run
     them; tests of the proofs prove each of them.
     """
-    monkeypatch.setattr("flash.decode.proved_build", build)
+    monkeypatch.setattr("flash.decode.plan.proved_build", build)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.build import build
-from flash.config import AttentionConfig, KernelConfig
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig, KernelConfig
 from ptxgen import ir
 from ptxgen.interpreter import Result, run
 from ptxgen.runtime.assembler import Assembler

@@ -18,9 +18,9 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward
 
-from flash.config import AttentionConfig
 from flash.error_bound import arithmetic_of_config
-from flash.forward import attention_forward
+from flash.kernels.simt_forward import attention_forward
+from flash.problem.config import AttentionConfig
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
@@ -104,8 +104,8 @@ def test_every_process_emits_the_same_bytes(seed: str, tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {root!r})\n"
         "import hashlib\n"
-        "from flash.config import AttentionConfig\n"
-        "from flash.forward import attention_forward\n"
+        "from flash.problem.config import AttentionConfig\n"
+        "from flash.kernels.simt_forward import attention_forward\n"
         "from ptxgen.text import render\n"
         "text = render(attention_forward(AttentionConfig(72, 40, causal=True).kernel()))\n"
         "print(hashlib.sha256(text.encode()).hexdigest())\n"

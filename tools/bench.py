@@ -15,16 +15,17 @@ if not __package__:  # run as a script: measure this checkout, whatever else is 
 
 from ptxgen.errors import BackendError, PtxGenError, did_you_mean
 from ptxgen.runtime.cuda import cuda_backend
-from tools.bench_build import assemble_jobs, emit_jobs
-from tools.bench_cpu import CPU_REMARKS, cpu_jobs
-from tools.bench_decode import DECODE_REMARKS, decode_jobs
-from tools.bench_device import Gpu, open_gpu
-from tools.bench_gpu import GPU_REMARKS, gpu_jobs
-from tools.bench_gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
-from tools.bench_interpreter import interpreter_jobs
-from tools.bench_launch import LAUNCH_REMARKS, launch_jobs
-from tools.bench_record import Job, Measurement
-from tools.bench_report import (
+from tools.commands.progress import progress
+from tools.measure.build import assemble_jobs, emit_jobs
+from tools.measure.cpu import CPU_REMARKS, cpu_jobs
+from tools.measure.decode import DECODE_REMARKS, decode_jobs
+from tools.measure.device import Gpu, open_gpu
+from tools.measure.gpu import GPU_REMARKS, gpu_jobs
+from tools.measure.gpu_decode import GPU_DECODE_REMARKS, gpu_decode_jobs
+from tools.measure.interpreter import interpreter_jobs
+from tools.measure.launch import LAUNCH_REMARKS, launch_jobs
+from tools.measure.record import Job, Measurement
+from tools.measure.report import (
     RESULTS,
     ROOT,
     Section,
@@ -36,9 +37,8 @@ from tools.bench_report import (
     table,
     write_atomically,
 )
-from tools.bench_sanitizers import sanitizer_jobs
-from tools.bench_static import STATIC_REMARKS, static_jobs
-from tools.progress import progress
+from tools.measure.sanitizers import sanitizer_jobs
+from tools.measure.static import STATIC_REMARKS, static_jobs
 
 OK, FAILED, USAGE, NO_GPU = 0, 1, 2, 4
 
@@ -47,7 +47,7 @@ ABOUT: Final = {
     "assemble": "the default kernels assembled: registers, spills, occupancy, code size",
     "static": "f16, bf16, f32 kernels by assembler and interpreter, beside Triton's",
     "decode": "bytes that decoding moves, against what it has to, on the interpreter",
-    "cpu": "flash.cpu against PyTorch on the CPU and plain numpy",
+    "cpu": "flash.cpu.attention against PyTorch on the CPU and plain numpy",
     "interpreter": "kernels on the interpreter, how its cost grows, and reading PTX",
     "sanitizers": "what proofs and watched runs cost, against plain runs",
     "launch": "what a repeated launch costs on the host, without driver and GPU",

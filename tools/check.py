@@ -20,7 +20,7 @@ from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembly
 from ptxgen.tensormap import TensorMap
-from tools.check_findings import (
+from tools.commands.check_findings import (
     ERROR,
     LINT,
     UNPROVED,
@@ -32,7 +32,7 @@ from tools.check_findings import (
     check_entry,
     module_findings,
 )
-from tools.run_arguments import (
+from tools.commands.run_arguments import (
     FileError,
     Given,
     bound,

@@ -19,9 +19,9 @@ from typing import Final
 if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.sections import heads_per_section
+from flash.contract.catalogue import build
+from flash.device.cta_order import heads_per_section
+from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 
 OK, UNSUPPORTED = 0, 3
@@ -68,7 +68,7 @@ def all_heads(launch: Launch) -> list[Cta]:
 
 def sections(launch: Launch) -> list[Cta]:
     """The same for as many heads at a time as fit into the cache: that of the kernels with
-    causality (`flash/sections.py`), and of FlashAttention-3's scheduler.
+    causality (`flash/device/cta_order.py`), and of FlashAttention-3's scheduler.
     """
     return _in_sections(launch, launch.section)
 

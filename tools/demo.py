@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash import AttentionConfig, AttentionKernel
-from flash.config import DEFAULT_TARGET
 from flash.error_bound import arithmetic_of_config, attention_bound
+from flash.problem.config import DEFAULT_TARGET
+from flash.problem.tile_choice import FIRST_WITH_MMA
 from flash.reference import attention_reference
-from flash.tile_choice import FIRST_WITH_MMA
 from ptxgen import interpreter
 from ptxgen.check.proof_verdicts import PROVED
 from ptxgen.check.verify import verify

@@ -13,11 +13,11 @@ from typing import Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.made import Made
-from flash.resources import KernelResources
-from flash.tile_choice import tiles_that_fit
+from flash.contract.built_kernel import Made
+from flash.contract.catalogue import build
+from flash.contract.resources import KernelResources
+from flash.problem.config import AttentionConfig
+from flash.problem.tile_choice import tiles_that_fit
 from ptxgen.errors import (
     AssemblerError,
     BackendError,
@@ -27,7 +27,7 @@ from ptxgen.errors import (
     did_you_mean,
 )
 from ptxgen.target import KIB, TARGETS, Target
-from tools.emit_options import (
+from tools.commands.emit_options import (
     add_kernel_options,
     add_output_options,
     check_outputs,
@@ -35,7 +35,7 @@ from tools.emit_options import (
     every_kernel_option,
     parser_of,
 )
-from tools.emit_output import (
+from tools.commands.emit_output import (
     FAILED,
     OK,
     UNSUPPORTED,
@@ -145,7 +145,7 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Made]:
         hint = did_you_mean(kernel, KERNELS)
         _parser().error(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}{hint}")
     # Here, because what others need is not needed for the text of the forward kernel.
-    from tools.emit_cache import KINDS
+    from tools.commands.emit_cache import KINDS
 
     kind = KINDS[kernel]
     arguments = kind.arguments(kernel, argv)

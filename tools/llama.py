@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
-from flash.dtypes import DTYPES
+from flash.problem.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError
 from ptxgen.runtime.settings import BACKENDS
-from tools.llama_model import (
+from tools.commands.llama_model import (
     CachedAttention,
     Sizes,
     Weights,
@@ -28,7 +28,7 @@ from tools.llama_model import (
     forward,
     random_weights,
 )
-from tools.progress import Progress, progress
+from tools.commands.progress import Progress, progress
 
 Array = NDArray[Any]
 
@@ -221,7 +221,7 @@ def _ways(
     if arguments.transformers:
         if arguments.backend == "cuda":
             _require_torch_on_gpu()
-        generated = importlib.import_module("tools.llama_transformers").generated
+        generated = importlib.import_module("tools.commands.llama_transformers").generated
         rows, leftpad = padded(prompts)
         ways["transformers"] = lambda begin: generated(
             weights, rows, leftpad, tokens, _cache(arguments), begin

@@ -25,10 +25,10 @@ if not __package__:  # run as a script, maybe in a bare checkout
 
 from ptxgen.errors import PtxGenError
 from ptxgen.text import render
-from tools.bench_report import write_atomically
-from tools.mutation_judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
-from tools.mutation_kernels import subjects
-from tools.mutations import KINDS
+from tools.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
+from tools.campaign.kernels import subjects
+from tools.campaign.mistakes import KINDS
+from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
 

@@ -30,7 +30,7 @@ from ptxgen.interpreter.linking import link, param_align, param_bytes
 from ptxgen.interpreter.policies import LOCKSTEP
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
-from tools.run_arguments import (
+from tools.commands.run_arguments import (
     Array,
     FileError,
     Given,

@@ -14,16 +14,16 @@ from typing import Any, Final
 if not __package__:  # run as a script: tune this checkout, whatever else is installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from flash.config import DEFAULT_TARGET
-from flash.dtypes import DTYPES
+from flash.problem.config import DEFAULT_TARGET
+from flash.problem.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target
-from tools import bench_report
-from tools.bench_device import Gpu, open_gpu
-from tools.bench_report import as_text, number, slug, versions, write_atomically
-from tools.progress import progress
-from tools.tuning import (
+from tools.commands.progress import progress
+from tools.measure import report
+from tools.measure.device import Gpu, open_gpu
+from tools.measure.report import as_text, number, slug, versions, write_atomically
+from tools.measure.tuning import (
     RULES,
     Candidate,
     Entry,
@@ -151,7 +151,7 @@ def _tune(arguments: argparse.Namespace) -> int:
         arguments.seq or (GPU_SEQ if gpu else STATIC_SEQ),
     )
     device = gpu.device.name if gpu else Static.name
-    path = arguments.output or bench_report.RESULTS / f"tune-{slug(device)}.json"
+    path = arguments.output or report.RESULTS / f"tune-{slug(device)}.json"
     result = _read(path, device)
     offered = candidates(problem)
     with _method(problem, gpu) as method:

@@ -26,13 +26,12 @@ from ptxgen.interpreter import Result
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.target import target, target_for_device
 from ptxgen.text import render
-from tools import witness_launch
-from tools.bench_report import write_atomically
-from tools.mutation_judge import CATCHERS, judge, mutants_of, right
-from tools.mutation_kernels import subjects
-from tools.mutations import KINDS
-from tools.witness_launch import ORDINAL
-from tools.witness_sanitizer import (
+from tools.campaign.judge import CATCHERS, judge, mutants_of, right
+from tools.campaign.kernels import subjects
+from tools.campaign.mistakes import KINDS
+from tools.commands import witness_launch
+from tools.commands.witness_launch import ORDINAL
+from tools.commands.witness_sanitizer import (
     HANGS,
     NONE,
     TOOLS,
@@ -42,6 +41,7 @@ from tools.witness_sanitizer import (
     find_sanitizer,
     run,
 )
+from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
 

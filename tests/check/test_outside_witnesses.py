@@ -21,10 +21,10 @@ from ptxgen.interpreter import Result, run
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.text import render
-from tools.mutation_judge import mutants_of
-from tools.mutation_kernels import subjects
-from tools.mutation_problems import Problem
-from tools.mutations import Mutant
+from tools.campaign.judge import mutants_of
+from tools.campaign.kernels import subjects
+from tools.campaign.mistakes import Mutant
+from tools.campaign.problems import Problem
 
 # --------------------------------------------------------------------------------------- sentryward
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from kernel_runs import SM_APART, Problem, mostly_nightly, run_forward
 
-import flash.build
+import flash.contract.catalogue
 from flash import AttentionKernel
-from flash.build import build, proved_build
-from flash.config import AttentionConfig
-from flash.forward import attention_forward
+from flash.contract.catalogue import build, proved_build
+from flash.kernels.simt_forward import attention_forward
+from flash.problem.config import AttentionConfig
 from ptxgen import interpreter, ir
 from ptxgen.check.proof import Proof, Verdict, Witness, prove_shared, require_proved
 from ptxgen.errors import LaunchError, TrapError, VerifyError
@@ -536,7 +536,7 @@ def test_a_kernel_that_violates_is_refused_and_another_tells_its_proof(
         ]
         return _shifted(module, stores[-1], 1 << 16)
 
-    monkeypatch.setattr(flash.build, "attention_forward", overrunning)
+    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", overrunning)
     build.cache_clear()
     with pytest.raises(VerifyError) as error:
         kernel.launch(q, q, q, backend="interpreter")

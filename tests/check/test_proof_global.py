@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flash.build
-import flash.epilogue
+import flash.contract.catalogue
+import flash.device.epilogue
 from flash import AttentionKernel
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.contract import global_contract
-from flash.forward import attention_forward
-from flash.mask import Mask
-from flash.mma_forward import mma_attention_forward
-from flash.panel_loader import PanelLoader
-from flash.pipeline import KeyValuePipeline
+from flash.contract.catalogue import build
+from flash.contract.forward import global_contract
+from flash.device.mask import Mask
+from flash.device.panel_loader import PanelLoader
+from flash.device.pipeline import KeyValuePipeline
+from flash.kernels.mma_forward import mma_attention_forward
+from flash.kernels.simt_forward import attention_forward
+from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.check import global_goals
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
@@ -785,7 +785,7 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         body[at] = ir.Instr(old.opcode, (shifted, *rest), old.guard, old.origin)
         return replace(module, kernels=(replace(made, body=tuple(body)),))
 
-    monkeypatch.setattr(flash.build, "attention_forward", moved)
+    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", moved)
     build.cache_clear()
     q = np.zeros((1, 1, 4, 16), np.float32)
     with pytest.raises(VerifyError) as error:
@@ -856,12 +856,12 @@ MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] =
     "no row guard for V": (KeyValuePipeline, "await_keys", _await_unguarded, "violation"),
     "a tile too far": (KeyValuePipeline, "first_key", _tiles_away(1), "violation"),
     "a tile too near": (KeyValuePipeline, "first_key", _tiles_away(-1), "violation"),
-    "a row too many of O": (flash.epilogue, "Epilogue", _with_another_row, "violation"),
+    "a row too many of O": (flash.device.epilogue, "Epilogue", _with_another_row, "violation"),
     "no guard for the tail of head_dim": (
         PanelLoader, "_in_columns", lambda _: lambda *_: None, "violation"
     ),
     "no guard for the tail of O": (
-        flash.epilogue, "Epilogue", _without_columns_left, "violation"
+        flash.device.epilogue, "Epilogue", _without_columns_left, "violation"
     ),
     # Whether V is restored is read from memory, so that no launch is certain to do it.
     "a key too many that is seen": (

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash.append import NewRows, Turned, append_step
-from flash.append_kernel import AppendConfig, append_build
-from flash.arrays import host_array, view
-from flash.dtypes import BF16, DTYPES, E4M3, F16, F32, DType
-from flash.features import Features
-from flash.kv_memory import stored
-from flash.rotary import rotary_tables, rotated
+from flash.cache.host_memory import stored
+from flash.contract.cache_builds import append_build
+from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.host.arrays import host_array, view
+from flash.kernels.append import AppendConfig
+from flash.problem.dtypes import BF16, DTYPES, E4M3, F16, F32, DType
+from flash.problem.features import Features
+from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.interpreter import PCT, run
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from device_arrays import CudaArray
 
-from flash import results
-from flash.arrays import HOST, ArrayView, host_array, view
-from flash.dlpack import CPU, CUDA, Contents, dense_strides, make_capsule, read_capsule
-from flash.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.host import results
+from flash.host.arrays import HOST, ArrayView, host_array, view
+from flash.host.dlpack import CPU, CUDA, Contents, dense_strides, make_capsule, read_capsule
+from flash.problem.dtypes import BF16, DTYPES, F16, F32, DType
 from ptxgen.errors import LaunchError
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
@@ -338,7 +338,7 @@ def test_a_capsule_that_nobody_takes_gives_its_memory_back() -> None:
 
 def test_capsules_may_outlive_everything_else_when_python_ends() -> None:
     code = (
-        "import sys; from flash.dlpack import Contents, make_capsule; "
+        "import sys; from flash.host.dlpack import Contents, make_capsule; "
         "sys.kept = make_capsule(Contents(0, (0,), (1,), 'bfloat16', (1, 0)), object())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

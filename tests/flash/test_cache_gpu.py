@@ -18,10 +18,10 @@ from fake_driver import FakeDriver
 from judge import assert_attention_is_accurate
 
 import flash
-from flash.dtypes import CACHE_DTYPES, DTYPES, OF_ARRAYS
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.features import MAX_SPLITS
-from flash.rotary import rotary_tables, rotated
+from flash.problem.dtypes import CACHE_DTYPES, DTYPES, OF_ARRAYS
+from flash.problem.features import MAX_SPLITS
+from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]
@@ -79,7 +79,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     driver = FakeDriver(version=1000)  # too old for cubins: programs stay text
     driver.on_launch = functools.partial(interpret, driver)
     gpu = Gpu(CudaBackend(driver))
-    monkeypatch.setattr("flash.merge.cuda_backend", lambda: gpu.cuda)
+    monkeypatch.setattr("flash.decode.merge.cuda_backend", lambda: gpu.cuda)
     return gpu
 
 

@@ -12,11 +12,11 @@ import pytest
 from judge import assert_attention_is_accurate
 from numpy.typing import NDArray
 
-from flash.build import build
-from flash.config import AttentionConfig, KernelConfig
-from flash.dtypes import E4M3
+from flash.contract.catalogue import build
+from flash.decode.merge import merge_partials
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
-from flash.merge import merge_partials
+from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.dtypes import E4M3
 from ptxgen.interpreter import run
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]

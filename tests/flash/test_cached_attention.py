@@ -14,8 +14,8 @@ from judge import assert_attention_is_accurate, assert_close, rounded_normal
 
 import flash
 from flash.error_bound import attention_bound
+from flash.problem.rotary import rotary_tables, rotated
 from flash.reference import attention_reference
-from flash.rotary import rotary_tables, rotated
 from ptxgen.errors import CacheFullError, ConfigError, LaunchError
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]

@@ -10,7 +10,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import flash
-from flash.launch import MAX_SEQ
+from flash.problem.limits import MAX_SEQ
 from ptxgen.errors import ConfigError, LaunchError, PtxGenError
 
 Q = np.zeros((1, 2, 3, 8), np.float32)

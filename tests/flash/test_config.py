@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.dtypes import DTYPES
-from flash.kv_cache import KVCache
-from flash.tile_choice import DEFAULT_TILES, default_tile, natural_alignment, offered_tiles
-from flash.tiling import MAX_HEAD_DIM
+from flash.cache.cache import KVCache
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import DTYPES
+from flash.problem.simt_tiling import MAX_HEAD_DIM
+from flash.problem.tile_choice import DEFAULT_TILES, default_tile, natural_alignment, offered_tiles
 from ptxgen.errors import ConfigError, UnsupportedTargetError
 from ptxgen.target import TARGETS, target
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.contract import CAUSAL, parameters
-from flash.dtypes import BF16, DTYPES, F16, DType
+from flash.contract.catalogue import build
+from flash.contract.forward import CAUSAL, parameters
+from flash.contract.resources import KernelResources, Memory
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import BF16, DTYPES, F16, DType
+from flash.problem.simt_tiling import Tiling
 from flash.reference import key_limits, position_offset, visible_keys
-from flash.resources import KernelResources, Memory
-from flash.tiling import Tiling
 from ptxgen.target import target
 from ptxgen.types import scalar_type
 

@@ -17,9 +17,9 @@ from judge import (
     rounded_normal,
 )
 
-from flash import cpu
-from flash.cpu import attention_cpu
-from flash.cpu_threads import BlasThreads
+from flash.cpu import attention as cpu
+from flash.cpu.attention import attention_cpu
+from flash.cpu.threads import BlasThreads
 from flash.error_bound import F32_ARITHMETIC, attention_bound
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError

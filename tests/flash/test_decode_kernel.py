@@ -15,12 +15,12 @@ from kernel_runs import mostly_nightly, nightly
 
 import flash
 from flash import AttentionConfig, DecodeKernel
-from flash.arrays import host_array, view
-from flash.build import build
-from flash.decode import CacheCall, Parts, Workspace, choose_splits, kernel_of, steps_of
-from flash.dtypes import DTYPES
+from flash.contract.catalogue import build
+from flash.decode.plan import CacheCall, Parts, Workspace, choose_splits, kernel_of, steps_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
-from flash.step import Step
+from flash.host.arrays import host_array, view
+from flash.launch.step import Step
+from flash.problem.dtypes import DTYPES
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, CacheFullError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT
@@ -506,7 +506,7 @@ HOWS: dict[str, dict[str, Any]] = {
 def test_kernels_and_numpy_mean_the_same(name: str, page_size: int) -> None:
     how = dict(HOWS[name])
     if how.pop("rotary", False):
-        how["rotary_cos"], how["rotary_sin"] = flash.rotary.rotary_tables(20, DIM)
+        how["rotary_cos"], how["rotary_sin"] = flash.problem.rotary.rotary_tables(20, DIM)
     caches = [cache_of("f32", page_size, name, batch=3) for name in ("cpu", "interpreter")]
     for count in (9, 2):
         q, k, v = tokens(count, "f32", batch=3)
@@ -977,7 +977,7 @@ def test_new_rows_on_a_gpu_are_appended_and_turned_by_a_kernel(
         cache_of(dtype, page_size, name, batch=3, **how)
         for name, how in (("cuda", {"cuda": cuda}), ("cpu", {}))
     )
-    tables = flash.rotary.rotary_tables(20, DIM) if turns else ()
+    tables = flash.problem.rotary.rotary_tables(20, DIM) if turns else ()
     names = ("rotary_cos", "rotary_sin")
     hows: list[dict[str, Any]] = [
         {}, {"cache_batch_idx": [2, 0]}, {"leftpad": [0, 3, 1], "rotary_interleaved": turns},
@@ -1051,7 +1051,7 @@ def test_splits_go_by_the_longest_sequence_of_the_call(driver: FakeDriver) -> No
 def test_a_call_that_cannot_be_leaves_a_cache_on_a_gpu_as_it_was(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flash.step.MAX_CTAS", 1000)
+    monkeypatch.setattr("flash.launch.step.MAX_CTAS", 1000)
     cache = cache_of("f32", 0, "cuda", cuda=CudaBackend(driver))
     q, k, v = tokens(1, "f32")
     given = {"cache": cache, "k": k, "v": v, "layer": 0}

@@ -11,8 +11,8 @@ from fake_driver import FakeDevice, FakeDriver, Launch
 from judge import rounded_normal
 
 import flash
-from flash.dtypes import DTYPES
-from flash.rotary import rotary_tables
+from flash.problem.dtypes import DTYPES
+from flash.problem.rotary import rotary_tables
 from ptxgen.errors import BackendError, CacheFullError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 

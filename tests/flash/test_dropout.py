@@ -11,10 +11,10 @@ from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward
 
 from flash import AttentionKernel
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
-from flash.philox import kept, philox, threshold
+from flash.problem.config import AttentionConfig
+from flash.problem.philox import kept, philox, threshold
 from flash.reference import attention_reference
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler

@@ -11,11 +11,11 @@ from judge import assert_attention_is_accurate
 from numpy.typing import NDArray
 
 import flash
-from flash.arrays import view
-from flash.build import build
-from flash.decode import CacheCall, kernel_of
-from flash.dtypes import DTYPES, E4M3
+from flash.contract.catalogue import build
+from flash.decode.plan import CacheCall, kernel_of
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
+from flash.host.arrays import view
+from flash.problem.dtypes import DTYPES, E4M3
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import target

@@ -18,10 +18,10 @@ from device_arrays import CudaArray, on_device
 from fake_driver import FakeDevice, FakeDriver
 from judge import assert_attention_is_accurate, rounded_normal
 
-from flash.arrays import host_array, view
-from flash.config import AttentionConfig
-from flash.dtypes import DTYPES, F32, DType
+from flash.host.arrays import host_array, view
 from flash.kernel import AttentionKernel
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import DTYPES, F32, DType
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from judge import assert_attention_is_accurate, assert_within, rounded_normal
 
-from flash.config import AttentionConfig
 from flash.error_bound import (
     CONFIDENCE,
     Arithmetic,
@@ -23,6 +22,7 @@ from flash.error_bound import (
     merge_bound,
     varlen_bound,
 )
+from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, attention_varlen_reference
 
 pytestmark = pytest.mark.judged

@@ -17,12 +17,12 @@ from judge import rounded_normal
 from kernel_runs import nightly
 
 import flash
-from flash.cpu_threads import BlasThreads
-from flash.dtypes import DTYPES
-from flash.kv_memory import HostMemory
-from flash.placement import Paged
-from flash.results import DeviceArray
-from flash.rotary import rotary_tables
+from flash.cache.host_memory import HostMemory
+from flash.cpu.threads import BlasThreads
+from flash.host.results import DeviceArray
+from flash.pages.placement import Paged
+from flash.problem.dtypes import DTYPES
+from flash.problem.rotary import rotary_tables
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import CudaBackend
 

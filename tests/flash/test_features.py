@@ -21,9 +21,9 @@ from kernel_runs import (
     run_forward,
 )
 
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
+from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen.check.verify import verify
 from ptxgen.interpreter import PCT

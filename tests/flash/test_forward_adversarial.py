@@ -9,9 +9,9 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward, with_place
 
-from flash.config import AttentionConfig
-from flash.forward import attention_forward
-from flash.launch import MAX_CTAS, MAX_SEQ
+from flash.kernels.simt_forward import attention_forward
+from flash.problem.config import AttentionConfig
+from flash.problem.limits import MAX_CTAS, MAX_SEQ
 from flash.reference import attention_reference
 from ptxgen.interpreter import run
 from ptxgen.interpreter.arena import DeviceArena

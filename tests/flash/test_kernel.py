@@ -20,17 +20,17 @@ from judge import assert_attention_is_accurate, rounded_normal
 import flash
 from flash import functions as functions_module
 from flash import kernel as kernel_module
-from flash.arrays import host_array, view
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.dlpack import dense_strides
-from flash.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
+from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of
-from flash.gpu import GpuLauncher
+from flash.host.arrays import host_array, view
+from flash.host.dlpack import dense_strides
+from flash.host.results import DeviceArray
+from flash.host.staging import Staging
 from flash.kernel import AttentionKernel
-from flash.launch import check
-from flash.results import DeviceArray
-from flash.staging import Staging
+from flash.launch.checks import check
+from flash.launch.gpu import GpuLauncher
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from ptxgen.check.proof_verdicts import UNKNOWN
 from ptxgen.errors import (
     BackendError,
@@ -916,7 +916,7 @@ def test_kept_plans_and_geometries_are_bounded(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[AttentionConfig], AttentionKernel]
 ) -> None:
     monkeypatch.setattr("flash.kernel._MOST_GEOMETRIES", 3)
-    monkeypatch.setattr("flash.gpu._MOST_PLANS", 3)
+    monkeypatch.setattr("flash.launch.gpu._MOST_PLANS", 3)
     kernel = make(CONFIG)
     for seq_k in range(1, 9):
         kernel.launch(*problem(seq_k=seq_k))

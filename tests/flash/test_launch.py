@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash import launch, overlap
-from flash.arrays import ArrayView, view
-from flash.config import AttentionConfig
-from flash.dtypes import BF16, F16, F32, DType
+from flash.host import overlap
+from flash.host.arrays import ArrayView, view
+from flash.launch import checks
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import BF16, F16, F32, DType
 from ptxgen.errors import LaunchError
 
 CONFIG = AttentionConfig(head_dim=8, head_dim_v=4)
@@ -28,8 +29,8 @@ def arrays_of(dtype: DType, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, An
 
 def check(
     q: Any, k: Any, v: Any, out: Any = None, layout: str = "bhsd", dtype: str = "f32"
-) -> launch.Geometry:
-    return launch.check(
+) -> checks.Geometry:
+    return checks.check(
         replace(CONFIG, dtype=dtype),
         view(q, "q"), view(k, "k"), view(v, "v"),
         None if out is None else view(out, "out"),
@@ -52,9 +53,9 @@ def placed(pointer: int, shape: tuple[int, ...]) -> ArrayView:
 
 
 def addresses_refused(q: ArrayView, k: ArrayView, v: ArrayView) -> str:
-    geometry = launch.check(CONFIG, q, k, v, None)
+    geometry = checks.check(CONFIG, q, k, v, None)
     with pytest.raises(LaunchError) as caught:
-        launch.check_addresses(geometry, (q, k, v))
+        checks.check_addresses(geometry, (q, k, v))
     return str(caught.value)
 
 
@@ -102,7 +103,7 @@ def test_strides_decide_the_alignment(step: int) -> None:
 @pytest.mark.parametrize("step", [1, 2, 4, 8])
 def test_strides_of_16_bit_elements_decide_the_alignment(dtype: DType, step: int) -> None:
     q, k, v = arrays_of(dtype, (2, 6, 5, 8 + step), K, (2, 3, 7, 8))
-    found = launch.check(AttentionConfig(8, dtype=dtype.name), *views(q[..., :8], k, v), None)
+    found = checks.check(AttentionConfig(8, dtype=dtype.name), *views(q[..., :8], k, v), None)
     assert found.stride_alignment == 2 * step
     assert found.strides[0] == (30 * (8 + step), 5 * (8 + step), 8 + step)  # elements
     assert (found.nbytes, found.natural_alignment) == (2, 16)
@@ -118,7 +119,7 @@ def test_the_reach_of_an_array_is_in_bytes_of_its_type(dtype: DType) -> None:
 
 def test_strides_of_an_array_without_elements_do_not_matter() -> None:
     k, v = (placed(0, (2, 3, 0, d))._replace(strides=(27, 9, 9, 1)) for d in (8, 4))
-    found = launch.check(CONFIG, view(array(*Q), "q"), k, v, None)
+    found = checks.check(CONFIG, view(array(*Q), "q"), k, v, None)
     assert found.strides[1] == (0, 0, 0)
     assert found.stride_alignment == 16
 
@@ -252,7 +253,7 @@ def test_all_problems_are_told_at_once() -> None:
 def test_arrays_on_different_devices_are_refused() -> None:
     there = placed(0x1000, K)._replace(device=("cuda", 1))
     with pytest.raises(LaunchError) as caught:
-        launch.check(CONFIG, view(array(*Q), "q"), there, view(array(*V), "v"), None)
+        checks.check(CONFIG, view(array(*Q), "q"), there, view(array(*V), "v"), None)
     assert str(caught.value) == (
         "launch: all arrays must be on one device, got q on cpu, k on cuda:1, v on cpu; "
         "move them to that of q"
@@ -297,7 +298,7 @@ def test_a_null_pointer_is_refused_unless_there_is_no_element() -> None:
     )
     empty = [placed(0, (2, 3, 0, d)) for d in (8, 4)]
     q = view(array(*Q), "q")
-    launch.check_addresses(launch.check(CONFIG, q, *empty, None), (q, *empty))
+    checks.check_addresses(checks.check(CONFIG, q, *empty, None), (q, *empty))
 
 
 def test_a_pointer_between_elements_is_refused() -> None:
@@ -310,10 +311,10 @@ def test_a_pointer_between_elements_is_refused() -> None:
 def test_a_pointer_between_16_bit_elements_is_refused(dtype: DType) -> None:
     config = AttentionConfig(head_dim=8, head_dim_v=4, dtype=dtype.name)
     q, k, v = views(*arrays_of(dtype, Q, K, V))
-    geometry = launch.check(config, q, k, v, None)
-    launch.check_addresses(geometry, (q._replace(pointer=0x1002), k, v))
+    geometry = checks.check(config, q, k, v, None)
+    checks.check_addresses(geometry, (q._replace(pointer=0x1002), k, v))
     with pytest.raises(LaunchError) as caught:
-        launch.check_addresses(geometry, (q._replace(pointer=0x1001), k, v))
+        checks.check_addresses(geometry, (q._replace(pointer=0x1001), k, v))
     assert str(caught.value) == (
         "launch: q must begin at a multiple of 2 bytes, got address 0x1001; copy it with q.copy()"
     )
@@ -326,20 +327,20 @@ def test_16_bit_outputs_beside_and_on_top_of_an_input_are_told_apart(dtype: DTyp
     q, k, v = views(buffer[:, :, :5], *arrays_of(dtype, (2, 6, 5, 4), (2, 6, 5, 4)))
     for first, shares in ((4, True), (5, False)):
         out = view(buffer[:, :, first : first + 5], "out")
-        geometry = launch.check(config, q, k, v, out)
+        geometry = checks.check(config, q, k, v, out)
         if shares:
             with pytest.raises(LaunchError, match="out must not share memory with q"):
-                launch.check_addresses(geometry, (q, k, v, out))
+                checks.check_addresses(geometry, (q, k, v, out))
         else:
-            launch.check_addresses(geometry, (q, k, v, out))
+            checks.check_addresses(geometry, (q, k, v, out))
 
 
 def test_an_output_on_top_of_an_input_is_refused() -> None:
     square = AttentionConfig(head_dim=8)
     q, k = view(array(*Q), "q"), view(array(*K), "k")
-    geometry = launch.check(square, q, k, k, q)
+    geometry = checks.check(square, q, k, k, q)
     with pytest.raises(LaunchError) as caught:
-        launch.check_addresses(geometry, (q, k, k, q))
+        checks.check_addresses(geometry, (q, k, k, q))
     assert str(caught.value) == (
         "launch: out must not share memory with q, because rows are written while others are read; "
         "leave out=None, or pass an array of its own"
@@ -351,10 +352,10 @@ def test_an_output_between_the_rows_of_its_inputs_is_accepted() -> None:
     q, k, v, out = (buffer[..., 8 * n : 8 * n + 8] for n in range(4))
     square = AttentionConfig(head_dim=8)
     views = tuple(view(a, name) for a, name in ((q, "q"), (k, "k"), (v, "v"), (out, "out")))
-    launch.check_addresses(launch.check(square, *views, layout="bshd"), views)
+    checks.check_addresses(checks.check(square, *views, layout="bshd"), views)
     shifted = (*views[:3], view(buffer[..., 23:31], "out"))
     with pytest.raises(LaunchError) as caught:
-        launch.check_addresses(launch.check(square, *shifted, layout="bshd"), shifted)
+        checks.check_addresses(checks.check(square, *shifted, layout="bshd"), shifted)
     assert "out must not share memory with v," in str(caught.value)
 
 
@@ -365,12 +366,12 @@ def test_an_overlap_at_negative_strides_is_found() -> None:
     others = (view(array(2, 6, 5, 4), "k"), view(array(2, 6, 5, 4), "v"))
     for out, shares in ((buffer[:, :, 2:7], True), (buffer[:, :, 5:], False)):
         views = (view(backwards, "q"), *others, view(out, "out"))
-        geometry = launch.check(square, *views)
+        geometry = checks.check(square, *views)
         if shares:
             with pytest.raises(LaunchError, match="out must not share memory with q"):
-                launch.check_addresses(geometry, views)
+                checks.check_addresses(geometry, views)
         else:
-            launch.check_addresses(geometry, views)
+            checks.check_addresses(geometry, views)
 
 
 def test_overlap_that_is_too_hard_to_decide_counts_as_overlap(
@@ -411,20 +412,20 @@ def test_the_reach_of_an_array_includes_what_lies_before_its_pointer() -> None:
     assert overlap.reach((0, 4), (10, 1), 4) == (0, 0)
 
 
-def geometry_of(seq_q: int, seq_k: int, batch: int = 1, heads: int = 1) -> launch.Geometry:
-    return launch.Geometry(
+def geometry_of(seq_q: int, seq_k: int, batch: int = 1, heads: int = 1) -> checks.Geometry:
+    return checks.Geometry(
         batch, heads, heads, seq_q, seq_k, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (), 4, 16
     )
 
 
-ROOMY = launch.Limits(16, 1000, 1000, "device 0 (Fake H100, sm_90)")
+ROOMY = checks.Limits(16, 1000, 1000, "device 0 (Fake H100, sm_90)")
 
 
 def test_a_grid_may_be_as_large_as_the_device_allows_and_no_larger() -> None:
-    launch.check_limits(geometry_of(16 * 127, 1, 2**31 // 127 // 8, 8), ROOMY)
-    launch.check_limits(geometry_of(16, 1, 1, 2**31 - 1), ROOMY)
+    checks.check_limits(geometry_of(16 * 127, 1, 2**31 // 127 // 8, 8), ROOMY)
+    checks.check_limits(geometry_of(16, 1, 1, 2**31 - 1), ROOMY)
     with pytest.raises(LaunchError) as caught:
-        launch.check_limits(geometry_of(17, 1, 2**20, 2**10), ROOMY)
+        checks.check_limits(geometry_of(17, 1, 2**20, 2**10), ROOMY)
     assert str(caught.value) == (
         "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
         "(ceil(17 / 16) query blocks * 1024 heads * 1048576 batch); "
@@ -434,9 +435,9 @@ def test_a_grid_may_be_as_large_as_the_device_allows_and_no_larger() -> None:
 
 def test_slices_of_wide_values_count_in_the_grid() -> None:
     sliced = replace(ROOMY, value_slices=2)
-    launch.check_limits(geometry_of(16, 1, 2**20, 2**10 - 1), sliced)
+    checks.check_limits(geometry_of(16, 1, 2**20, 2**10 - 1), sliced)
     with pytest.raises(LaunchError) as caught:
-        launch.check_limits(geometry_of(16, 1, 2**20, 2**10), sliced)
+        checks.check_limits(geometry_of(16, 1, 2**20, 2**10), sliced)
     assert str(caught.value) == (
         "launch: a grid has at most 2147483647 CTAs, this call needs 2147483648 "
         "(ceil(16 / 16) query blocks * 1024 heads * 1048576 batch * 2 slices of head_dim_v); "
@@ -445,14 +446,14 @@ def test_slices_of_wide_values_count_in_the_grid() -> None:
 
 
 def test_a_grid_of_more_heads_than_y_or_z_could_count_is_accepted() -> None:
-    launch.check_limits(geometry_of(1, 1, 70_000, 70), ROOMY)
+    checks.check_limits(geometry_of(1, 1, 70_000, 70), ROOMY)
 
 
 def test_too_little_shared_memory_is_refused() -> None:
-    launch.check_limits(geometry_of(launch.MAX_SEQ, launch.MAX_SEQ), ROOMY)
-    tight = launch.Limits(128, 1001, 1000, "device 0 (Fake H100, sm_90)")
+    checks.check_limits(geometry_of(checks.MAX_SEQ, checks.MAX_SEQ), ROOMY)
+    tight = checks.Limits(128, 1001, 1000, "device 0 (Fake H100, sm_90)")
     with pytest.raises(LaunchError) as caught:
-        launch.check_limits(geometry_of(launch.MAX_SEQ, launch.MAX_SEQ), tight)
+        checks.check_limits(geometry_of(checks.MAX_SEQ, checks.MAX_SEQ), tight)
     assert str(caught.value) == (
         "launch: the kernel needs 1001 bytes of shared memory per block, but device 0 (Fake H100, "
         "sm_90) allows 1000; use a smaller tile or block_q"
@@ -462,7 +463,7 @@ def test_too_little_shared_memory_is_refused() -> None:
 @pytest.mark.parametrize(("pointer", "wanted"), [(0x1000, 16), (0x1008, 8), (0x1004, 4)])
 def test_the_worst_pointer_decides_the_alignment(pointer: int, wanted: int) -> None:
     geometry = check(array(*Q), array(*K), array(*V))
-    assert launch.alignment(CONFIG, geometry, 0x1000, 0x2000, 0x3000, pointer) == wanted
+    assert checks.alignment(CONFIG, geometry, 0x1000, 0x2000, 0x3000, pointer) == wanted
 
 
 @HALVES
@@ -476,24 +477,24 @@ def test_16_bit_elements_are_read_two_bytes_at_once_where_nothing_more_goes(
 ) -> None:
     config = AttentionConfig(head_dim, dtype=dtype.name)
     arrays = arrays_of(dtype, *[(1, 1, 3, head_dim)] * 3)
-    geometry = launch.check(config, *views(*arrays), None)
-    assert launch.alignment(config, geometry, pointer) == wanted
+    geometry = checks.check(config, *views(*arrays), None)
+    assert checks.alignment(config, geometry, pointer) == wanted
 
 
 def test_alignment_is_no_more_than_head_dim_lets_a_kernel_use() -> None:
     config = AttentionConfig(head_dim=6)
     one_row = [view(array(1, 1, 1, 6), name) for name in "qkv"]
-    geometry = launch.check(config, *one_row, None)
+    geometry = checks.check(config, *one_row, None)
     assert geometry.stride_alignment == 16
-    assert launch.alignment(config, geometry, 0x1000) == 8
+    assert checks.alignment(config, geometry, 0x1000) == 8
 
 
 def test_a_promised_alignment_is_kept_or_refused() -> None:
     geometry = check(array(*Q), array(*K), array(*V))
     promise = AttentionConfig(head_dim=8, head_dim_v=4, alignment=8)
-    assert launch.alignment(promise, geometry, 0x1000) == 8
+    assert checks.alignment(promise, geometry, 0x1000) == 8
     with pytest.raises(LaunchError) as caught:
-        launch.alignment(promise, geometry, 0x1004)
+        checks.alignment(promise, geometry, 0x1004)
     assert str(caught.value) == (
         "launch: the config promises pointers and strides that are multiples of 8 bytes, these are "
         "multiples of 4; use alignment='auto'"
@@ -501,15 +502,15 @@ def test_a_promised_alignment_is_kept_or_refused() -> None:
 
 
 def test_the_scale_of_a_call_replaces_that_of_the_config() -> None:
-    assert launch.scale(CONFIG, None) == 8**-0.5
-    assert launch.scale(CONFIG, 0) == 0.0
-    assert launch.scale(AttentionConfig(8, softmax_scale=3), None) == 3.0
+    assert checks.scale(CONFIG, None) == 8**-0.5
+    assert checks.scale(CONFIG, 0) == 0.0
+    assert checks.scale(AttentionConfig(8, softmax_scale=3), None) == 3.0
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1", True])
 def test_a_scale_that_is_no_finite_number_is_refused(bad: object) -> None:
     with pytest.raises(LaunchError) as caught:
-        launch.scale(CONFIG, bad)
+        checks.scale(CONFIG, bad)
     assert str(caught.value) == (
         "launch: softmax_scale must be a number of at most 1.70141e+38 either way, or None for "
         "the config's 0.353553, "
@@ -532,9 +533,9 @@ def operands_of(**changed: Any) -> dict[str, ArrayView]:
     return {name: view(a, name) for name, a in {**whole, **changed}.items()}
 
 
-def check_operands(**changed: Any) -> launch.Geometry:
+def check_operands(**changed: Any) -> checks.Geometry:
     q, k, v = views(array(*Q), array(*K), array(*V))
-    return launch.check(WITH_ALL, q, k, v, None, operands=operands_of(**changed))
+    return checks.check(WITH_ALL, q, k, v, None, operands=operands_of(**changed))
 
 
 def operands_refused(**changed: Any) -> str:
@@ -578,7 +579,7 @@ def test_operands_on_another_device_are_refused() -> None:
     operands = operands_of()
     operands["mask"] = operands["mask"]._replace(device=("cuda", 0))
     with pytest.raises(LaunchError) as caught:
-        launch.check(WITH_ALL, q, k, v, None, operands=operands)
+        checks.check(WITH_ALL, q, k, v, None, operands=operands)
     assert str(caught.value).startswith("launch: all arrays must be on one device, got q on ")
     assert "mask on cuda:0" in str(caught.value)
 
@@ -588,9 +589,9 @@ def test_an_output_that_is_an_operand_is_refused() -> None:
     out = array(2, 6, 5, 4)
     q, k, v, into = views(array(*Q), array(*K), array(*V), out)
     operands = {"bias": view(out[..., :1], "bias")}
-    geometry = launch.check(config, q, k, v, into, operands=operands)
+    geometry = checks.check(config, q, k, v, into, operands=operands)
     with pytest.raises(LaunchError) as caught:
-        launch.check_addresses(geometry, (q, k, v, into), operands)
+        checks.check_addresses(geometry, (q, k, v, into), operands)
     assert str(caught.value) == (
         "launch: out must not share memory with bias; leave out=None, or pass an array of its own"
     )
@@ -601,9 +602,9 @@ def test_operands_without_an_address_are_refused() -> None:
     operands = operands_of()
     operands["sink"] = operands["sink"]._replace(pointer=0)
     operands["bias"] = operands["bias"]._replace(pointer=operands["bias"].pointer + 2)
-    geometry = launch.check(WITH_ALL, q, k, v, None, operands=operands)
+    geometry = checks.check(WITH_ALL, q, k, v, None, operands=operands)
     with pytest.raises(LaunchError) as caught:
-        launch.check_addresses(geometry, (q, k, v), operands)
+        checks.check_addresses(geometry, (q, k, v), operands)
     assert str(caught.value) == (
         "launch: 2 problems\n"
         f"  bias must begin at a multiple of 4 bytes, got address {operands['bias'].pointer:#x}; "
@@ -613,5 +614,5 @@ def test_operands_without_an_address_are_refused() -> None:
 
 
 def test_sequences_with_a_window_are_shorter() -> None:
-    assert launch.max_seq(CONFIG.features) == 2**31 - 256
-    assert launch.max_seq(replace(CONFIG, window=(5, None)).features) == 2**30 - 256
+    assert checks.max_seq(CONFIG.features) == 2**31 - 256
+    assert checks.max_seq(replace(CONFIG, window=(5, None)).features) == 2**30 - 256

@@ -14,9 +14,10 @@ from fake_driver import FakeDriver
 from judge import assert_attention_is_accurate, assert_within, rounded_normal
 
 import flash
-from flash.dtypes import BF16, F16, F32
+from flash.contract.cache_builds import merge_build
 from flash.error_bound import Arithmetic, merge_bound
-from flash.merge_kernel import MergeConfig, merge_build
+from flash.kernels.merge import MergeConfig
+from flash.problem.dtypes import BF16, F16, F32
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT
@@ -364,7 +365,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     found.on_launch = lambda launch: interpret(found, launch)
     backend = CudaBackend(found)
     monkeypatch.setattr("ptxgen.runtime.cuda.find_assembler", missing)
-    monkeypatch.setattr("flash.merge.cuda_backend", lambda: backend)
+    monkeypatch.setattr("flash.decode.merge.cuda_backend", lambda: backend)
     return found
 
 

@@ -11,11 +11,11 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward
 
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
+from flash.problem.config import AttentionConfig
+from flash.problem.tile_choice import offered_tiles
 from flash.reference import attention_reference
-from flash.tile_choice import offered_tiles
 from ptxgen import ir
 from ptxgen.check.proof import prove_shared
 from ptxgen.check.verify import verify

@@ -18,14 +18,14 @@ from kernel_runs import mostly_nightly, nightly, with_place
 
 import flash
 from flash import AttentionConfig, DecodeKernel
-from flash.arrays import host_array, view
-from flash.build import build
-from flash.config import KernelConfig
-from flash.decode import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
-from flash.decode_step import DecodeStep
-from flash.features import MAX_NEW_ROWS
-from flash.rotary import rotary_tables
-from flash.step import Step
+from flash.cache.step import DecodeStep
+from flash.contract.catalogue import build
+from flash.decode.plan import CacheCall, Joining, Parts, Workspace, kernel_of, steps_of
+from flash.host.arrays import host_array, view
+from flash.launch.step import Step
+from flash.problem.config import KernelConfig
+from flash.problem.features import MAX_NEW_ROWS
+from flash.problem.rotary import rotary_tables
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT
@@ -145,7 +145,7 @@ class Case:
         if kernel.features.appended is None and self.rotary_dim:
             queries = view(np.full_like(host_array(call.q), np.nan), "queries")
         with pytest.MonkeyPatch.context() as unproved:
-            unproved.setattr("flash.decode.proved_build", build)
+            unproved.setattr("flash.decode.plan.proved_build", build)
             return steps_of(call, kernel, self.splits, Workspace(parts, queries))
 
 

@@ -20,14 +20,14 @@ from kernel_runs import (
     run_forward,
 )
 
-from flash import launch
-from flash.arrays import ArrayView, view
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.contract import global_contract
+from flash.contract.catalogue import build
+from flash.contract.forward import global_contract
+from flash.device.grouped_heads import PackedMatrix, Packing, packing_saves_ctas
 from flash.error_bound import arithmetic_of_config
+from flash.host.arrays import ArrayView, view
 from flash.kernel import AttentionKernel
-from flash.packing import PackedMatrix, Packing, packing_saves_ctas
+from flash.launch import checks
+from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
 from ptxgen.check.proof import prove_global
 from ptxgen.check.verify import verify
@@ -354,9 +354,9 @@ def test_keys_and_values_are_read_once_for_all_heads_that_share_them(kind: str) 
 def test_a_decode_of_few_heads_takes_one_cta_for_each_head_of_keys(kind: str) -> None:
     config = config_of(kind, return_lse=False)
     arrays = arrays_of(config, 2, 33, 8)  # 16 rows
-    geometry = launch.check(config, *views(arrays), None)
-    assert launch.grid_ctas(config.kernel(), geometry) == 4
-    assert launch.grid_ctas(unpacked(config).kernel(), geometry) == 32
+    geometry = checks.check(config, *views(arrays), None)
+    assert checks.grid_ctas(config.kernel(), geometry) == 4
+    assert checks.grid_ctas(unpacked(config).kernel(), geometry) == 32
 
 
 @ONE_OF_EACH_KERNEL
@@ -440,8 +440,8 @@ def test_packed_sequences_are_not_packed_heads() -> None:
         "'auto'"
     )
     config = config_of("f16", pack_gqa="auto", varlen=True)
-    geometry = launch.check(config_of("f16"), *views(arrays_of(config, 1, 40, 8)), None)
-    assert launch.variant(config.kernel(), "auto", geometry) == config.kernel()
+    geometry = checks.check(config_of("f16"), *views(arrays_of(config, 1, 40, 8)), None)
+    assert checks.variant(config.kernel(), "auto", geometry) == config.kernel()
 
 
 @pytest.mark.parametrize("value", [1, None, "yes"])
@@ -461,34 +461,34 @@ def test_emitted_text_is_packed_only_if_asked() -> None:
     assert always.name == "attention_forward_f16_d16_m32_n16_packed_lse"
 
 
-def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> launch.Geometry:
-    return launch.Geometry(
+def geometry_of(seq_q: int, batch: int, kv_heads: int, group: int) -> checks.Geometry:
+    return checks.Geometry(
         batch, kv_heads * group, kv_heads, seq_q, 1, ((0, 0, 0),) * 4, 16, ((0, 0),) * 4, (), (),
         2, 16,
     )  # fmt: skip
 
 
 def test_more_packed_rows_than_a_kernel_can_number_are_refused_or_not_packed() -> None:
-    limits = launch.Limits(32, 0, 0, "device 0", packed=True)
+    limits = checks.Limits(32, 0, 0, "device 0", packed=True)
     fits, too_many = geometry_of(2**26 - 8, 1, 1, 31), geometry_of(2**26 - 7, 1, 1, 32)
-    launch.check_limits(fits, limits)
+    checks.check_limits(fits, limits)
     with pytest.raises(LaunchError) as caught:
-        launch.check_limits(too_many, limits)
+        checks.check_limits(too_many, limits)
     assert str(caught.value) == (
         "launch: seq_q times heads / kv_heads must be at most 2147483392 with pack_gqa=True, got "
         "67108857 * 32; use pack_gqa='auto'"
     )
     kernel = config_of("f16", pack_gqa="auto").kernel()
-    assert launch.variant(kernel, "auto", replace(fits, seq_q=2**26 - 9)).packed
-    assert not launch.variant(kernel, "auto", too_many).packed
+    assert checks.variant(kernel, "auto", replace(fits, seq_q=2**26 - 9)).packed
+    assert not checks.variant(kernel, "auto", too_many).packed
 
 
 def test_a_grid_of_packed_rows_is_counted_in_heads_of_keys() -> None:
-    limits = launch.Limits(32, 0, 0, "device 0", packed=True)
-    launch.check_limits(geometry_of(1, 2**11, 2**19, 32), limits)
-    launch.check_limits(geometry_of(3, 2**9, 2**19, 32), limits)
+    limits = checks.Limits(32, 0, 0, "device 0", packed=True)
+    checks.check_limits(geometry_of(1, 2**11, 2**19, 32), limits)
+    checks.check_limits(geometry_of(3, 2**9, 2**19, 32), limits)
     with pytest.raises(LaunchError) as caught:
-        launch.check_limits(geometry_of(3, 2**11, 2**19, 32), limits)
+        checks.check_limits(geometry_of(3, 2**11, 2**19, 32), limits)
     assert str(caught.value) == (
         "launch: a grid has at most 2147483647 CTAs, this call needs 3221225472 (ceil(96 / 32) "
         "query blocks * 524288 kv_heads * 2048 batch); split the batch or use a larger block_q"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from kernel_runs import Problem, mostly_nightly, run_forward
 
-from flash.config import AttentionConfig
 from flash.kernel import AttentionKernel
+from flash.problem.config import AttentionConfig
 from flash.reference import FIRST_INFINITE, attention_reference
 
 pytestmark = pytest.mark.judged

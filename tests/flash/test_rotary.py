@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flash.rotary import rotary_tables, rotated
+from flash.problem.rotary import rotary_tables, rotated
 
 pytestmark = pytest.mark.grid
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash.sections import heads_per_section
+from flash.device.cta_order import heads_per_section
 
 MIB = 1 << 20
 

@@ -11,10 +11,10 @@ from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, mostly_nightly, run_forward
 
 import flash
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
-from flash.mma_tiling import WIDEST_F32_GRADE
+from flash.problem.config import AttentionConfig
+from flash.problem.mma_tiling import WIDEST_F32_GRADE
 from flash.reference import attention_reference
 from ptxgen import ir
 from ptxgen.check.verify import verify

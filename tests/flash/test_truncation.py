@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kernel_runs import nightly, run_forward
 
-from flash.config import AttentionConfig
+from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 
 pytestmark = pytest.mark.judged

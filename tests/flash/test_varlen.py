@@ -15,10 +15,10 @@ from judge import assert_attention_is_accurate
 from kernel_runs import assert_no_spill, nightly
 
 import flash
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.kernel import AttentionKernel
+from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference, attention_varlen_reference
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, ConfigError, LaunchError

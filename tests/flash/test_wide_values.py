@@ -15,13 +15,13 @@ from judge import assert_attention_is_accurate
 from kernel_runs import Problem, assert_no_spill, mostly_nightly, random_operands, run_forward
 
 import flash
-from flash.build import build
-from flash.config import AttentionConfig
-from flash.contract import global_contract
+from flash.contract.catalogue import build
+from flash.contract.forward import global_contract
 from flash.error_bound import arithmetic_of, arithmetic_of_config
 from flash.kernel import AttentionKernel
+from flash.problem.config import AttentionConfig
+from flash.problem.simt_tiling import MAX_HEAD_DIM_V, ValueSlices
 from flash.reference import attention_reference
-from flash.tiling import MAX_HEAD_DIM_V, ValueSlices
 from ptxgen import interpreter
 from ptxgen.check.proof import prove_global
 from ptxgen.check.verify import verify

@@ -15,13 +15,13 @@ from interpreter.schedule_cases import Case, all_cases, run_under_seeds
 from interpreter.test_hopper_programs import PIPELINE, kernel
 from kernel_runs import Problem, run_forward
 
-from flash.config import AttentionConfig
-from flash.forward import attention_forward
+from flash.kernels.simt_forward import attention_forward
+from flash.problem.config import AttentionConfig
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import PCT, Result, run
 from ptxgen.ir import Instr, Module
 from tools import run as tool
-from tools.mutation_kernels import subjects
+from tools.campaign.kernels import subjects
 
 SEEDS = range(5)
 MORE_SEEDS = range(8)

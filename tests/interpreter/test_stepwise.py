@@ -10,7 +10,7 @@ from interpreter.both_paths import assert_same_bits
 from interpreter.programs import ELEMENT, ptx
 from kernel_runs import Problem, run_forward
 
-from flash.config import AttentionConfig
+from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run

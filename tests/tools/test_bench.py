@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.config import AttentionConfig
-from flash.cpu import attention_cpu
+from flash.cpu.attention import attention_cpu
+from flash.problem.config import AttentionConfig
 from flash.reference import attention_reference
 from ptxgen import interpreter
 from ptxgen.check.verify import verify
@@ -28,23 +28,21 @@ from ptxgen.runtime.assembler import Assembler
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import TARGETS, target
 from ptxgen.text import render
-from tools import (
-    bench,
-    bench_build,
-    bench_ceilings,
-    bench_cpu,
-    bench_device,
-    bench_error,
-    bench_gpu,
-    bench_interpreter,
-    bench_launch,
-    bench_record,
-    bench_report,
-    bench_sanitizers,
-    bench_torch,
-)
-from tools.bench_record import Found, Goal, Job, Measurement, measured
-from tools.progress import progress
+from tools import bench
+from tools.commands.progress import progress
+from tools.measure import build as bench_build
+from tools.measure import ceilings as bench_ceilings
+from tools.measure import cpu as bench_cpu
+from tools.measure import device as bench_device
+from tools.measure import error as bench_error
+from tools.measure import gpu as bench_gpu
+from tools.measure import interpreter as bench_interpreter
+from tools.measure import launch as bench_launch
+from tools.measure import record as bench_record
+from tools.measure import report as bench_report
+from tools.measure import sanitizers as bench_sanitizers
+from tools.measure import torch_peer as bench_torch
+from tools.measure.record import Found, Goal, Job, Measurement, measured
 
 SCRIPT = Path(bench.__file__).resolve()
 SM_80 = target("sm_80")
@@ -262,16 +260,16 @@ def test_the_way_to_a_cubin_is_measured() -> None:
 
 
 def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    import flash.build
+    import flash.contract.catalogue
 
     built: list[str] = []
-    make = flash.build.attention_forward
+    make = flash.contract.catalogue.attention_forward
 
     def counted(kernel: Any) -> Any:
         built.append(kernel.name)
         return make(kernel)
 
-    monkeypatch.setattr(flash.build, "attention_forward", counted)
+    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", counted)
     bench_build._warm(AttentionConfig(16, tile=16, block_q=16), 2)
     assert len(built) == 4  # for the lines, the warm-up, and two samples
 
@@ -1017,7 +1015,7 @@ def test_list_names_the_sections_and_measures_nothing(
 ) -> None:
     assert bench.main(["--list", "--only", "launch,cpu"]) == 0
     assert capsys.readouterr().out == (
-        "cpu          flash.cpu against PyTorch on the CPU and plain numpy\n"
+        "cpu          flash.cpu.attention against PyTorch on the CPU and plain numpy\n"
         "launch       what a repeated launch costs on the host, without driver and GPU\n"
     )
     assert not (tmp_path / "results").exists()

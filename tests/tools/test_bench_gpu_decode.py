@@ -14,10 +14,14 @@ from fake_driver import FakeDriver
 
 import flash
 from ptxgen.runtime.cuda import CudaBackend
-from tools import bench, bench_device, bench_gpu, bench_gpu_decode, bench_torch
-from tools.bench_decode import Decoding
-from tools.bench_gpu_decode import LARGE, TOKEN, Batch
-from tools.bench_record import Found, Goal, Measurement
+from tools import bench
+from tools.measure import device as bench_device
+from tools.measure import gpu as bench_gpu
+from tools.measure import gpu_decode as bench_gpu_decode
+from tools.measure import torch_peer as bench_torch
+from tools.measure.decode import Decoding
+from tools.measure.gpu_decode import LARGE, TOKEN, Batch
+from tools.measure.record import Found, Goal, Measurement
 
 LAUNCH_S = 1.5e-3
 SMALL = Batch(Decoding("bf16", 16, 4, 2, 96, 1), 2)

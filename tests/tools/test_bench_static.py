@@ -5,17 +5,26 @@ import json
 
 import pytest
 
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
 from ptxgen.errors import BackendError
 from ptxgen.interpreter import Counters
 from ptxgen.interpreter.reports import MemoryTraffic
 from ptxgen.target import target
-from tools import bench_static, static_quality
-from tools.bench_record import Found, Measurement, Setting
-from tools.bench_report import ROOT
-from tools.sass import Loop, SassInstr
-from tools.static_quality import Assembled, Counted, Subject, assembled, count, counted, seen_scores
+from tools.measure import static as bench_static
+from tools.measure import static_quality
+from tools.measure.record import Found, Measurement, Setting
+from tools.measure.report import ROOT
+from tools.measure.sass import Loop, SassInstr
+from tools.measure.static_quality import (
+    Assembled,
+    Counted,
+    Subject,
+    assembled,
+    count,
+    counted,
+    seen_scores,
+)
 
 # Two products on tensor cores among ten instructions: 2 * 2048 multiplications.
 TURN = Loop((SassInstr("HMMA.16816.F32"),) * 2 + (SassInstr("FADD"),) * 8, 12)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
 from ptxgen.runtime.assembler_log import Advisory
 from tools import check as tool
-from tools import check_findings
+from tools.commands import check_findings
 
 HEAD = """\
 .version 7.0

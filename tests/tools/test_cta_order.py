@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from kernel_runs import Problem, run_forward, with_place
 
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
 from tools import cta_order as tool
 from tools.cta_order import ORDERS, Launch, simulated
 

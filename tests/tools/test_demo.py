@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flash.build
+import flash.contract.catalogue
 from flash import AttentionKernel
-from flash.build import build
-from flash.config import KernelConfig
+from flash.contract.catalogue import build
+from flash.problem.config import KernelConfig
 from ptxgen import interpreter, ir
 from ptxgen.errors import BackendError, PtxGenError
 from ptxgen.runtime.assembler import Assembly, KernelUsage
@@ -52,7 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change], None]]:
     """Replaces the body of every kernel made from here on by what the test makes of it."""
-    forward = flash.build.attention_forward
+    forward = flash.contract.catalogue.attention_forward
 
     def use(change: Change) -> None:
         def changed(config: KernelConfig) -> ir.Module:
@@ -60,7 +60,7 @@ def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change]
             kernel = module.kernels[0]
             return replace(module, kernels=(replace(kernel, body=change(kernel.body)),))
 
-        monkeypatch.setattr(flash.build, "attention_forward", changed)
+        monkeypatch.setattr(flash.contract.catalogue, "attention_forward", changed)
 
     build.cache_clear()
     yield use

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import flash.build
+import flash.contract.catalogue
 import ptxgen.runtime.cuda
-from flash.build import build
-from flash.config import AttentionConfig
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.errors import BackendError, PtxGenError
 from ptxgen.parse import parse
@@ -193,7 +193,9 @@ def test_a_kernel_with_a_violation_never_leaves_the_tool(
     kernel = made.kernel
     small = tuple(replace(r, nbytes=r.nbytes - 256) for r in kernel.regions)
     module = replace(made.module, kernels=(replace(kernel, regions=small),))
-    monkeypatch.setattr(tool, "build", lambda config: flash.build.Build(config, module))
+    monkeypatch.setattr(
+        tool, "build", lambda config: flash.contract.catalogue.Build(config, module)
+    )
     out = tmp_path / "out.ptx"
     assert tool.main([*SMALL, "--prove", "-o", str(out)]) == 1
     assert "violation: bytes " in capsys.readouterr().err
@@ -203,14 +205,14 @@ def test_a_kernel_with_a_violation_never_leaves_the_tool(
 def test_a_kernel_with_a_problem_never_leaves_the_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = flash.build.attention_forward
+    forward = flash.contract.catalogue.attention_forward
 
     def without_return(config: object) -> ir.Module:
         module = forward(config)
         kernel = module.kernels[0]
         return replace(module, kernels=(replace(kernel, body=kernel.body[:-1]),))
 
-    monkeypatch.setattr(flash.build, "attention_forward", without_return)
+    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", without_return)
     build.cache_clear()  # the kernel may have been built, and verified, before
     out = tmp_path / "out.ptx"
     assert tool.main([*SMALL, "-o", str(out)]) == 1

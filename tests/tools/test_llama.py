@@ -15,11 +15,11 @@ from device_arrays import interpret
 from fake_driver import FakeDriver
 
 import flash
-from flash.kv_cache import KVCache
+from flash.cache.cache import KVCache
 from ptxgen.errors import BackendError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 from tools import llama as tool
-from tools import llama_model as model
+from tools.commands import llama_model as model
 
 SCRIPT = str(Path(tool.__file__).resolve())
 SMALL = [
@@ -336,7 +336,7 @@ def test_what_cannot_be_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> No
 def test_transformers_that_is_missing_is_exit_code_3(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "tools.llama_transformers", raising=False)
+    monkeypatch.delitem(sys.modules, "tools.commands.llama_transformers", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert tool.main([*SMALL, "--transformers"]) == 3
     assert capsys.readouterr().err == (
@@ -392,8 +392,8 @@ def test_the_script_runs_from_anywhere(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bridge(transformers: ModuleType) -> Iterator[ModuleType]:
-    """tools/llama_transformers.py, with nothing registered before and after."""
-    from tools import llama_transformers
+    """tools/commands/llama_transformers.py, with nothing registered before and after."""
+    from tools.commands import llama_transformers
 
     registries = transformers.AttentionInterface, transformers.AttentionMaskInterface
 

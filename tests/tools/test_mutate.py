@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash.config import AttentionConfig
 from flash.error_bound import merge_bound
-from flash.philox import kept
+from flash.problem.config import AttentionConfig
+from flash.problem.philox import kept
 from ptxgen import interpreter, ir
 from ptxgen.errors import PtxGenError
 from ptxgen.interpreter import Result
 from ptxgen.text import render
 from tools import mutate as tool
-from tools import mutation_arrays, mutation_judge
-from tools.mutation_judge import CATCHERS, Verdict, judge, mutants_of, right
-from tools.mutation_kernels import subjects
-from tools.mutation_problems import Problem
-from tools.mutation_reasons import REASONS, reason
-from tools.mutation_subject import Launch, Ran, Subject
-from tools.mutations import KINDS, Mutant
+from tools.campaign import arrays as mutation_arrays
+from tools.campaign import judge as mutation_judge
+from tools.campaign.judge import CATCHERS, Verdict, judge, mutants_of, right
+from tools.campaign.kernels import subjects
+from tools.campaign.mistakes import KINDS, Mutant
+from tools.campaign.problems import Problem
+from tools.campaign.reasons import REASONS, reason
+from tools.campaign.subject import Launch, Ran, Subject
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
 COPYING = "f32-sm_80"

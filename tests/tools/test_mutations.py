@@ -11,7 +11,7 @@ from ptxgen.errors import ConfigError
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import find_assembler
 from ptxgen.text import render
-from tools.mutations import KINDS, Mutant, mutants
+from tools.campaign.mistakes import KINDS, Mutant, mutants
 
 HEAD = """\
 .version 8.0

@@ -547,8 +547,8 @@ def test_a_cluster_and_a_least_amount_of_dynamic_memory_are_listed(
     )
     assert tool.main(["structure.ptx"]) == 0
     assert "\n  cluster   2x1x1 CTAs\n" in capsys.readouterr().out
-    from flash.build import build
-    from flash.config import AttentionConfig
+    from flash.contract.catalogue import build
+    from flash.problem.config import AttentionConfig
 
     made = build(AttentionConfig(16, tile=16, block_q=16).kernel())
     Path("attention.ptx").write_text(made.text)

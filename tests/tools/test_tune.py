@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from flash.config import AttentionConfig
+from flash.problem.config import AttentionConfig
 from ptxgen.errors import AssemblerError, BackendError
 from ptxgen.runtime.cuda import CudaBackend
-from tools import bench_device, bench_launch, bench_report, tune, tuning
-from tools.bench_gpu import Shape
-from tools.tuning import RULES, Candidate, Entry, Problem, Static, Timed, candidates, ranked
+from tools import tune
+from tools.measure import device as bench_device
+from tools.measure import launch as bench_launch
+from tools.measure import report as bench_report
+from tools.measure import tuning
+from tools.measure.gpu import Shape
+from tools.measure.tuning import RULES, Candidate, Entry, Problem, Static, Timed, candidates, ranked
 
 SCRIPT = Path(tune.__file__).resolve()
 PROBLEM = Problem(16, 16, "f16", False, "sm_80", 64)

@@ -16,11 +16,11 @@ from ptxgen.parse import parse
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import target
 from tools import witness as tool
-from tools import witness_launch, witness_sanitizer
-from tools.mutation_judge import mutants_of
-from tools.mutation_kernels import subjects
+from tools.campaign.judge import mutants_of
+from tools.campaign.kernels import subjects
+from tools.commands import witness_launch, witness_sanitizer
+from tools.commands.witness_sanitizer import Said, Sanitizer, examine, find_sanitizer, judged
 from tools.witness import Bench, Row
-from tools.witness_sanitizer import Said, Sanitizer, examine, find_sanitizer, judged
 
 SMALL = "f32-sm_75-causal-split"  # the quickest of the kernels
 

@@ -1,0 +1,1 @@
+"""The KV cache and attention over it."""

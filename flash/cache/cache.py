@@ -1,0 +1,495 @@
+"""`KVCache`: the keys and values of sequences that grow, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cache.cuda_memory import CudaMemory
+from flash.cache.host_memory import HostMemory, KVMemory, LayerArrays, SmallArrays
+from flash.host.arrays import HOST, ArrayView
+from flash.host.caller import raise_problems, views_of
+from flash.host.results import current_stream, stream_handle
+from flash.launch.checks import conversion
+from flash.pages import numbers as arguments
+from flash.pages.journal import Journal
+from flash.pages.ledger import Ledger
+from flash.pages.numbers import integers
+from flash.pages.placement import Stretch
+from flash.problem.dtypes import DTYPES, E4M3
+from flash.problem.features import MAX_WINDOWED_SEQ
+from flash.problem.limits import INT32_MAX
+from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from ptxgen.arguments import integer
+from ptxgen.errors import CacheFullError, LaunchError, shown
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.given import gpu_of
+from ptxgen.runtime.settings import BACKENDS
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+
+class KVCache:
+    """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
+
+    head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
+    dtype: "f32", "f16", "bf16" or "e4m3", or what array libraries call these, such as
+        torch.bfloat16 or numpy.float32. Of the last, x is stored as x / scale, at most 448 either
+        way and rounded to nearest even, with a scale for each layer and head of K and of V
+        (`set_scales`), which is 1 to begin with.
+    page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
+        or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
+        head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
+        `block_table[b, r // page_size]`, in every layer.
+    pages: how many there are, by default as many as all sequences can need.
+    backend: whose memory it is: "cpu" or "interpreter", both numpy's; or "cuda", that of `device`,
+        by default the current one. `cuda` is the GPU backend, by default that of the process.
+
+    The layers of a model are appended to one after another, so that each has `lengths` of its own.
+    Memory is not initialised; rows that were not written never reach a result. A call that raises
+    anything, also `MemoryError` or `KeyboardInterrupt`, has changed nothing; `docs/kv-cache.md`
+    says what that means on a GPU, where any may raise `BackendError`. Work on a GPU is put on the
+    stream that a call names, an integer or a stream object, by default the current one of the
+    library that new rows are from, or the default one; who uses several orders them. Not for use by
+    several threads at once.
+
+    Raises `ConfigError` for a cache that cannot be.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        batch: int,
+        kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        *,
+        head_dim_v: int | None = None,
+        dtype: object = "f32",
+        page_size: int | None = None,
+        pages: int | None = None,
+        backend: str = "cpu",
+        device: int | None = None,
+        cuda: CudaBackend | None = None,
+    ) -> None:
+        size, one_of = arguments.size, arguments.one_of
+        self.layers = size("layers", layers, INT32_MAX)
+        self.batch = size("batch", batch, INT32_MAX)
+        self.kv_heads = size("kv_heads", kv_heads, INT32_MAX)
+        self.head_dim = size("head_dim", head_dim, MAX_HEAD_DIM)
+        value_dim = head_dim if head_dim_v is None else head_dim_v
+        self.head_dim_v = size("head_dim_v", value_dim, MAX_HEAD_DIM_V)
+        self.capacity = size("capacity", capacity, MAX_WINDOWED_SEQ)
+        self.element = arguments.element(dtype)
+        self.backend = one_of("backend", backend, BACKENDS)
+        self.placement = arguments.placement_of(self.batch, self.capacity, page_size, pages)
+        shape = (self.layers, self.placement.places, self.kv_heads, self.placement.rows)
+        dims = (self.head_dim, self.head_dim_v)
+        self.ledger = Ledger(self.layers, self.batch, self.capacity, self.placement)
+        self._lengths = self.ledger.lengths
+        scales = (2, self.layers, self.kv_heads)
+        self._scales = np.ones(scales, np.float32) if self.element is E4M3 else None
+        small = SmallArrays(self._lengths, self.placement.table, self._scales)
+        self.memory: KVMemory
+        self.cuda = gpu_of("KVCache", cuda)
+        if self.backend == "cuda":
+            ordinal = self.cuda.current_device() if device is None else arguments.device(device)
+            self.memory = CudaMemory(shape, dims, self.element, small, self.cuda, ordinal)
+        else:
+            arguments.require_no_device(device, self.backend)
+            self.memory = HostMemory(shape, dims, self.element, small)
+
+    def __repr__(self) -> str:
+        values = f", head_dim_v={self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
+        pages, free = "", ""
+        if self.page_size is not None:
+            pages = f", page_size={self.page_size}, pages={self.placement.places}"
+            free = f"{self.free_pages} pages free, "
+        return (
+            f"<KVCache({self.layers}, {self.batch}, {self.kv_heads}, {self.head_dim}, "
+            f"{self.capacity}{values}, dtype={self.dtype!r}{pages}, backend={self.backend!r}): "
+            f"lengths {self._lengths.max(axis=0).tolist()}, {free}{self.nbytes} bytes>"
+        )
+
+    # ---------------------------------------------------------------------------------- looking
+
+    @property
+    def dtype(self) -> str:
+        """The type of its elements, as it was asked for."""
+        return self.element.name
+
+    @property
+    def page_size(self) -> int | None:
+        """Tokens of a page; None if the memory is contiguous."""
+        return None if self.placement.table is None else self.placement.rows
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """How many tokens each sequence has in each layer: int32 [layers, batch], a copy."""
+        return self._lengths.copy()
+
+    @property
+    def block_table(self) -> NDArray[np.int32] | None:
+        """Which pages each sequence has: int32 [batch, ceil(capacity / page_size)], a copy, -1
+        behind its last page; None if the memory is contiguous.
+        """
+        table = self.placement.table
+        return None if table is None else table.copy()
+
+    @property
+    def free_pages(self) -> int | None:
+        """Pages that no sequence uses; None if the memory is contiguous."""
+        return self.placement.free
+
+    @property
+    def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Those of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3"."""
+        scales = self._scales
+        return None if scales is None else (scales[0].copy(), scales[1].copy())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values, scales, lengths and block table."""
+        small = [array for array in self.memory.small if array is not None]
+        return self.memory.nbytes + sum(int(array.nbytes) for array in small)
+
+    def keys(self, layer: int, sequence: int) -> Array:
+        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's type, or
+        float32 for "e4m3", multiplied by their scales. Raises `LaunchError` for unknown numbers.
+        """
+        return self._copy_of("keys", layer, sequence)[0]
+
+    def values(self, layer: int, sequence: int) -> Array:
+        """The values of a sequence, as `keys`, [kv_heads, length, head_dim_v]."""
+        return self._copy_of("values", layer, sequence)[1]
+
+    def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
+        """Keys and values of a sequence from row `begin` on, as `keys` gives them, but copied only
+        if they are on a GPU, in pages or scaled, and not to be written. Arguments are not checked.
+        """
+        stretch = Stretch(sequence, begin, int(self._lengths[layer, sequence]))
+        return self.memory.read(layer, list(self.placement.runs(stretch)))
+
+    # ---------------------------------------------------------------------------------- changing
+
+    def set_scales(self, k_scale: object, v_scale: object) -> None:
+        """Store K and V of a cache of "e4m3" divided by these: positive numbers, of any shape that
+        broadcasts to [layers, kv_heads]. Before anything is appended.
+
+        Raises `LaunchError` for other numbers or caches, and if there are tokens.
+        """
+        who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
+        if self._scales is None:
+            raise LaunchError(
+                f"{who}: scales are for dtype='e4m3', but this cache is of {self.dtype!r}; append "
+                "to it without scales"
+            )
+        if self._lengths.any():
+            raise LaunchError(
+                f"{who}: scales must be set before anything is appended, but sequences have up to "
+                f"{self._lengths.max()} tokens; reset() the cache first"
+            )
+        given = {"k_scale": k_scale, "v_scale": v_scale}
+        both = np.stack([arguments.scale(who, *named, shape) for named in given.items()])
+        self._scales[...] = both
+
+    def append(
+        self,
+        layer: int,
+        k: object,
+        v: object,
+        sequences: object = None,
+        *,
+        counts: object = None,
+        stream: object = None,
+    ) -> None:
+        """Write keys and values behind those that there are.
+
+        k is [items, kv_heads, n, head_dim], v the same with head_dim_v: n rows, or none, for each
+        of `sequences`, integers without repetition, by default all of the cache in their order.
+        With `counts`, an integer from 0 to n for each, only the first so many rows are written.
+        Arrays are of the cache's type; for "e4m3" of float32, float16 or bfloat16. They are on the
+        host or on the cache's device.
+
+        Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
+        no room for all rows, in the sequences or in free pages.
+        """
+        who = "KVCache.append"
+        layer = self.check_layer(who, layer)
+        which = self.check_sequences(who, sequences)
+        of_k, of_v = views_of({"k": k, "v": v}, who).values()
+        raise_problems(list(self.problems_of_rows(of_k, of_v, len(which))), who)
+        n = of_k.shape[2]
+        rows = [n] * len(which) if counts is None else integers(counts, 0, n, len(which))
+        if rows is None:
+            raise LaunchError(
+                f"{who}: counts must be {len(which)} integers from 0 to {n}, one for each "
+                f"sequence, got {shown(counts)}"
+            )
+        on = self.stream_of(who, stream, of_v if of_k.device == HOST else of_k)
+
+        def work(journal: Journal) -> None:
+            stretches = self.advance(who, layer, which, rows, journal, on)
+            if any(rows):
+                self.update(on)
+                self.fill(layer, of_k, of_v, stretches, on)
+
+        self.whole(work, on)
+
+    def grow(self, rows: int, sequences: object = None, *, stream: object = None) -> None:
+        """Let sequences, by default all, have so many more rows in every layer, which are written
+        by work that follows: launches of `DecodeStep`, also in a captured graph. On a GPU lengths
+        and block table are brought up to date in the order of `stream`.
+
+        Raises `LaunchError` for wrong numbers, `CacheFullError` if there is no room for all rows.
+        """
+        who = "KVCache.grow"
+        count = integer(rows, 0, INT32_MAX)
+        if count is None:
+            raise LaunchError(f"{who}: rows must be an integer of at least 0, got {shown(rows)}")
+        which = self.check_sequences(who, sequences)
+        on = self.stream_of(who, stream)
+
+        def work(journal: Journal) -> None:
+            self.memory.copy(self.ledger.grow(who, which, count, journal), on)
+            self.update(on)
+
+        self.whole(work, on)
+
+    def truncate(self, length: object, sequences: object = None) -> None:
+        """Forget the last tokens of sequences, by default of all: in every layer they then have
+        `length` tokens, an integer for all or one for each.
+
+        Raises `LaunchError` if a sequence has fewer tokens in a layer.
+        """
+        who = "KVCache.truncate"
+        which = self.check_sequences(who, sequences)
+        one = integer(length, 0, INT32_MAX)
+        cuts = integers(length, 0, INT32_MAX, len(which)) if one is None else [one] * len(which)
+        if cuts is None:
+            raise LaunchError(
+                f"{who}: length must be an integer of at least 0, or {len(which)} of them, one for "
+                f"each sequence, got {shown(length)}"
+            )
+        for sequence, cut in zip(which, cuts, strict=True):
+            layer = int(self._lengths[:, sequence].argmin())
+            if cut > self._lengths[layer, sequence]:
+                raise LaunchError(
+                    f"{who}: sequence {sequence} has {self._lengths[layer, sequence]} tokens in "
+                    f"layer {layer}, which cannot become {cut}; give at most that number"
+                )
+        self._cut(which, cuts)
+
+    def reset(self, sequence: int | None = None) -> None:
+        """Forget all tokens of a sequence, or of all. Pages that no other sequence shares are free.
+
+        Raises `LaunchError` for one sequence without tokens, which is reset twice or never used.
+        """
+        who = "KVCache.reset"
+        which = None if sequence is None else self.check_sequence(who, sequence)
+        if which is not None and not self._lengths[:, which].any():
+            raise LaunchError(
+                f"{who}: sequence {which} has no tokens: it was reset before, or never appended "
+                f"to; truncate(0, [{which}]) empties a sequence that may be empty"
+            )
+        cut = range(self.batch) if which is None else [which]
+        self._cut(cut, [0] * len(cut))
+
+    def fork(self, source: int, target: int | None = None, *, stream: object = None) -> int:
+        """Let sequence `target`, by default the first without tokens, have the tokens of `source`,
+        in every layer. Returns its number.
+
+        Pages are shared: only one that either of them writes later is copied, and then. Contiguous
+        memory is copied at once. Raises `LaunchError` if `target` is `source` or has tokens,
+        `CacheFullError` if every other sequence has.
+        """
+        who = "KVCache.fork"
+        begin = self.check_sequence(who, source, "source")
+        end = (
+            self._first_empty(who, begin)
+            if target is None
+            else self.check_sequence(who, target, "target")
+        )
+        if begin == end:
+            raise LaunchError(f"{who}: source and target must be two sequences, got {begin} twice")
+        if self._lengths[:, end].any():
+            raise LaunchError(
+                f"{who}: target must be without tokens, but sequence {end} has "
+                f"{self._lengths[:, end].max()}; reset it first"
+            )
+        on = self.stream_of(who, stream)
+
+        def work(journal: Journal) -> int:
+            self.memory.copy(self.ledger.share(begin, end, journal), on)
+            return end
+
+        return self.whole(work, on)
+
+    # ------------------------------------------------------- for kernels, and those who launch them
+
+    def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
+        """The memory of a layer, not copied. On a GPU lengths and block table are brought up to
+        date there, in the order of `stream`.
+        """
+        self.update(stream)
+        return self.memory.arrays(layer)
+
+    def update(self, stream: int) -> None:
+        """On a GPU, bring lengths and block table up to date, in the order of `stream`."""
+        self.memory.update(self.placement.changed, stream)
+        self.placement.changed.clear()
+
+    def stream_of(self, who: str, stream: object, k: ArrayView | None = None) -> int:
+        """The CUstream of a call. Raises `LaunchError` for what is none, and any on the host."""
+        if self.memory.device == HOST:
+            if stream is not None:
+                raise LaunchError(
+                    f"{who}: stream is for a GPU, but the cache is of {self.backend!r}; leave out "
+                    "the stream"
+                )
+            return 0
+        if stream is not None:
+            return stream_handle(stream)
+        return 0 if k is None or k.device == HOST else current_stream(k)
+
+    def check_layer(self, who: str, layer: object) -> int:
+        """`layer` as an int. Raises `LaunchError` if there is no such layer."""
+        found = integer(layer, 0, self.layers - 1)
+        if found is None:
+            raise LaunchError(
+                f"{who}: layer must be an integer from 0 to {self.layers - 1}, got {shown(layer)}"
+            )
+        return found
+
+    def check_sequence(self, who: str, sequence: object, name: str = "sequence") -> int:
+        """A sequence's number as an int. Raises `LaunchError` if there is no such sequence."""
+        found = integer(sequence, 0, self.batch - 1)
+        if found is None:
+            raise LaunchError(
+                f"{who}: {name} must be an integer from 0 to {self.batch - 1}, got "
+                f"{shown(sequence)}"
+            )
+        return found
+
+    def check_sequences(
+        self, who: str, sequences: object, name: str = "sequences", *, repeated: bool = False
+    ) -> list[int]:
+        """Numbers of sequences, by default of all. Raises `LaunchError` for what are none and,
+        unless they may be `repeated`, for one that is.
+        """
+        if sequences is None:
+            return list(range(self.batch))
+        found = integers(sequences, 0, self.batch - 1)
+        if found is None:
+            raise LaunchError(
+                f"{who}: {name} must be integers from 0 to {self.batch - 1}, got {shown(sequences)}"
+            )
+        if not repeated and len(set(found)) < len(found):
+            raise LaunchError(f"{who}: {name} must name each sequence once, got {found}")
+        return found
+
+    def problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
+        """What is wrong with the type of new rows. A cache of e4m3 converts them, others do not."""
+        taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
+        if array.dtype not in [dtype.array_name for dtype in taken]:
+            names = ", ".join(dtype.array_name for dtype in taken)
+            yield (
+                f"{name} must be {'one of ' if len(taken) > 1 else ''}{names}, as the cache is of "
+                f"{self.dtype!r}, got {array.dtype}; convert with "
+                f"{conversion(name, array, taken[0])}"
+            )
+
+    def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
+        """What is wrong with new keys and values for so many sequences."""
+        dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
+        for name, array in (("k", k), ("v", v)):
+            what, dim = dims[name]
+            why_not = self.memory.why_not(array)
+            if why_not:
+                yield f"{name} {why_not}"
+            yield from self.problems_of_type(name, array)
+            if [*array.shape[:2], *array.shape[3:]] != [items, self.kv_heads, dim]:
+                yield (
+                    f"{name} must be [sequences, kv_heads, n, {what}] = [{items}, {self.kv_heads}, "
+                    f"n, {dim}], got {list(array.shape)}"
+                )
+        if len(k.shape) == len(v.shape) == 4 and k.shape[2] != v.shape[2]:
+            yield f"k and v must have equally many rows, got {k.shape[2]} and {v.shape[2]}"
+        if k.dtype != v.dtype and not k.device == v.device == HOST:
+            yield (f"k and v on a GPU must be of one type, got {k.dtype}, {v.dtype}; convert them")
+
+    def whole(
+        self,
+        work: Callable[[Journal], T],
+        stream: int = 0,
+        refresh: Callable[[int], None] | None = None,
+    ) -> T:
+        """Do `work`, which notes in a journal what it changes of lengths and places, and whose own
+        work on a GPU is put on `stream`. If it raises anything, the cache is as it was, and what
+        `refresh` (by default `update`) brings up to date on a GPU as well, if the GPU lets it;
+        otherwise the next call does that.
+        """
+        journal, last = Journal(), self.memory.stream
+        try:
+            return work(journal)
+        except BaseException:
+            try:
+                if journal.undo():
+                    with suppress(Exception):  # `work` has failed already, and tells
+                        (refresh or self.update)(stream)
+                        self.memory.wait(stream)
+            finally:
+                self.memory.stream = last
+            raise
+
+    def advance(
+        self,
+        who: str,
+        layer: int,
+        sequences: Sequence[int],
+        rows: Sequence[int],
+        journal: Journal,
+        stream: int = 0,
+    ) -> list[Stretch]:
+        """Let so many more rows of each sequence count in a layer, before they are written, and
+        which rows these are. Raises `CacheFullError` if there is no room for all.
+        """
+        stretches, copies = self.ledger.append(who, layer, sequences, rows, journal)
+        self.memory.copy(copies, stream)
+        return stretches
+
+    def fill(
+        self, layer: int, k: ArrayView, v: ArrayView, stretches: Sequence[Stretch], stream: int = 0
+    ) -> None:
+        """Write the first rows of each item of k and v, which have been checked, to these rows,
+        with which its sequence now ends.
+        """
+        self.memory.write(layer, k, v, stretches, self.placement, stream)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _first_empty(self, who: str, source: int) -> int:
+        found = self.ledger.first_empty(source)
+        if found is None:
+            raise CacheFullError(
+                f"{who}: all other of {self.batch} sequences have tokens; reset one, or make a "
+                "cache with a larger batch"
+            )
+        return found
+
+    def _cut(self, sequences: Sequence[int], lengths: Sequence[int]) -> None:
+        def work(journal: Journal) -> None:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                self.ledger.cut(sequence, length, journal)
+
+        self.whole(work)
+
+    def _copy_of(self, what: str, layer: object, sequence: object) -> tuple[Array, Array]:
+        who = f"KVCache.{what}"
+        k, v = self.rows(self.check_layer(who, layer), self.check_sequence(who, sequence))
+        return k.copy(), v.copy()

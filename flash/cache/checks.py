@@ -1,0 +1,291 @@
+"""What may be wrong with a call of `attention_with_kvcache`, found before anything is done."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cache.cache import KVCache
+from flash.decode.checks import (
+    problem_of_address,
+    problems_of_array,
+    problems_of_operands,
+    problems_of_size,
+)
+from flash.host.arrays import HOST, ArrayView
+from flash.host.overlap import may_share_elements
+from flash.launch.checks import out_problems
+from flash.pages.numbers import integers
+from flash.problem.config import WIDENED, AttentionConfig, config_of_call
+from flash.problem.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
+from flash.problem.limits import INT32_MAX
+from ptxgen.arguments import is_one_of
+from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.settings import AUTO
+
+_TABLES: Final = ("rotary_cos", "rotary_sin")
+_CAUSAL: Final = (True, False, "bottom_right")
+
+
+class Rows(NamedTuple):
+    """Of each item of a call: its sequence, how many rows that has once k and v are appended, and
+    how many of these are padding.
+    """
+
+    sequences: list[int]
+    after: list[int]
+    padding: list[int]
+
+    def positions(self, rows: int) -> NDArray[np.int64]:
+        """[items, rows]: those of the last so many rows of each sequence; 0 for padding."""
+        ends = np.array(self.after, np.int64) - np.array(self.padding, np.int64)
+        found: NDArray[np.int64] = np.maximum(ends[:, None] + np.arange(-rows, 0), 0)
+        return found
+
+
+def check_choices(
+    who: str, cache: object, causal: object, backend: object, stream: object, order: object
+) -> str:
+    """The backend. Raises `LaunchError` or `ConfigError` for the first choice that there is not."""
+    if not isinstance(cache, KVCache):
+        raise LaunchError(
+            f"{who}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
+            "flash.KVCache(layers, batch, kv_heads, head_dim, capacity)"
+        )
+    asked = check_backend(backend, who)
+    name = cache.backend if asked == AUTO else asked
+    if (name == "cuda") != (cache.memory.device != HOST):
+        where = "a GPU" if name == "cuda" else "the host"
+        raise LaunchError(
+            f"{who}: backend {name!r} computes on {where}, but the cache is of "
+            f"{cache.backend!r}; make one with backend={name!r}"
+        )
+    if stream is not None and name != "cuda":
+        raise LaunchError(
+            f"{who}: stream is for a GPU, but the backend is {name!r}; leave out the stream"
+        )
+    if not is_one_of(causal, _CAUSAL):
+        raise ConfigError(
+            f"{who}: causal must be True, False or 'bottom_right', got {shown(causal)}: the newest "
+            "query is at the position of the newest key"
+        )
+    if not isinstance(order, bool):
+        raise ConfigError(f"{who}: rotary_interleaved must be True or False, got {shown(order)}")
+    return name
+
+
+def require_both(who: str, given: dict[str, object], one: str, other: str) -> None:
+    """Raise `LaunchError` if one of two arguments is given without the other."""
+    for name, missing in ((one, other), (other, one)):
+        if name in given and missing not in given:
+            raise LaunchError(f"{who}: {name} is given without {missing}; give both, or neither")
+
+
+@functools.lru_cache(maxsize=128, typed=True)
+def _kept_config(*choices: Any) -> AttentionConfig:
+    return _new_config(*choices)
+
+
+def config_of(*choices: Any) -> AttentionConfig:
+    """The config of a call, with the arguments of `_new_config`. Raises `ConfigError`."""
+    try:
+        return _kept_config(*choices)
+    except TypeError:  # what cannot be a key is no choice of the config's, which says so
+        return _new_config(*choices)
+
+
+def _new_config(
+    who: str,
+    head_dim: int,
+    head_dim_v: int,
+    dtype: str,
+    causal: bool | str,
+    window: tuple[int | None, int | None] | None,
+    softcap: float | None,
+    alibi: bool,
+    mask: bool,
+    sink: bool,
+) -> AttentionConfig:
+    return config_of_call(
+        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, window=window,
+        softcap=softcap, alibi=alibi, mask=mask, sink=sink,
+    )  # fmt: skip
+
+
+def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
+    """What is wrong with where the arrays are, and with q, k and v."""
+    device = cache.memory.device
+    where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
+    yield from (
+        f"{name} must be on {where}, where the cache is, got {array.device_name}; copy it there"
+        for name, array in views.items()
+        if array.device != device and array.size and name not in ("k", "v")  # the cache says so
+    )
+    q = views["q"]
+    yield from cache.problems_of_type("q", q)
+    heads = q.shape[1] if len(q.shape) == 4 else 0
+    if len(q.shape) != 4 or (q.shape[0], q.shape[3]) != (items, cache.head_dim):
+        yield (
+            f"q must be [batch, heads, seq_q, head_dim] = [{items}, heads, seq_q, "
+            f"{cache.head_dim}], got {list(q.shape)}"
+        )
+    elif heads % cache.kv_heads:
+        yield (
+            f"the heads of q must be a multiple of the cache's {cache.kv_heads}, got {heads} in "
+            f"shape {list(q.shape)}"
+        )
+    if "k" in views:
+        yield from cache.problems_of_rows(views["k"], views["v"], items)
+        on_gpu = device != HOST and appends_by_kernel(cache, views, "cuda")
+        if "rotary_cos" in views and on_gpu:
+            yield from _problems_of_types(views)
+
+
+def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with the operands of scores, and with out."""
+    q = views["q"]
+    batch, heads, seq_q = q.shape[:3]
+    yield from problems_of_operands(config, views)
+    out = views.get("out")
+    if out is None:
+        return
+    if out.dtype != q.dtype:
+        yield f"out must be {q.dtype}, as q is, got {out.dtype}; leave out=None to have it made"
+        return
+    yield from out_problems(out, (batch, heads, seq_q, config.value_dim))
+    yield from (
+        f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+        for name, array in views.items()
+        if name != "out" and may_share_elements(out, array)
+    )
+
+
+def problems_of_kernels(
+    cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
+) -> Iterator[str]:
+    """What kernels do not take."""
+    if cache.element is E4M3:
+        yield from _problems_of_e4m3(cache, config, backend)
+    if "rotary_cos" in views and backend == "cuda":
+        yield from _problems_of_turning(cache, views)
+    if backend == "cuda":
+        yield from (
+            problem_of_address(name, array, OF_ARRAYS[array.dtype].nbytes)
+            for name, array in views.items()
+            if name in ("k", "v", *_TABLES) and not _is_aligned(array)
+        )
+    for name in ("q", "out"):
+        if name in views:
+            yield from problems_of_array(config, name, views[name])
+    yield from problems_of_size(views["q"], cache.capacity)
+
+
+def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
+    """Whether new rows are written by a kernel: if there are some where the cache is. On the host
+    only such as kernels take; the others are converted on the way.
+    """
+    device = cache.memory.device
+    new = [views[name] for name in "kv" if name in views]
+    if backend == "cpu" or not new or not all(a.size and a.device == device for a in new):
+        return False
+    if backend == "cuda":
+        return True
+    tables = [views[name] for name in _TABLES if name in views]
+    turned = [views["q"], *new] if tables else new
+    return (
+        all(array.strides[-1] == 1 or array.shape[-1] == 1 for array in (*new, *tables))
+        and all(_is_aligned(array) for array in (*new, *tables))
+        and all(table.dtype == F32.array_name for table in tables)
+        and len({array.dtype for array in turned}) == 1
+    )
+
+
+def _is_aligned(array: ArrayView) -> bool:
+    """Whether an array begins where its elements may; of a type that is refused, anywhere."""
+    element = OF_ARRAYS.get(array.dtype)
+    return element is None or array.pointer % element.nbytes == 0
+
+
+def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """A kernel that turns rows reads those of one type."""
+    types = {name: views[name].dtype for name in ("q", "k")}
+    if len(set(types.values())) > 1:
+        yield (
+            "q and k that are turned on a GPU must be of one type, got "
+            f"{', '.join(types.values())}; convert them"
+        )
+
+
+def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """The kernel that appends also turns: rows and tables are on the GPU."""
+    if not appends_by_kernel(cache, views, "cuda"):
+        yield (
+            "rotary_cos and rotary_sin are given, but only new k and v on the GPU of the cache are "
+            "turned; give these, or turn q and k before the call"
+        )
+    for name in _TABLES:
+        array = views[name]
+        if array.dtype != F32.array_name or (array.shape and array.strides[-1] != 1):
+            yield (
+                f"{name} must be float32 with dense rows on a GPU, got {array.dtype} with strides "
+                f"{list(array.strides)}; convert it"
+            )
+
+
+def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:
+    """Kernels widen numbers of one byte to 16 bits, eight at a time."""
+    if config.element is F32:
+        yield (
+            f"q must be float16 or bfloat16 for a cache of 'e4m3' with backend {backend!r}, got "
+            "float32; convert it, or use a cache with backend='cpu'"
+        )
+    if cache.head_dim % WIDENED or cache.head_dim_v % WIDENED:
+        yield (
+            f"head_dim and head_dim_v of a cache of 'e4m3' must be multiples of {WIDENED} for "
+            f"backend {backend!r}, got {cache.head_dim} and {cache.head_dim_v}; make one of "
+            "'bf16', or one with backend='cpu'"
+        )
+
+
+def rows_of_call(
+    who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object
+) -> Rows:
+    """Lengths and padding. Raises `LaunchError` for padding that is none."""
+    of_layer = cache.lengths[layer]
+    after = [int(of_layer[sequence]) + new for sequence in which]
+    padding = [0] * len(which) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(which))
+    if padding is None or any(n > length for n, length in zip(padding, after, strict=True)):
+        raise LaunchError(
+            f"{who}: leftpad must be {len(which)} integers, from 0 to the lengths of their "
+            f"sequences, {after}, got {shown(leftpad)}"
+        )
+    return Rows(which, after, padding)
+
+
+def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) -> Iterator[str]:
+    """What is wrong with the tables of positions."""
+    if "rotary_cos" not in views:
+        return
+    cos, sin = views["rotary_cos"], views["rotary_sin"]
+    names = [dtype.array_name for dtype in DTYPES.values()]
+    for name, array in (("rotary_cos", cos), ("rotary_sin", sin)):
+        if array.dtype not in names:
+            yield f"{name} must be one of {', '.join(names)}, got {array.dtype}; convert it"
+    most = cache.head_dim // 2
+    if tuple(cos.shape) != tuple(sin.shape) or len(cos.shape) != 2 or cos.shape[1] > most:
+        yield (
+            f"rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
+            f"head_dim={cache.head_dim}, got {list(cos.shape)} and {list(sin.shape)}"
+        )
+        return
+    needed = max((a - p for a, p in zip(rows.after, rows.padding, strict=True)), default=0)
+    if cos.shape[0] < needed:
+        yield (
+            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
+            f"{cos.shape[0]}"
+        )

@@ -1,0 +1,245 @@
+"""The memory of a KV cache on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cache.append import prepared_append
+from flash.cache.host_memory import LayerArrays, SmallArrays, loaded, scale_of
+from flash.cache.row_locations import Places
+from flash.decode.append_launch import NewRows
+from flash.decode.plan import E4M3_TARGET
+from flash.host.arrays import HOST, UNKNOWN_DEVICE, ArrayView, host_array, view
+from flash.host.dlpack import dense_strides
+from flash.host.mirrored_numbers import DeviceNumbers, part_of
+from flash.host.results import DeviceArray
+from flash.launch.gpu import launcher_of
+from flash.pages.placement import Copy, Placement, Run, Stretch
+from flash.problem.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
+from ptxgen.errors import ConfigError
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+Array = NDArray[Any]
+
+_WHO: Final = "KVCache.append"
+_ALIGNED: Final = 16  # bytes, where an array begins
+
+
+class CudaMemory:
+    """On device `ordinal`, not initialised. Keys and values never come to the host but by `read`.
+
+    Rows are written by a kernel, in the order of the stream. Those from the host are copied to the
+    device before, whole arrays, which is complete on return.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        dims: tuple[int, int],
+        dtype: DType,
+        small: SmallArrays,
+        cuda: CudaBackend,
+        ordinal: int,
+    ) -> None:
+        if dtype is E4M3:
+            _require_e4m3(launcher_of(cuda).own_target(ordinal))
+        self._cuda = cuda
+        self._ordinal = ordinal
+        self._dtype = dtype
+        self._layers, self._places, self._kv_heads, self._rows = shape
+        self._dims = dims
+        self._sides = [self._new((*shape, dim), dtype) for dim in dims]
+        self.small = small
+        self._lengths = self._follower(small.lengths.shape, I32)
+        self._table = None if small.table is None else self._follower(small.table.shape, I32)
+        many = 2 * self._layers, self._kv_heads
+        self._scales = None if small.scales is None else self._follower(many, F32)
+        self._layers_there: dict[int, LayerArrays] = {}
+        self._named: dict[str, DeviceNumbers] = {}
+        self._space = self._new((0,), F32)
+        self.stream = 0
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """That it is on."""
+        return ("cuda", self._ordinal)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of K and V."""
+        rows = self._layers * self._places * self._kv_heads * self._rows
+        return rows * sum(self._dims) * self._dtype.nbytes
+
+    def why_not(self, array: ArrayView) -> str:
+        """Rows come from the host or from this device."""
+        if array.device == HOST:
+            return ""
+        got = f"got {array.device_name}"
+        ordinal: int | None = array.device[1]
+        if ordinal == UNKNOWN_DEVICE and array.pointer:
+            ordinal = self._cuda.device_of_pointer(array.pointer)
+        if array.size and ordinal != self._ordinal:
+            return f"must be on cuda:{self._ordinal}, where the cache is, or on the host, {got}"
+        if array.size and array.shape and array.shape[-1] > 1 and array.strides[-1] != 1:
+            return (
+                "must be dense in its last dimension (stride 1), got strides "
+                f"{list(array.strides)}; copy it"
+            )
+        return ""
+
+    def copy(self, copies: Sequence[Copy], stream: int) -> None:
+        """Copy rows between places, in every layer, in the order of `stream`."""
+        self.stream = stream
+        for source, target, rows in copies:
+            for side, dim in enumerate(self._dims):
+                nbytes = rows * dim * self._dtype.nbytes
+                heads = range(self._kv_heads)
+                if rows == self._rows:  # of all heads, one after another
+                    nbytes, heads = nbytes * self._kv_heads, range(1)
+                for layer in range(self._layers if nbytes else 0):
+                    for head in heads:
+                        into, of = (self._at(side, layer, p, head, 0) for p in (target, source))
+                        self._cuda.copy_on_device(into, of, nbytes, stream, ordinal=self._ordinal)
+
+    def wait(self, stream: int) -> None:
+        """Wait until all work on a stream is done."""
+        self._cuda.synchronize(stream, ordinal=self._ordinal)
+
+    def write(
+        self,
+        layer: int,
+        k: ArrayView,
+        v: ArrayView,
+        stretches: Sequence[Stretch],
+        placement: Placement,  # noqa: ARG002  # which the block table says
+        stream: int,
+    ) -> None:
+        """Let a kernel write the first rows of each item to where its sequence now ends."""
+        self.stream = stream
+        counts = [stretch.end - stretch.begin for stretch in stretches]
+        if not any(counts):
+            return
+        places = Places(self, layer, [stretch.sequence for stretch in stretches], shared=True)
+        places.place(stream)
+        places.follow(stream)
+        of_counts = None
+        if set(counts) != {k.shape[2]}:
+            numbers = self.numbers(len(counts), "counts")
+            numbers.follow(np.array(counts, np.int32), stream)
+            of_counts = numbers.view
+        arrays, page_size = self.arrays(layer), 0 if self.small.table is None else self._rows
+        of_k, of_v = self._brought(k, v, stream)
+        new = NewRows(of_k, of_v, arrays.k, arrays.v, places.operands, page_size, of_counts)
+        prepared_append(_WHO, self._cuda, self._ordinal, new)(stream)
+
+    def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
+        """The rows of `runs`, copied to the host once all work on the last stream is done."""
+        found = []
+        for side, dim in enumerate(self._dims):
+            count = sum(run.rows for run in runs)
+            rows = np.empty((self._kv_heads, count, dim), self._dtype.numpy)
+            first = 0
+            for place, begin, n in runs:
+                for head in range(self._kv_heads):
+                    part = rows[head, first : first + n]
+                    self._cuda.copy_to_host(
+                        part.ctypes.data, self._at(side, layer, place, head, begin), part.nbytes,
+                        self.stream, ordinal=self._ordinal,
+                    )  # fmt: skip
+                first += n
+            found.append(rows)
+        self.wait(self.stream)
+        scales = self.small.scales
+        k, v = (loaded(rows, scale_of(scales, n, layer)) for n, rows in enumerate(found))
+        return k, v
+
+    def arrays(self, layer: int) -> LayerArrays:
+        """The memory of a layer, as `update` left the small arrays."""
+        found = self._layers_there.get(layer)
+        if found is None:
+            of_k, of_v = (part_of(s, layer, s.shape[1:], self._dtype) for s in self._sides)
+            scales = [None, None] if self._scales is None else [
+                self._scales.row(side * self._layers + layer) for side in range(2)
+            ]  # fmt: skip
+            table = None if self._table is None else self._table.view
+            found = LayerArrays(of_k, of_v, self._lengths.row(layer), table, *scales)
+            self._layers_there[layer] = found
+        return found
+
+    def update(self, changed: Iterable[int], stream: int) -> None:
+        """Copy what has changed of the small arrays there, in the order of `stream`."""
+        self._lengths.follow(self.small.lengths, stream)
+        if self._scales is not None and self.small.scales is not None:
+            self._scales.follow(self.small.scales, stream)
+        if self._table is not None and self.small.table is not None:
+            self._table.follow_rows(self.small.table, changed, stream)
+        self.stream = stream
+
+    def numbers(self, count: int, name: str = "") -> DeviceNumbers:
+        """Room for so many: by a name the same as last time, if there were as many."""
+        found = self._named.get(name)
+        if found is None or found.view.size != count:
+            found = self._follower((count,), I32)
+            if name:
+                self._named[name] = found
+        return found
+
+    def workspace(self, count: int) -> ArrayView:
+        """So many f32 numbers or more. What was given before stays as long as it is used."""
+        if self._space.shape[0] < count:
+            self._space = self._new((count,), F32)
+        return part_of(self._space, 0, self._space.shape, F32)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _new(self, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
+        return DeviceArray(shape, dtype, self._ordinal, self._cuda, 0)
+
+    def _follower(self, shape: tuple[int, ...], dtype: DType) -> DeviceNumbers:
+        return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
+
+    def _at(self, side: int, layer: int, place: int, head: int, row: int) -> int:
+        """The address of a row."""
+        before = (layer * self._places + place) * self._kv_heads + head
+        index = (before * self._rows + row) * self._dims[side]
+        return self._sides[side].pointer + index * self._dtype.nbytes
+
+    def _brought(self, k: ArrayView, v: ArrayView, stream: int) -> list[ArrayView]:
+        """The same arrays here: what is on the host is copied, which is complete on return."""
+        if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
+            k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
+        sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
+        room = self.workspace(sum(sizes) // F32.nbytes)
+        found = []
+        for array, at in ((k, room.pointer), (v, room.pointer + sizes[0])):
+            if array.device != HOST:
+                found.append(array)
+                continue
+            dense = np.ascontiguousarray(host_array(array))
+            self._cuda.copy_to_device(
+                at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal
+            )
+            # Memory that is pinned is read only then.
+            self._cuda.synchronize(stream, ordinal=self._ordinal)
+            found.append(
+                room._replace(
+                    pointer=at, shape=array.shape, strides=dense_strides(array.shape),
+                    dtype=array.dtype,
+                )
+            )  # fmt: skip
+        return found
+
+
+def _require_e4m3(target: Target) -> None:
+    """Raise `ConfigError` if the target's kernels cannot write and read numbers of one byte."""
+    if target.sm < find_target(E4M3_TARGET).sm:
+        raise ConfigError(
+            f"KVCache: dtype='e4m3' needs a GPU of {E4M3_TARGET} or later, which rounds and widens "
+            f"its numbers, got {target.name}; use dtype='bf16', or backend='cpu'"
+        )

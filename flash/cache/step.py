@@ -1,0 +1,152 @@
+"""`DecodeStep`: the same call of `attention_with_kvcache` for one token after another."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar
+
+from flash.cache.cache import KVCache
+from flash.cache.checks import (
+    check_choices,
+    config_of,
+    problems_of_kernels,
+    problems_of_others,
+    problems_of_rotary,
+    problems_of_rows,
+    require_both,
+    rows_of_call,
+)
+from flash.cache.work import CachedWork, Task
+from flash.decode.checks import splits_of
+from flash.host import results
+from flash.host.arrays import view
+from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.launch.checks import scale as scale_of
+from flash.launch.gpu import launcher_of
+from flash.problem.dtypes import F32, OF_ARRAYS
+from ptxgen.runtime.settings import AUTO
+
+
+class DecodeStep:
+    """`attention_with_kvcache` with these arguments, again and again: everything is checked, and
+    all memory made, once. What is done each time takes little of the host.
+
+    All arguments are those of the function. The arrays are kept, and hold other numbers each time,
+    written in the order of the stream; results are always in the same arrays, `out` and `lse`.
+    `splits` of "auto" goes by the capacity of the cache, and `cache_batch_idx` and `leftpad` by
+    what they are now.
+
+    Calling it does `advance` and `launch`, and returns what the function would. `launch` only puts
+    kernels on the stream, always the same ones, waits for nothing and allocates nothing: a graph
+    may capture it, if k and v are on the GPU. Before each replay `KVCache.grow` makes room for the
+    rows that steps of all layers write, or `advance` for those of one. The steps of a cache share
+    memory for parts, so that they are to be on one stream, or in one graph, or ordered.
+
+    Raises as the function does, `CacheFullError` by `advance`.
+    """
+
+    _again: ClassVar = True
+    _who: ClassVar = "DecodeStep"
+
+    def __init__(
+        self,
+        q: object,
+        cache: KVCache,
+        k: object = None,
+        v: object = None,
+        *,
+        layer: int,
+        causal: bool | str = True,
+        window: tuple[int | None, int | None] | None = None,
+        softcap: float | None = None,
+        alibi_slopes: object = None,
+        mask: object = None,
+        sink: object = None,
+        softmax_scale: float | None = None,
+        cache_batch_idx: object = None,
+        leftpad: object = None,
+        rotary_cos: object = None,
+        rotary_sin: object = None,
+        rotary_interleaved: bool = False,
+        return_lse: bool = False,
+        out: object = None,
+        splits: int | str = AUTO,
+        backend: str = AUTO,
+        stream: object = None,
+    ) -> None:
+        who = self._who
+        name = check_choices(who, cache, causal, backend, stream, rotary_interleaved)
+        parts = splits_of(who, splits)
+        with_lse = flag(who, "return_lse", return_lse)
+        layer = cache.check_layer(who, layer)
+        optional = {
+            "k": k, "v": v, "out": out, "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink,
+            "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
+        }  # fmt: skip
+        given = {"q": q} | {name: array for name, array in optional.items() if array is not None}
+        require_both(who, given, "k", "v")
+        require_both(who, given, "rotary_cos", "rotary_sin")
+        views = views_of(given, who)
+        if name == "cuda":
+            locate = launcher_of(cache.cuda).located
+            views = {key: locate(array, who) for key, array in views.items()}
+            if self._again:  # whoever writes them later than now does so in the order of the stream
+                views = {key: array._replace(stream=None) for key, array in views.items()}
+        which = cache.check_sequences(who, cache_batch_idx, "cache_batch_idx", repeated=k is None)
+        raise_problems(list(problems_of_rows(cache, views, len(which))), who)
+        config = config_of(
+            who, cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal, window,
+            softcap, "alibi_slopes" in views, "mask" in views, "sink" in views,
+        )  # fmt: skip
+        raise_problems(list(problems_of_others(config, views)), who)
+        if name != "cpu":
+            raise_problems(list(problems_of_kernels(cache, config, views, name)), who)
+        rows = rows_of_call(
+            who, cache, layer, which, views["k"].shape[2] if "k" in views else 0, leftpad
+        )
+        raise_problems(list(problems_of_rotary(cache, views, rows)), who)
+        scale = scale_of(config, softmax_scale, Caller(who, has_config=False))
+
+        like = views["q"]._replace(device=cache.memory.device)  # which an empty array may not say
+        explicit = None if name != "cuda" or stream is None else results.stream_handle(stream, who)
+        shape = (*like.shape[:3], cache.head_dim_v)
+        room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
+        made = room(shape, config.element) if out is None else out
+        lse = room(shape[:3], F32) if with_lse else None
+        longest = cache.capacity if self._again else max(rows.after, default=0)
+        task = Task(
+            who, cache, layer, name, config, scale, which, rows.padding, views, rotary_interleaved,
+            parts, longest, explicit, view(made, "out") if out is None else views["out"],
+            None if lse is None else view(lse, "lse"),
+        )  # fmt: skip
+        self._work = CachedWork(task, shared=not self._again)
+        self.out: Any = results.deliver(made, like) if out is None else out
+        self.lse: Any = None if lse is None else results.deliver(lse, like)
+
+    def __call__(self) -> Any:
+        """Append and attend: `out`, or (out, lse). If anything is raised, the new rows do not
+        count.
+        """
+        return self._work.once(self.out if self.lse is None else (self.out, self.lse))
+
+    def advance(self) -> None:
+        """Make room in the cache for the new rows, which count from now on; on a GPU, lengths and
+        block table are brought up to date, in the order of the stream.
+
+        Raises `CacheFullError` if there is no room, `LaunchError` for positions that rotary tables
+        do not have; the cache is then as it was.
+        """
+        self._work.advance()
+
+    def update(self) -> None:
+        """Bring lengths and block table up to date on a GPU, in the order of the stream, as
+        `advance` does: for a step with `cache_batch_idx` after `KVCache.grow`.
+        """
+        self._work.update()
+
+    def launch(self) -> None:
+        """Write what k and v hold to the last rows of each sequence, and attend with q.
+
+        Raises `LaunchError` if a sequence has fewer rows than are new.
+        """
+        self._work.launch()

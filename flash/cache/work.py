@@ -1,0 +1,253 @@
+"""What a checked call of attention over a cache does, once or again and again: rows of the cache
+are counted by the host, then written and attended to where the cache is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from flash.cache.append import prepared_append
+from flash.cache.cache import KVCache
+from flash.cache.checks import Rows, appends_by_kernel, problems_of_rotary
+from flash.cache.row_locations import Places
+from flash.decode.append_launch import NewRows, Turned
+from flash.decode.kernel import DecodeKernel
+from flash.decode.on_cpu import attend_to_rows
+from flash.decode.plan import CacheCall, Joining, joining
+from flash.host import results
+from flash.host.arrays import ArrayView, host_array, view
+from flash.host.caller import raise_problems
+from flash.pages.journal import Journal
+from flash.pages.placement import Stretch
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import E4M3, F32
+from flash.problem.rotary import rotated
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cuda import CudaBackend
+
+Array = NDArray[Any]
+
+
+class Task(NamedTuple):
+    """A checked call; `who` is what messages call. `sequences` are those of its items, `padding`
+    how many of their first rows are no keys, `views` its arrays by name; `longest` is the most keys
+    that a sequence may have. `stream` is None for the current one of q's library.
+    """
+
+    who: str
+    cache: KVCache
+    layer: int
+    backend: str
+    config: AttentionConfig
+    scale: float
+    sequences: list[int]
+    padding: list[int]
+    views: Mapping[str, ArrayView]
+    interleaved: bool
+    splits: int | None
+    longest: int
+    stream: int | None
+    out: ArrayView
+    lse: ArrayView | None
+
+    @property
+    def new_rows(self) -> int:
+        """Of each item."""
+        return self.views["k"].shape[2] if "k" in self.views else 0
+
+    @property
+    def rows(self) -> Rows:
+        """As they are in the cache."""
+        after = self.cache.ledger.of(self.layer, self.sequences)
+        return Rows(self.sequences, after, self.padding)
+
+    @property
+    def operands(self) -> dict[str, ArrayView]:
+        """Those of the scores."""
+        names = ("alibi_slopes", "sink", "mask")
+        return {name: self.views[name] for name in names if name in self.views}
+
+    @property
+    def turns(self) -> bool:
+        """Whether new keys and queries are turned by their positions."""
+        return "rotary_cos" in self.views
+
+
+class CachedWork:
+    """`advance` makes room for the new rows and counts them, `launch` writes them and attends.
+
+    `shared`: whether small arrays of the call may be those of the next one. Raises what
+    `DecodeKernel.prepared` does.
+    """
+
+    def __init__(self, task: Task, *, shared: bool) -> None:
+        self._task = task
+        self._like = task.views["q"]._replace(device=task.cache.memory.device)
+        stream = self._stream()
+        self._places = None
+        if task.backend != "cpu" and task.sequences:
+            memory = task.cache.memory
+            self._places = Places(memory, task.layer, task.sequences, task.padding, shared=shared)
+            self._places.place(stream)
+        is_empty = 0 in task.out.shape[:3]
+        by_kernel = appends_by_kernel(task.cache, task.views, task.backend)
+        new = joining(task.views, task.interleaved) if by_kernel else None
+        turned_before = task.turns and (new is None or is_empty)
+        self._q = self._room_for_queries() if turned_before else task.views["q"]
+        self._attend = _nothing if is_empty else self._prepared_attention(new)
+        self._write: Callable[[int], object] = self._write_rows
+        if new is not None and not is_empty:  # the kernel that attends writes, or one before it
+            self._write = _nothing
+        elif new is not None and task.backend == "cuda":
+            self._write = self._prepared_append(new)
+
+    def once(self, result: object) -> object:
+        """`advance` and `launch`, both or neither, and then this result."""
+
+        def work(journal: Journal) -> object:
+            self._advance(journal)
+            self.launch()
+            return result
+
+        return self._task.cache.whole(work, self._stream(), self._follow)
+
+    def advance(self) -> None:
+        """Make room, and let the rows count. Raises `CacheFullError`, and `LaunchError` for
+        positions that rotary tables do not have.
+        """
+        self._task.cache.whole(self._advance, self._stream(), self._follow)
+
+    def _advance(self, journal: Journal) -> None:
+        task, cache, stream = self._task, self._task.cache, self._stream()
+        n, sequences = task.new_rows, task.sequences
+        if task.turns:
+            of_layer = cache.ledger.of(task.layer, sequences)
+            after = Rows(sequences, [length + n for length in of_layer], task.padding)
+            raise_problems(list(problems_of_rotary(cache, dict(task.views), after)), task.who)
+        if n:
+            cache.advance(task.who, task.layer, sequences, [n] * len(sequences), journal, stream)
+        self._follow(stream)
+
+    def update(self) -> None:
+        """Bring up to date what says on a GPU where rows are."""
+        self._follow(self._stream())
+
+    def _follow(self, stream: int) -> None:
+        self._task.cache.update(stream)
+        if self._places is not None:
+            self._places.follow(stream)
+
+    def launch(self) -> None:
+        """Write the new rows to where the last so many rows of each sequence are, and attend.
+
+        Raises `LaunchError` if a sequence does not have so many.
+        """
+        task, stream = self._task, self._stream()
+        if task.new_rows:
+            lengths = task.cache.ledger.of(task.layer, task.sequences)
+            least = min(lengths, default=task.new_rows)
+            if least < task.new_rows:
+                raise LaunchError(
+                    f"{task.who}: {task.new_rows} new rows must count before they are written, but "
+                    f"sequence {task.sequences[lengths.index(least)]} has {least} tokens in layer "
+                    f"{task.layer}; call advance() or KVCache.grow before launch()"
+                )
+        self._write(stream)
+        self._attend(stream)
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _stream(self) -> int:
+        return self._task.cache.stream_of(self._task.who, self._task.stream, self._like)
+
+    def _room_for_queries(self) -> ArrayView:
+        task, like = self._task, self._like
+        room = results.empty(
+            like, tuple(like.shape), task.config.element, memory=task.cache.cuda, stream=task.stream
+        )
+        return view(room, "q")._replace(device=like.device)
+
+    def _prepared_attention(self, new: Joining | None) -> Callable[[int], object]:
+        task = self._task
+        if task.backend == "cpu":
+            operands = {name: host_array(array) for name, array in task.operands.items()}
+            lse = None if task.lse is None else host_array(task.lse)
+            work = functools.partial(
+                attend_to_rows, task.config, task.scale, host_array(self._q), self._rows_of,
+                operands, host_array(task.out), lse,
+            )  # fmt: skip
+            return lambda _: work()
+        cache = task.cache
+        arrays = cache.memory.arrays(task.layer)
+        call = CacheCall(
+            task.config, self._q, arrays.k, arrays.v, task.out, task.lse,
+            {**task.operands, **self._operands}, cache.page_size or 0, task.longest,
+            task.scale, new,
+        )  # fmt: skip
+        return _kernel(task.config, cache.cuda).prepared(
+            call,
+            backend=task.backend,
+            splits=task.splits,
+            room=cache.memory.workspace,
+            who=self._task.who,
+        )
+
+    @property
+    def _operands(self) -> dict[str, ArrayView]:
+        """Those that say where rows are."""
+        return {} if self._places is None else self._places.operands
+
+    def _rows_of(self, b: int) -> tuple[Array, Array]:
+        task = self._task
+        return task.cache.rows(task.layer, task.sequences[b], task.padding[b])
+
+    def _prepared_append(self, new: Joining) -> Callable[[int], object]:
+        """No query is attended with."""
+        cache, task = self._task.cache, self._task
+        arrays = cache.memory.arrays(task.layer)
+        rows = NewRows(new.k, new.v, arrays.k, arrays.v, self._operands, cache.page_size or 0)
+        turned = None
+        if new.cos is not None and new.sin is not None:
+            turned = Turned(new.cos, new.sin, new.interleaved, self._q, self._q)
+        return prepared_append(self._task.who, cache.cuda, cache.memory.device[1], rows, turned)
+
+    def _write_rows(self, stream: int) -> None:
+        """The host turns, and writes or copies."""
+        task, n = self._task, self._task.new_rows
+        views = dict(task.views) | (self._turned() if task.turns else {})
+        if "k" in views:
+            ends = task.cache.ledger.of(task.layer, task.sequences)
+            stretches = [
+                Stretch(sequence, end - n, end)
+                for sequence, end in zip(task.sequences, ends, strict=True)
+            ]
+            task.cache.fill(task.layer, views["k"], views["v"], stretches, stream)
+
+    def _turned(self) -> dict[str, ArrayView]:
+        """Turn queries to where they are attended from; k turned by its positions, if there is."""
+        task = self._task
+        host_array(self._q)[...] = _turned_rows(task, "q")
+        if "k" not in task.views:
+            return {}
+        # Rounded before a cache takes them, unless it rounds them itself.
+        kept = (F32 if task.cache.element is E4M3 else task.cache.element).numpy
+        return {"k": view(_turned_rows(task, "k").astype(kept), "k")}
+
+
+def _turned_rows(task: Task, name: str) -> Array:
+    array, cos, sin = (host_array(task.views[n]) for n in (name, "rotary_cos", "rotary_sin"))
+    positions = task.rows.positions(array.shape[2])
+    return rotated(array, cos, sin, positions, interleaved=task.interleaved)
+
+
+def _nothing(stream: int) -> None:
+    """There is no query, or what attends writes the rows."""
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel(config: AttentionConfig, cuda: CudaBackend) -> DecodeKernel:
+    return DecodeKernel(config, cuda=cuda)

@@ -1,0 +1,78 @@
+"""From a kernel's configuration to its verified module and text, once for each configuration."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from flash.contract.built_kernel import Made
+from flash.contract.resources import KernelResources
+from flash.kernels.mma_forward import mma_attention_forward
+from flash.kernels.simt_forward import attention_forward
+from flash.problem.config import KernelConfig
+from flash.problem.simt_tiling import Tiling
+from ptxgen import ir
+from ptxgen.check.verify import require_valid
+
+if TYPE_CHECKING:
+    from ptxgen.check.global_contract import GlobalContract
+
+
+class Build(Made):
+    """A verified forward kernel. `registers` is there once it has been loaded on a GPU of this
+    process.
+    """
+
+    def __init__(self, config: KernelConfig, module: ir.Module) -> None:
+        super().__init__(module, config.tiling.threads, config.target)
+        self.config = config
+        self.registers: int | None = None  # of a thread
+
+    @property
+    def promised(self) -> GlobalContract:
+        """See `flash.contract.forward.global_contract`."""
+        # Here, because text alone is emitted without it.
+        from flash.contract.forward import global_contract
+
+        return global_contract(self.config)
+
+    @property
+    def contract(self) -> dict[str, Any]:
+        """See `flash.contract.forward.contract`."""
+        from flash.contract.forward import contract
+
+        return contract(self)
+
+    @property
+    def resources(self) -> KernelResources:
+        """With the assembled register count if the kernel has been loaded, else an estimate."""
+        return KernelResources(
+            self.config,
+            self.config.tiling.registers if self.registers is None else self.registers,
+            self.registers is not None,
+            self.kernel.dynamic_shared_bytes,
+        )
+
+
+@lru_cache(maxsize=256)
+def build(config: KernelConfig) -> Build:
+    """The kernel of a configuration.
+
+    Raises `VerifyError` if the generated module has a problem, which would be a fault of the
+    generator's.
+    """
+    make = attention_forward if isinstance(config.tiling, Tiling) else mma_attention_forward
+    module = make(config)
+    require_valid(module)
+    return Build(config, module)
+
+
+def proved_build(config: KernelConfig) -> Build:
+    """The kernel of a configuration that is to run: nothing wrong is known of its accesses to
+    shared and global memory.
+
+    Raises what `build` and `Made.require_proved` raise.
+    """
+    made = build(config)
+    made.require_proved()
+    return made

@@ -1,0 +1,370 @@
+"""The launch contract of an attention kernel: all that a host program in any language needs to
+launch it.
+
+`parameters` is the one place that says what each kernel parameter means.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from flash.contract.common import (
+    Words,
+    launch_contract,
+    operand_meanings,
+    operand_stride_meanings,
+    stride_meanings,
+)
+from flash.problem.config import KernelConfig
+from flash.problem.dtypes import F32, F32_BYTES
+from flash.problem.features import Features
+from flash.problem.limits import MAX_CTAS, max_seq
+from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+
+if TYPE_CHECKING:
+    from flash.contract.catalogue import Build
+
+
+@functools.cache
+def parameters(config: KernelConfig) -> dict[str, str]:
+    """What each parameter of the kernel means, in its order; LSE also if it is not written."""
+    features = config.features
+    rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
+    of_q, of_k = (
+        ("total_q, heads", "total_k, kv_heads")
+        if features.varlen
+        else ("batch, heads, seq_q", "batch, kv_heads, seq_k")
+    )
+    if features.cached:
+        of_k = f"{features.kv_batch}, kv_heads, seq_k"
+    if features.page_size:
+        of_k = f"pages, kv_heads, {features.page_size}"
+    sizes = {"Q": of_q, "K": of_k, "V": of_k, "O": of_q}
+    new = ", and new rows written" if features.appended is not None else ""
+    use = {
+        "Q": "the queries, read",
+        "K": f"the keys, read{new}",
+        "V": f"the values, read{new}",
+        "O": "the output, written",
+    }
+    types = {name: config.element_of(name) for name in rows}
+    parts = ", splits" if features.splits else ""
+    meanings = {
+        name: (
+            f"device address of {use[name]}: {types[name].name} [{sizes[name]}, {rows[name]}], "
+            "strides as below"
+        )
+        for name in rows
+    }
+    meanings["LSE"] = (
+        "device address of the log-sum-exp of each row's scaled scores, written: natural "
+        f"logarithm, f32 [{'heads, total_q' if features.varlen else of_q}{parts}], dense; -inf for "
+        "a row that sees no key"
+    )
+    meanings |= operand_meanings(features.operands)
+    for name in rows:
+        meanings |= stride_meanings(name, features.steps_of(name), types[name])
+    longest = max_seq(features)
+    lse = "LSE is the sink" if features.sink else "LSE is -inf"
+    if features.varlen:
+        meanings["total_q"] = f"rows of Q and O: those of all sequences, 1 to {longest}"
+        meanings["total_k"] = (
+            f"rows of K and V, 0 to {longest}; of a sequence without keys the output is 0 and {lse}"
+        )
+    else:
+        meanings["seq_q"] = f"queries of each head, 1 to {_most_rows(config)}"
+        meanings["seq_k"] = (
+            cache_room(features, longest)
+            if features.cached
+            else f"keys of each head, 0 to {longest}; with 0 the output is 0 and {lse}"
+        )
+    meanings["heads"] = "heads of Q and O, at least 1"
+    meanings["group"] = (
+        "heads / kv_heads, a whole number: query head h reads key/value head h / group, rounded "
+        "down"
+    )
+    meanings["softmax_scale"] = "factor of Q K^T before the softmax, usually 1 / sqrt(head_dim)"
+    meanings |= {number.name: number.meaning for number in config.numbers}
+    meanings |= operand_stride_meanings(features.operands)
+    return meanings
+
+
+def cache_room(features: Features, longest: int) -> str:
+    """What `seq_k` is of a cache, which a kernel attends to or appends to."""
+    paged = f", {features.page_size} for each column of block_table" if features.page_size else ""
+    return f"rows that a sequence of the cache has room for{paged}, 1 to {longest}"
+
+
+def _most_rows(config: KernelConfig) -> int:
+    """The most query rows of a head, or of packed ones: a block of them if the kernel appends."""
+    return max_seq(config.features) if config.features.appended is None else config.tiling.block_q
+
+
+CAUSAL: Final[dict[str, str]] = {
+    "": "none: every query sees every key",
+    "bottom_right": (
+        "query i sees the keys 0 to i + seq_k - seq_q, so the last query sees every key; a row "
+        "that sees none gives 0"
+    ),
+    "top_left": "query i sees the keys 0 to i; keys beyond the last query are seen by none",
+}
+
+
+def contract(made: Build) -> dict[str, Any]:
+    """The contract of an attention kernel."""
+    config, t = made.config, made.config.tiling
+    meanings = parameters(config)
+    types = {name: config.element_of(name) for name in "QKVO"} | {"LSE": F32}
+    types |= {operand.name: operand.dtype for operand in config.features.operands}
+    new = config.features.appended
+    turning = {} if new is None else rotary_words(new.rotary_dim, interleaved=new.interleaved)
+    words = Words(
+        kind="decode" if config.features.cached else "forward",
+        computes={
+            "dtype": config.dtype.name,
+            "precision": config.precision,
+            "head_dim": t.head_dim,
+            "head_dim_v": t.head_dim_v,
+            "tile": t.tile,
+            "block_q": t.block_q,
+            **turning,
+        },
+        meanings=meanings,
+        types=types,
+        written=(*(() if new is None else ("K", "V")), "O", "LSE"),
+        grid=_grid(config),
+        constraints=_constraints(config),
+        more={
+            "alignment": config.alignment,
+            "layout": _layout(config.features),
+            "causal": {"mode": config.causal or "none", "meaning": CAUSAL[config.causal]},
+            "lse": meanings["LSE"]
+            if config.return_lse
+            else "not written: the kernel was made with return_lse=False",
+        },
+    )
+    return launch_contract(made, words)
+
+
+def _times(factors: list[Any]) -> str:
+    return "".join(f" * {factor}" for factor in factors)
+
+
+def _grid(config: KernelConfig) -> dict[str, Any]:
+    """How many CTAs there are along x. Rows that are packed are those of all heads of a group."""
+    t = config.tiling
+    slices: list[Any] = [t.value_slices] if t.value_slices > 1 else []
+    slices += ["splits"] if config.features.splits else []
+    if config.packed:
+        rows, heads = "seq_q * group", "(heads / group)"
+        sizes: tuple[Any, Any] = {"times": ["seq_q", "group"]}, {"div": ["heads", "group"]}
+    else:
+        rows, heads = sizes = config.features.longest_q, "heads"
+    return {
+        "formula": f"(ceil({rows} / {t.block_q}) * {heads} * batch{_times(slices)}, 1, 1)",
+        "x": {"ceil_div": [sizes[0], t.block_q], "times": [sizes[1], "batch", *slices]},
+    }
+
+
+_BATCHED: Final = (
+    "the last dimension of Q, K, V and O is dense; the strides of the others are parameters, so "
+    "that [batch, heads, seq, dim], [batch, seq, heads, dim] and views of a larger buffer all work"
+)
+_PACKED: Final = (
+    "the sequences of a batch lie one after another in Q, K, V and O, whose last dimension is "
+    "dense; the strides of the others are parameters. Sequences may be empty. Rows that are in no "
+    "sequence, or beyond what is used of one, are neither read nor written. Elsewhere seq_q and "
+    "seq_k are a sequence's own numbers of queries and keys"
+)
+
+
+def _layout(features: Features) -> str:
+    """Where rows lie, and which are keys."""
+    if features.varlen:
+        return _PACKED
+    if not features.cached:
+        return _BATCHED
+    padding = ", but for the first leftpad_k[b] of these" if features.leftpad_k else ""
+    parts = (
+        ". O and LSE are those of each split: parts that the merge kernel takes as PARTS and LSES"
+        if features.splits
+        else ""
+    )
+    return (
+        f"{cache_layout(features)}; its keys are the first seqused_k[b] rows of that{padding}. "
+        "Rows that are no keys may hold anything. Elsewhere seq_k is an item's own number of keys"
+        f"{parts}"
+    )
+
+
+def cache_layout(features: Features) -> str:
+    """Where the rows of a cache lie, which a kernel attends to or appends to."""
+    place, n = "row r of K[s]", features.page_size
+    if n:
+        place = f"row r % {n} of page block_table[s, r / {n} rounded down]"
+    sequence = "cache_batch_idx[b]" if features.cache_batch_idx else "b"
+    return (
+        "the last dimension of all arrays is dense, the strides of the others are parameters. K "
+        f"and V are a cache: row r of sequence s is {place}, V likewise; item b of the batch has "
+        f"sequence {sequence}"
+    )
+
+
+NOT_WRITTEN_MEANWHILE: Final = (
+    "what the kernel is told of the sequences is not written while it runs; whatever it says, "
+    "nothing outside the arrays is accessed"
+)
+ONE_PLACE: Final = (
+    "no two new rows have one place: cache_batch_idx names a sequence once, and a page that is "
+    "written to is of one sequence"
+)
+
+
+def rotary_words(rotary_dim: int, *, interleaved: bool) -> dict[str, Any]:
+    """What a kernel that appends makes of rows, for its contract."""
+    return {"rotary_dim": rotary_dim, "rotary_interleaved": interleaved}
+
+
+def turned_together(rotary_dim: int, *, interleaved: bool) -> Iterator[str]:
+    """Which columns are, if any."""
+    pair = "2 i and 2 i + 1" if interleaved else "i and i + rotary_dim / 2"
+    if rotary_dim:
+        yield f"columns {pair} of a row are turned together"
+
+
+def _constraints(config: KernelConfig) -> list[str]:
+    features, new = config.features, config.features.appended
+    rows = features.row_counts
+    dense = ["Q", "K", "V", "O", *(o.name for o in features.operands if o.columns)]
+    written, read = ("O and LSE", "what") if new is None else (
+        "O, LSE and the rows of K and V that are written", "what else"
+    )  # fmt: skip
+    constraints = [
+        _alignments(config),
+        f"the last dimension of {_and(dense)} is dense (stride 1)",
+        f"{rows[0]} and {rows[1]} are at most {max_seq(features)}",
+        *([f"seq_q * group is at most {_most_rows(config)}"] if config.packed else []),
+        "heads is a multiple of kv_heads",
+        "block and grid are exactly as given: the batch is known from the number of CTAs",
+        f"{written} share no memory with {read} is read or each other, and no two indices of O "
+        "name one element",
+    ]
+    if new is not None:
+        constraints += _of_new_rows(config)
+        constraints += turned_together(new.rotary_dim, interleaved=new.interleaved)
+    if features.varlen or features.cached:
+        constraints.append(NOT_WRITTEN_MEANWHILE)
+    return constraints
+
+
+def _of_new_rows(config: KernelConfig) -> Iterator[str]:
+    """A CTA writes the rows that no other one reads."""
+    rows = "seq_q * group" if config.packed else "group is 1, and seq_q"
+    yield (
+        "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
+        f"in one block: {rows} is at most {_most_rows(config)}"
+    )
+    yield ONE_PLACE
+
+
+def _alignments(config: KernelConfig) -> str:
+    """What pointers and strides are multiples of."""
+    (most, first), *others = [
+        (nbytes, _and([*names])) for nbytes, names in groupby("QKVO", config.alignment_of)
+    ]
+    whose = "their" if len(first) > 1 else "its"
+    more = "".join(f"those of {names} of {nbytes}; " for nbytes, names in others)
+    rest = [o.name for o in config.features.operands if o.columns]
+    own = f"; {_and(rest)}, and their strides, of their elements' size" if rest else ""
+    return (
+        f"{first}, and {whose} strides in bytes, are multiples of {most} bytes; {more}LSE is a "
+        f"multiple of {F32_BYTES}{own}"
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(", ".join(names).rsplit(", ", 1))
+
+
+def global_contract(config: KernelConfig) -> GlobalContract:
+    """The same contract as the proof of global accesses takes it.
+
+    `batch` and `kv_heads` are no parameters: the grid and `group` carry them.
+    """
+    t, features = config.tiling, config.features
+    rows_q, rows_k = features.row_counts
+    arrays = [
+        _array(config, name, heads, rows, columns)
+        for name, heads, rows, columns in (
+            ("Q", "heads", rows_q, t.head_dim),
+            ("K", "kv_heads", rows_k, t.head_dim),
+            ("V", "kv_heads", rows_k, t.head_dim_v),
+            ("O", "heads", rows_q, t.head_dim_v),
+        )
+    ]
+    strides = tuple(
+        f"{a.pointer}_{step}_stride" for a in arrays for step in features.steps_of(a.pointer)
+    )
+    if config.return_lse:
+        arrays.append(_log_sums(features))
+    longest = max_seq(features)
+    for operand in features.operands:
+        nbytes = operand.dtype.nbytes
+        axes = tuple(
+            Axis(operand.extent(axis), f"{nbytes} * {operand.stride(axis)}")
+            for axis in operand.axes
+        )
+        arrays.append(GlobalArray(operand.name, axes, operand.nbytes, nbytes))
+        strides += tuple(operand.stride(axis) for axis in operand.axes)
+    bounds = {  # first what others are multiplied with: the proof does away with the last one first
+        "group": (1, MAX_CTAS),
+        rows_q: (1, _most_rows(config)),
+        rows_k: (int(features.cached), longest),
+        "batch": (1, MAX_CTAS),
+        "kv_heads": (1, MAX_CTAS),
+        "heads": (1, MAX_CTAS),
+        **{n.name: n.bounds for n in config.numbers if n.bounds is not None},
+    }
+    equal = {"heads": "group * kv_heads"}
+    if features.appended is not None:
+        bounds["group"] = (1, _most_rows(config) if config.packed else 1)
+    if features.page_size:
+        bounds["table_columns"] = (1, longest // features.page_size)
+        equal[rows_k] = f"{features.page_size} * table_columns"
+    rows, of = features.longest_q, "heads"
+    if config.packed:
+        rows, of = "rows", "kv_heads"
+        bounds["rows"], equal["rows"] = (1, _most_rows(config)), "seq_q * group"
+    blocks = f"({rows} + {t.block_q - 1}) // {t.block_q}"
+    splits = " * splits" if features.splits else ""
+    grid = f"{blocks} * {of} * batch * {t.value_slices}{splits}", 1, 1
+    return GlobalContract(tuple(arrays), strides, bounds, grid, equal)
+
+
+def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int) -> GlobalArray:
+    features = config.features
+    extents: dict[str, int | str] = {
+        "batch": "batch", "head": heads, "row": rows, "split": "splits", "page": "pages",
+    }  # fmt: skip
+    if name in ("K", "V"):
+        extents |= {"batch": features.kv_batch, "row": features.page_size or rows}
+    nbytes = config.element_of(name).nbytes
+    axes = tuple(
+        Axis(extents[step], f"{nbytes} * {name}_{step}_stride") for step in features.steps_of(name)
+    )
+    return GlobalArray(name, axes, columns * nbytes, config.alignment_of(name))
+
+
+def _log_sums(features: Features) -> GlobalArray:
+    """LSE: a number for each row of each head, and of each split."""
+    rows, splits = features.row_counts[0], " * splits" if features.splits else ""
+    axes = [
+        Axis("heads" if features.varlen else "batch * heads", f"{F32_BYTES} * {rows}{splits}"),
+        Axis(rows, f"{F32_BYTES}{splits}"),
+    ]
+    if features.splits:
+        axes.append(Axis("splits", F32_BYTES))
+    return GlobalArray("LSE", tuple(axes), F32_BYTES, F32_BYTES)

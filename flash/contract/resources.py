@@ -1,0 +1,186 @@
+"""What a kernel costs: registers, shared memory, occupancy, arithmetic, and memory against the N²
+form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.problem.config import KernelConfig
+from flash.problem.dtypes import F32_BYTES
+from flash.reference import Window, key_limits, position_offset
+from ptxgen.target import WARP_SIZE
+
+FLOPS_PER_FMA: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Global memory of a call, in bytes: Q, K, V, O and LSE alone, and with the matrix of scores in
+    f32.
+    """
+
+    flash_bytes: int
+    naive_bytes: int
+
+    @property
+    def factor(self) -> float:
+        """How many times more the naive form needs; 1 if neither needs anything."""
+        return self.naive_bytes / self.flash_bytes if self.flash_bytes else 1.0
+
+    def __str__(self) -> str:
+        sizes = f"{_size(self.flash_bytes)} instead of {_size(self.naive_bytes)}"
+        return f"{sizes}, {self.factor:.1f} times less"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """The resources of one kernel on its target; bytes unless it says otherwise.
+
+    `registers` is 32-bit registers of a thread: the assembler's number if `assembled`, else the
+    estimate of its tiling. A window, of which the text knows only which sides it has, is given to
+    what counts arithmetic. `shared_bytes` is dynamic shared memory of a CTA, there is no
+    static one.
+    """
+
+    config: KernelConfig
+    registers: int
+    assembled: bool
+    shared_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.config.tiling.threads
+
+    @property
+    def peak_on_chip_bytes(self) -> int:
+        """Registers and shared memory of a CTA."""
+        return self.threads * self.registers * F32_BYTES + self.shared_bytes
+
+    @property
+    def ctas_per_sm(self) -> int:
+        """How many CTAs one multiprocessor holds at once."""
+        return self.config.target.blocks_per_sm_for(self.threads, self.registers, self.shared_bytes)
+
+    @property
+    def occupancy(self) -> float:
+        """The part of a multiprocessor's warps that can be resident, 0 to 1."""
+        return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.config.target.warps_per_sm
+
+    def visited_tiles(self, seq_q: int, seq_k: int, window: Window = None, group: int = 1) -> int:
+        """Tiles of keys that all CTAs of one head visit, or of the `group` of heads that share one
+        of K and V if they are packed; those that causality or the window hides are skipped.
+        """
+        return int(self.tiles_of_blocks(seq_q, seq_k, window, group).sum())
+
+    def tiles_of_blocks(
+        self, seq_q: int, seq_k: int, window: Window = None, group: int = 1
+    ) -> NDArray[np.int64]:
+        """The same for each block of query rows, from the first one on."""
+        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
+        packed = group if self.config.packed else 1
+        first_rows = np.arange(0, seq_q * packed, t.block_q, dtype=np.int64)
+        last = (np.minimum(first_rows + t.block_q, seq_q * packed) - 1) // packed
+        first = first_rows // packed
+        last_seen = seq_k if behind is None else last + diagonal + behind + 1
+        first_seen = 0 if before is None else first + diagonal - before
+        ends = -(-np.clip(last_seen, 0, seq_k) // t.tile) + 0 * first_rows
+        begins = np.minimum(np.maximum(first_seen, 0) // t.tile, ends)
+        return np.asarray(ends - begins, np.int64)
+
+    def flops(
+        self,
+        batch: int,
+        heads: int,
+        seq_q: int,
+        seq_k: int,
+        window: Window = None,
+        *,
+        kv_heads: int | None = None,
+    ) -> int:
+        """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
+
+        Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on, and
+        the scores as often as there are slices of values; skipped tiles are not counted.
+        """
+        t = self.config.tiling
+        fma_per_tile = t.block_q * t.tile * (t.score_columns + t.output_columns)
+        group = heads // kv_heads if kv_heads else 1
+        tiles = self.visited_tiles(seq_q, seq_k, window, group)
+        if self.config.packed:
+            heads //= group
+        return FLOPS_PER_FMA * batch * heads * t.value_slices * tiles * fma_per_tile
+
+    def useful_flops(
+        self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None
+    ) -> int:
+        """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that are
+        seen. What a mask or a bias hides counts as seen.
+        """
+        t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
+        pairs = seq_q * seq_k
+        if behind is not None:
+            pairs = _sum_of_seen(diagonal + behind + 1, seq_q, seq_k)
+        if before is not None:
+            pairs -= _sum_of_seen(diagonal - before, seq_q, seq_k)
+        return FLOPS_PER_FMA * batch * heads * pairs * (t.head_dim + t.head_dim_v)
+
+    def memory(
+        self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None
+    ) -> Memory:
+        """Global memory of a call, against one that keeps the scores (once, softmax in place)."""
+        t = self.config.tiling
+        kv_heads = heads if kv_heads is None else kv_heads
+        row = t.head_dim + t.head_dim_v
+        elements = batch * (heads * seq_q + kv_heads * seq_k) * row
+        nbytes = elements * self.config.dtype.nbytes
+        if self.config.return_lse:
+            nbytes += batch * heads * seq_q * F32_BYTES
+        scores = batch * heads * seq_q * seq_k * F32_BYTES
+        return Memory(nbytes, nbytes + scores)
+
+    def packed_memory(
+        self, heads: int, kv_heads: int, lengths: Iterable[tuple[int, int]]
+    ) -> Memory:
+        """The same of packed sequences with so many queries and keys each."""
+        each = [self.memory(1, heads, *rows, kv_heads) for rows in lengths]
+        return Memory(sum(m.flash_bytes for m in each), sum(m.naive_bytes for m in each))
+
+    def _reach(self, seq_q: int, seq_k: int, window: Window) -> tuple[int, int | None, int | None]:
+        """`d` such that query i is at the position of key i + d, and how many keys before and
+        behind it a query sees; None for all.
+        """
+        causal: Any = self.config.causal or False
+        return position_offset(causal, seq_q, seq_k), *key_limits(causal, window)
+
+    def __str__(self) -> str:
+        source = "assembled" if self.assembled else "estimated"
+        return (
+            f"{self.config.name} on {self.config.target}: {self.threads} threads, "
+            f"{self.registers} registers ({source}), {_size(self.shared_bytes)} shared, "
+            f"{self.ctas_per_sm} CTAs per SM (occupancy {self.occupancy:.0%})"
+        )
+
+
+def _sum_of_seen(first: int, rows: int, most: int) -> int:
+    """The sum of min(max(first + i, 0), most) for i in 0 … rows - 1."""
+    rising_from = min(max(-first, 0), rows)  # rows before this one see nothing
+    full_from = min(max(most - first, rising_from), rows)  # rows from this one on see everything
+    rising = full_from - rising_from
+    return rising * (first + rising_from) + rising * (rising - 1) // 2 + (rows - full_from) * most
+
+
+def _size(nbytes: int) -> str:
+    """Bytes for people: `96.0 KiB`."""
+    value = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

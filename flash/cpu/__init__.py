@@ -1,0 +1,1 @@
+"""Attention in numpy, blocked, for machines without a GPU."""

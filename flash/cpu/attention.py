@@ -1,0 +1,357 @@
+"""The `cpu` backend's engine: blocked attention on numpy and BLAS, in O(N) memory.
+
+FlashAttention-2 on a CPU: a block of queries meets the keys block by block, with running row sums
+and outputs, and its scores stay in a core's L2 cache. Blocks of queries are shared out among Python
+threads (numpy releases the GIL) with BLAS held to one thread in each, so that exp is parallel too.
+
+The running row maximum costs a quarter of the time outside GEMM, and ordinary scores do not need
+it: exp(score) neither overflows nor vanishes. So a block is first done without; only if its sums
+turn out to be unsafe is it done again with the maximum. The choice depends on the data alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cpu.scores import ScoreRules
+from flash.cpu.threads import BLAS_THREADS
+from flash.reference import Causal, Window
+
+# 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
+# speed and more Python calls, more cost wasted scores above the causal diagonal.
+BLOCK_Q = 256
+BLOCK_K = 512
+
+# exp(score) is used as it is when every row's sum of them is finite and at least SAFE_TOTAL, and
+# its largest |sum of exp(score) * v| is finite and at least SAFE_SUM (or 0, as for v = 0). Then
+# what f32 loses below its smallest number, 2^-149 for each key, is nothing beside its rounding.
+SAFE_TOTAL = 2.0**-20
+SAFE_SUM = 2.0**-100
+
+_F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # of an f16, 13 places up
+
+# BLAS adds up in an order that may depend on where a matrix begins and how far apart its rows are,
+# if the product is one of a matrix and a vector. Memory for it begins at multiples of this.
+_ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
+
+# Starting a thread costs about 0.2 ms, which is this many multiplications.
+WORTH_A_THREAD = 2**24
+
+
+def attention_cpu(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    out: NDArray[Any],
+    lse: NDArray[Any] | None,
+    *,
+    softmax_scale: float | None,
+    causal: Causal,
+    window: Window = None,
+    softcap: float | None = None,
+    alibi_slopes: NDArray[Any] | None = None,
+    bias: NDArray[Any] | None = None,
+    mask: NDArray[Any] | None = None,
+    sink: NDArray[Any] | None = None,
+    dropout: float = 0.0,
+    dropout_seed: int = 0,
+    first_batch: int = 0,
+    threads: int | None = None,
+) -> None:
+    """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
+
+    Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
+    d_v], out [batch, heads, seq_q, d_v], lse [batch, heads, seq_q] or None; heads is a multiple of
+    kv_heads; any strides. The caller (`LaunchPlan`) has checked this and that `out` and `lse`
+    overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type,
+    such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
+    types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives
+    0 and -inf; what the keys and values hold that a row does not see cannot reach it; NaN in one
+    that it sees does. What `window`, `softcap`, `alibi_slopes`, `bias`, `mask`, `sink`, `dropout`
+    and `first_batch` mean, `attention_reference` says.
+
+    Extra memory is at most, for each thread and whatever the sequence lengths,
+    `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
+    arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes, and with
+    ALiBi or a bias up to 4 * `BLOCK_Q * BLOCK_K` elements more.
+    `threads` is at most how many threads work, by default as many as BLAS would use. BLAS is
+    held to one thread in the whole process while this runs. Repeated calls give the same bits,
+    whatever the number of threads, and wherever the arrays lie with whatever strides.
+
+    Raises ConfigError when `causal` is not a known word.
+    """
+    seq_q, seq_k, d = q.shape[2], k.shape[2], q.shape[3]
+    dtype = np.dtype(np.float64 if np.float64 in (q.dtype, k.dtype, v.dtype) else np.float32)
+    job = _Job(
+        q, k, v, out, lse,
+        scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
+        rules=ScoreRules.of(
+            (*q.shape[:2], seq_q, seq_k), causal, window, dtype, softcap,
+            (dropout, dropout_seed, first_batch),
+            alibi_slopes=alibi_slopes, bias=bias, mask=mask, sink=sink,
+        ),
+        dtype=dtype,
+    )  # fmt: skip
+    tasks = deque(job.tasks())
+    if not tasks:
+        return
+
+    def work() -> None:
+        space = _Workspace(job)
+        with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
+            while True:
+                try:
+                    task = tasks.popleft()
+                except IndexError:
+                    return
+                _attend(job, space, *task)
+
+    with BLAS_THREADS.one_each() as usual_threads:
+        worth = q.size * seq_k * 2 // WORTH_A_THREAD
+        helpers = min(threads or usual_threads, len(tasks), worth + 1) - 1
+        if helpers < 1:
+            work()
+            return
+        with ThreadPoolExecutor(helpers) as pool:
+            futures = [pool.submit(work) for _ in range(helpers)]
+            work()
+            for future in futures:
+                future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The arguments of one call, resolved: what every task of it reads."""
+
+    q: NDArray[Any]
+    k: NDArray[Any]
+    v: NDArray[Any]
+    out: NDArray[Any]
+    lse: NDArray[Any] | None
+    scale: float
+    rules: ScoreRules
+    dtype: np.dtype[Any]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        heads, kv_heads = self.q.shape[1], self.k.shape[1]
+        return int(heads // kv_heads)
+
+    def tasks(self) -> Iterator[tuple[int, slice, slice]]:
+        """(batch, heads, queries) of each task, those with the most keys first.
+
+        Heads of one task share their key/value head, and are several when the queries are few, so
+        that GEMM sees enough rows and no K or V is read twice (decoding with GQA).
+        """
+        batch, heads, seq_q, _ = self.q.shape
+        if 0 in (batch, heads, seq_q):
+            return
+        heads_each = max(1, BLOCK_Q // seq_q)
+        for q0 in reversed(range(0, seq_q, BLOCK_Q)):
+            queries = slice(q0, min(q0 + BLOCK_Q, seq_q))
+            for b in range(batch):
+                for first in range(0, heads, self.group):
+                    end = first + self.group
+                    for h in range(first, end, heads_each):
+                        yield b, slice(h, min(h + heads_each, end)), queries
+
+
+class _Workspace:
+    """One thread's buffers, allocated once a call; a block takes the front of each."""
+
+    def __init__(self, job: _Job) -> None:
+        d, d_v = job.q.shape[3], job.v.shape[3]
+        rows = min(BLOCK_Q, job.q.shape[2] * job.group)
+        keys = min(BLOCK_K, job.k.shape[2])
+
+        self._buffers = {
+            name: _aligned(size, job.dtype)
+            for name, size in {
+                "q": rows * d, "k": keys * d, "v": keys * d_v, "scores": rows * keys,
+                "acc": rows * d_v, "part": rows * d_v, "ones": keys,
+            }.items()
+        }  # fmt: skip
+        self.ones = self._buffers["ones"]
+        self.ones.fill(1)
+
+    def take(self, name: str, rows: int, columns: int) -> NDArray[Any]:
+        """The front of buffer `name` as a dense [rows, columns]."""
+        return self._buffers[name][: rows * columns].reshape(rows, columns)
+
+    def for_blas(self, name: str, x: NDArray[Any], rows: int) -> NDArray[Any]:
+        """`x` itself if BLAS can read it in place, else a copy in buffer `name`. The other factor
+        has so many rows: if either is a vector, `x` is only read in place if it lies as the copy
+        would.
+        """
+        size = self.ones.itemsize
+        step, unit = x.strides
+        in_place = step >= x.shape[1] * size and step % size == 0 and unit == size
+        if 1 in (rows, *x.shape):
+            in_place &= step == x.shape[1] * size and x.ctypes.data % _ALIGNMENT == 0
+        if in_place and x.dtype == self.ones.dtype:
+            return x  # numpy 2.0 multiplies other strides slowly, without BLAS
+        copy = self.take(name, *x.shape)
+        if x.dtype == np.float16 and copy.dtype == np.float32:
+            widen(x, copy)
+        else:
+            copy[...] = x
+        return copy
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array of `size` elements whose first is at a multiple of `_ALIGNMENT`."""
+    raw = np.empty(size * dtype.itemsize + _ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first : first + size * dtype.itemsize].view(dtype)
+
+
+def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
+    """Do `out[...] = x`, in a sixth of the time of numpy's conversion, which decoding would wait
+    for.
+
+    The bits of an f16, 13 places up, are those of an f32 that is 2^-112 as large, subnormal numbers
+    included. Only infinity and NaN come out as numbers, of 2^16 and more, and are left to numpy.
+    `x` has elements, and `out` is dense.
+    """
+    bits = out.view(np.int32)
+    bits[...] = x.view(np.int16)
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, _F16_BITS, out=bits)  # the sign is now also in the three bits below it
+    np.multiply(out, np.float32(2.0**112), out=out)
+    if max(out.max(), -out.min()) >= 2.0**16:
+        out[...] = x
+
+
+def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) -> None:
+    """Attention of one block of queries, of heads that share a key/value head, to all keys."""
+    kv = heads.start // job.group
+    q, k, v = job.q[b, heads, queries], job.k[b, kv], job.v[b, kv]
+    scaled = _scaled(job, space, q)
+
+    block = b, heads, queries
+    acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=False)
+    if not _safe(acc, total):
+        acc, total, top = _sweep(job, space, scaled, k, v, block, shifted=True)
+    total_or_one = np.where(total == 0, 1, total)
+    job.out[b, heads, queries] = (acc / total_or_one[:, None]).reshape(*q.shape[:2], -1)
+    if job.lse is not None:
+        job.lse[b, heads, queries] = (top + np.log(total)).reshape(q.shape[:2])
+
+
+def _scaled(job: _Job, space: _Workspace, q: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """The rows of q times the scale, and what products with them are still to be multiplied by: 1,
+    or the scale if a number of q would become infinite.
+    """
+    rows = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
+    scaled = rows.reshape(q.shape)
+    np.multiply(q, job.dtype.type(job.scale), out=scaled)
+    if not (np.isinf(scaled) & np.isfinite(q)).any():
+        return rows, 1.0
+    scaled[...] = q
+    return rows, job.scale
+
+
+def _safe(acc: NDArray[Any], total: NDArray[Any]) -> bool:
+    """Whether the sums of an unshifted sweep lost nothing to overflow or underflow, nor met NaN."""
+    size = np.maximum(acc.max(axis=1), -acc.min(axis=1))
+    lasting = (size >= SAFE_SUM) | (size == 0)
+    return bool(((total >= SAFE_TOTAL) & (total < np.inf) & (size < np.inf) & lasting).all())
+
+
+def _sweep(
+    job: _Job,
+    space: _Workspace,
+    scaled: tuple[NDArray[Any], float],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    block: tuple[int, slice, slice],
+    *,
+    shifted: bool,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
+
+    `scaled` is what `_scaled` gives, and `block` is batch, heads and queries. `top` is each row's
+    greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding it and
+    subtracting it, but the sums may overflow or vanish.
+    """
+    (q, factor), rules, queries = scaled, job.rules, block[2]
+    rows, count, d_v = len(q), queries.stop - queries.start, v.shape[1]
+    acc, part = space.take("acc", rows, d_v), space.take("part", rows, d_v)
+    acc.fill(0)
+    top, total = _before_any_key(rules.sinks(*block[:2], rows), rows, job.dtype, shifted)
+
+    seen = rules.seen_by_any(queries)
+    for k0 in range(seen.start, seen.stop, BLOCK_K):
+        keys = slice(k0, min(k0 + BLOCK_K, seen.stop))
+        score = space.take("scores", rows, keys.stop - k0)
+        np.matmul(q, space.for_blas("k", k[keys], rows).T, out=score)
+        if factor != 1:
+            score *= job.dtype.type(factor)
+        by_head = score.reshape(-1, count, keys.stop - k0)
+        rules.apply(by_head, *block, keys)
+        hidden = rules.hidden(*block, keys)
+        if hidden is not None:
+            np.copyto(by_head, -np.inf, where=hidden)
+        if shifted:
+            old, top = top, np.maximum(top, score.max(axis=1))
+            shift = np.where(np.isneginf(top), 0, top)  # no key yet: -inf - -inf would be NaN
+            np.subtract(score, shift[:, None], out=score)
+            decay = np.exp(old - shift)
+            total *= decay
+            acc *= decay[:, None]
+        weight = np.exp(score, out=score)
+        total += weight @ space.ones[: keys.stop - k0]  # BLAS: four times as fast as sum(axis=1)
+        rules.drop(by_head, *block, keys)
+        acc += _weigh(space, weight, v[keys], hidden, out=part)
+    return acc, total, top
+
+
+def _before_any_key(
+    sinks: NDArray[Any] | None, rows: int, dtype: np.dtype[Any], shifted: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The top and total that a sweep begins with."""
+    if sinks is None:
+        return np.full(rows, -np.inf if shifted else 0, dtype), np.zeros(rows, dtype)
+    if shifted:
+        return sinks, np.where(np.isneginf(sinks), 0, 1).astype(dtype)
+    return np.zeros(rows, dtype), np.exp(sinks)
+
+
+def _weigh(
+    space: _Workspace,
+    weight: NDArray[Any],
+    v: NDArray[Any],
+    hidden: NDArray[np.bool_] | None,
+    out: NDArray[Any],
+) -> NDArray[Any]:
+    """`weight @ v` in `out`; `hidden` is [heads or 1, queries, keys], or None.
+
+    A hidden key has weight 0, but 0 * NaN is NaN. Hence the rows of `v` that are not finite are
+    left out of the product, and added to the queries that see them.
+    """
+    value = space.for_blas("v", v, len(weight))
+    if hidden is None:
+        return np.matmul(weight, value, out=out)
+    wild = np.flatnonzero(~np.isfinite(value).all(axis=1))
+    if wild.size == 0:
+        return np.matmul(weight, value, out=out)
+    odd, tame = value[wild], space.take("v", *value.shape)
+    tame[...] = value
+    tame[wild] = 0
+    np.matmul(weight, tame, out=out)
+    queries, keys = hidden.shape[1:]
+    by_head = out.reshape(-1, queries, value.shape[1])
+    weight_by_head = weight.reshape(-1, queries, keys)
+    for key, row in zip(wild, odd, strict=True):
+        part = weight_by_head[:, :, key, None] * row
+        by_head += np.where(hidden[:, :, key, None], 0, part)
+    return out

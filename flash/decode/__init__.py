@@ -1,0 +1,1 @@
+"""Attention over a cache by kernels, in parts where there are few CTAs, and their merging."""

@@ -1,0 +1,82 @@
+"""The launch that appends to a cache, and turns new keys and queries by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flash.contract.cache_builds import append_build
+from flash.host.arrays import ArrayView
+from flash.kernels.append import COUNTS, WARPS, AppendConfig
+from flash.launch.step import Step, launch_step, outer_strides
+from flash.problem.dtypes import E4M3, DType
+from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
+from ptxgen.target import Target
+
+
+class Turned(NamedTuple):
+    """Rotary embedding: cos and sin [positions, rotary_dim / 2], f32 with dense rows; q [batch,
+    heads, seq_q, head_dim] and where it goes.
+    """
+
+    cos: ArrayView
+    sin: ArrayView
+    interleaved: bool
+    q: ArrayView
+    q_out: ArrayView
+
+
+class NewRows(NamedTuple):
+    """Checked arrays: new k and v [batch, kv_heads, n, ...], n at least 1, and the cache that they
+    go to, as in `flash.decode.plan.CacheCall`; `seqused_k` of `operands` counts them already. A
+    cache of e4m3 has `k_scale` and `v_scale` there, f32 [kv_heads]. `counts`, int32 [batch]: how
+    many of the n rows of each item are new, the first ones; None for all.
+    """
+
+    k: ArrayView
+    v: ArrayView
+    k_cache: ArrayView
+    v_cache: ArrayView
+    operands: Mapping[str, ArrayView]
+    page_size: int
+    counts: ArrayView | None = None
+
+
+def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | None) -> Step:
+    """The launch that writes them."""
+    given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
+    stored = E4M3 if "k_scale" in new.operands else None
+    features = Features(page_size=new.page_size, kv_dtype=stored, **given)
+    made = append_build(
+        AppendConfig(
+            target, new.k.shape[3], new.v.shape[3], dtype, features,
+            0 if turned is None else 2 * turned.cos.shape[1],
+            turned is not None and turned.interleaved,
+            new.counts is not None,
+        )
+    )  # fmt: skip
+    made.require_proved()
+    arrays = {"K_NEW": new.k, "V_NEW": new.v, "K": new.k_cache, "V": new.v_cache}
+    batch, kv_heads, n, _ = new.k.shape
+    rows = batch * kv_heads * n
+    capacity, sequences = new.k_cache.shape[2], new.k_cache.shape[0]
+    if new.page_size:
+        sequences, columns = new.operands["block_table"].shape
+        capacity = columns * new.page_size
+    values: dict[str, int | float] = {
+        "new_rows": rows, "n": n, "kv_heads": kv_heads, "seq_k": capacity,
+        "kv_batch": sequences, "pages": new.k_cache.shape[0],
+    }  # fmt: skip
+    if turned is not None:
+        arrays |= {"Q": turned.q, "Q_OUT": turned.q_out, "COS": turned.cos, "SIN": turned.sin}
+        _, heads, seq_q, _ = turned.q.shape
+        # Without a query nothing is divided by these, but no number may be 0.
+        values |= {"q_rows": batch * heads * seq_q, "seq_q": max(seq_q, 1), "heads": max(heads, 1)}
+        values["positions"] = min(turned.cos.shape[0], MAX_POSITIONS)
+        rows += batch * heads * seq_q
+    for name, (steps, _) in made.config.arrays.items():
+        strides = zip(steps, outer_strides(arrays[name]), strict=True)
+        values |= {f"{name}_{step}_stride": stride for step, stride in strides}
+    operands = {operand: new.operands[operand.name] for operand in features.operands}
+    operands |= {} if new.counts is None else {COUNTS: new.counts}
+    return launch_step(made, arrays, operands, values, -(-rows // WARPS))

@@ -1,0 +1,346 @@
+"""What may be wrong with a call that attends to a cache, found before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.decode.plan import last_keys
+from flash.host.arrays import HOST, ArrayView, host_array
+from flash.host.overlap import may_overlap_itself, may_share_elements
+from flash.launch.checks import out_problems
+from flash.launch.operands import operand_problems
+from flash.pages.numbers import MOST_ITEMS
+from flash.pages.placement import MAX_PAGE_SIZE
+from flash.problem.config import AttentionConfig
+from flash.problem.dtypes import F32, I32, OF_ARRAYS
+from flash.problem.features import LAST_KEYS, LENGTHS, MAX_SPLITS, MAX_WINDOWED_SEQ
+from flash.problem.limits import MAX_CTAS
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.settings import AUTO
+
+WHO: Final = "DecodeKernel.launch"
+_COS: Final = "rotary_cos"
+_SIN: Final = "rotary_sin"
+_OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
+
+
+def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with the arrays of a call: all but what numbers on a GPU hold."""
+    ranks = {
+        "q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4, "block_table": 2, "rotary_cos": 2,
+        "rotary_sin": 2,
+    }  # fmt: skip
+    wrong = [
+        f"{name} must have {rank} dimensions, got shape {list(views[name].shape)}"
+        for name, rank in ranks.items()
+        if name in views and len(views[name].shape) != rank
+    ]
+    yield from wrong
+    if "seqused_k" not in views:
+        yield "seqused_k must be given: how many rows of the cache each sequence has"
+    if wrong or "seqused_k" not in views:
+        return
+    yield from _problems_of_four(config, views)
+    yield from _problems_of_numbers(config, views)
+    yield from _problems_of_new(config, views)
+    q, out = views["q"], views.get("out")
+    yield from out_problems(out, (*q.shape[:3], config.value_dim))
+    if out is not None:
+        yield from (
+            f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+            for name in _sharing(views, "out")
+        )
+    devices = {array.device for array in views.values() if array.size}
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {array.device_name}" for name, array in views.items())
+        yield f"all arrays must be on one device, got {where}; move them to that of the cache"
+
+
+def _sharing(views: Mapping[str, ArrayView], written: str) -> Iterator[str]:
+    """The names of the others that share memory with an array, if their types are such as kernels
+    take.
+    """
+    known = {name: array for name, array in views.items() if array.dtype in OF_ARRAYS}
+    if written in known:
+        array = known.pop(written)
+        yield from (name for name, other in known.items() if may_share_elements(array, other))
+
+
+def capacity_of(views: Mapping[str, ArrayView]) -> int:
+    """Rows that a sequence of the cache has room for."""
+    pages = views["block_table"].shape[1] if "block_table" in views else 1
+    return int(views["k_cache"].shape[2] * pages)
+
+
+def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    dims = {"q": config.head_dim, "k_cache": config.head_dim, "v_cache": config.value_dim}
+    for name in (*dims, "out"):
+        if name in views:
+            yield from problems_of_array(config, name, views[name])
+    for name, dim in dims.items():
+        if views[name].shape[3] != dim:
+            yield f"{name} must have {dim} columns, as the config says, got {views[name].shape[3]}"
+    q, k, v = (views[name] for name in dims)
+    if k.shape[:3] != v.shape[:3]:
+        yield (
+            "k_cache and v_cache must have the same shape but for their columns, got "
+            f"{list(k.shape)} and {list(v.shape)}"
+        )
+    if 0 in k.shape:
+        yield f"k_cache must have room for a key, got shape {list(k.shape)}"
+    elif q.shape[1] % k.shape[1]:
+        yield f"heads of q must be a multiple of kv_heads={k.shape[1]}, got {q.shape[1]}"
+    if "block_table" in views and k.shape[2] > MAX_PAGE_SIZE:
+        yield f"a page must have at most {MAX_PAGE_SIZE} rows, got {k.shape[2]}"
+    yield from problems_of_size(q, capacity_of(views))
+
+
+def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with rows that join the cache."""
+    alone = [
+        f"{one} is given without {other}; give both, or neither"
+        for one, other in (("k", "v"), ("v", "k"), (_COS, _SIN), (_SIN, _COS), (_COS, "k"))
+        if one in views and other not in views
+    ]
+    yield from alone
+    if alone or "k" not in views:
+        return
+    q, cache = views["q"], views["k_cache"]
+    rows = views["k"].shape[2]
+    for name, dim in (("k", config.head_dim), ("v", config.value_dim)):
+        yield from problems_of_array(config, name, views[name])
+        if list(views[name].shape) != [q.shape[0], cache.shape[1], rows, dim]:
+            yield (
+                f"{name} must be [batch, kv_heads, n, columns] = [{q.shape[0]}, {cache.shape[1]}, "
+                f"{rows}, {dim}], got {list(views[name].shape)}"
+            )
+    if views["k"].size and 0 in q.shape:
+        yield f"q must have a query where there are new rows, got shape {list(q.shape)}"
+    if _COS in views:
+        yield from _problems_of_tables(config, views)
+    if views["k"].size:
+        yield from _problems_of_written(views)
+        if q.device == HOST:
+            yield from _problems_of_new_on_host(views)
+
+
+def _problems_of_written(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """Why new rows cannot be written to the caches."""
+    for name, other in (("k_cache", "v_cache"), ("v_cache", "k_cache")):
+        array = views[name]
+        if array.read_only:
+            yield f"{name} must be writable for new rows, got a read-only array"
+        if may_overlap_itself(array.shape, array.strides):
+            yield (
+                f"{name} must have an element of its own for each index where there are new rows, "
+                f"got strides {list(array.strides)} for shape {list(array.shape)}; copy it"
+            )
+        yield from (
+            f"{sharer} must not share memory with {name} where there are new rows; pass an array "
+            "of its own"
+            for sharer in _sharing(views, name)
+            if sharer != "out" and (sharer, name) != (other, "v_cache")  # said once
+        )
+
+
+def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    cos, sin, k = views[_COS], views[_SIN], views["k"]
+    for name in (_COS, _SIN):
+        array = views[name]
+        if array.dtype != F32.array_name or (array.shape[1] > 1 and array.strides[1] != 1):
+            yield (
+                f"{name} must be float32 with dense rows, got {array.dtype} with strides "
+                f"{list(array.strides)}; convert it"
+            )
+        if array.pointer % F32.nbytes:
+            yield problem_of_address(name, array, F32.nbytes)
+    if not k.shape[2]:
+        yield (
+            f"k must have new rows where there are rotary tables, got shape {list(k.shape)}; leave "
+            "these out, and turn q before"
+        )
+    if cos.shape != sin.shape or not cos.shape[0] or cos.shape[1] > config.head_dim // 2:
+        yield (
+            "rotary_cos and rotary_sin must be [positions, rotary_dim / 2], with rotary_dim up to "
+            f"head_dim={config.head_dim}, got {list(cos.shape)} and {list(sin.shape)}"
+        )
+
+
+def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with numbers that can be read, if nothing is wrong with where they are."""
+    batch = views["q"].shape[0]
+    numbers = {"cache_batch_idx": np.arange(batch), "leftpad_k": np.zeros(batch, np.int64)}
+    for name in LENGTHS:
+        array = views.get(name)
+        if array is None:
+            continue
+        if array.device != HOST or array.dtype != I32.array_name:
+            return
+        if tuple(array.shape) not in ((), (1,), (batch,)):
+            return
+        numbers[name] = np.broadcast_to(host_array(array), batch).astype(np.int64)
+    index, used = numbers["cache_batch_idx"], numbers["seqused_k"]
+    if len(np.unique(index)) < batch:
+        yield (
+            "cache_batch_idx must name a sequence once where there are new rows, got "
+            f"{index.tolist()}"
+        )
+        return
+    if "block_table" in views:
+        yield from _problems_of_pages(views, index, used)
+    needed = int(np.max(used - numbers["leftpad_k"]))
+    if _COS in views and views[_COS].shape[0] < needed:
+        yield (
+            f"rotary_cos and rotary_sin must have a row for each of {needed} positions, got "
+            f"{views[_COS].shape[0]}"
+        )
+
+
+def _problems_of_pages(
+    views: Mapping[str, ArrayView], index: NDArray[np.int64], used: NDArray[np.int64]
+) -> Iterator[str]:
+    """Whether a page that new rows are written to is that of other keys, too: nothing says who
+    comes first, who writes or who reads.
+    """
+    given, page_size, new = views["block_table"], views["k_cache"].shape[2], views["k"].shape[2]
+    if given.device != HOST or given.dtype != I32.array_name or not page_size:
+        return
+    table = host_array(given)
+    if not (index.min() >= 0 and index.max() < len(table)):
+        return
+    named, written = [], []
+    for sequence, rows in zip(index, used, strict=True):
+        pages = table[sequence, : -(-max(int(rows), 0) // page_size)]
+        named.append(pages)
+        written.append(pages[max(int(rows) - new, 0) // page_size :])
+    pages, times = np.unique(np.concatenate(named), return_counts=True)
+    shared = np.intersect1d(pages[times > 1], np.concatenate(written))
+    if shared.size:
+        yield (
+            "block_table must name a page that new rows are written to once, got page "
+            f"{shared[0]} several times"
+        )
+
+
+def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
+    """Whether a sequence has more rows than kernels count."""
+    if max(capacity, q.shape[2] * q.shape[1]) > MAX_WINDOWED_SEQ:
+        yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
+    if q.shape[0] * q.shape[1] > MAX_CTAS:
+        yield (
+            f"batch times heads must be at most {MAX_CTAS}, got {q.shape[0]} * {q.shape[1]}; split "
+            "the batch"
+        )
+
+
+def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
+    """What is wrong with one of Q, K, V and O, but for its shape."""
+    wanted, nbytes = config.element.array_name, config.element.nbytes
+    if array.dtype != wanted:
+        yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
+    if array.size and array.shape and array.shape[-1] > 1 and array.strides[-1] != 1:
+        yield (
+            f"{name} must be dense in its last dimension (stride 1), got strides "
+            f"{list(array.strides)} for shape {list(array.shape)}; copy it"
+        )
+    if array.size and (not array.pointer or array.pointer % nbytes):
+        yield problem_of_address(name, array, nbytes)
+
+
+def problem_of_address(name: str, array: ArrayView, nbytes: int) -> str:
+    """That an array does not begin where its elements may."""
+    return f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}"
+
+
+def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    q, k, table = views["q"], views["k_cache"], views.get("block_table")
+    said_of = {"alibi_slopes": config.alibi, "mask": config.mask, "sink": config.sink}
+    for name, said in said_of.items():
+        if said != (name in views):
+            yield (
+                f"{name} must be given, because the config says so"
+                if said
+                else f"{name} is given, but the config does not say so"
+            )
+    yield from problems_of_operands(config, views)
+    sequences = k.shape[0] if table is None else table.shape[0]
+    if table is not None and table.dtype != I32.array_name:
+        yield f"block_table must be {I32.array_name}, got {table.dtype}; convert it"
+    if table is not None and not table.shape[1]:
+        yield f"block_table must have room for a page, got shape {list(table.shape)}"
+    if "cache_batch_idx" not in views and sequences != q.shape[0]:
+        yield (
+            f"the cache must have a sequence for each of batch={q.shape[0]}, got {sequences}; give "
+            "cache_batch_idx to say which are meant"
+        )
+    if q.device == HOST:
+        yield from _problems_on_host(views, sequences)
+
+
+def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
+    """What is wrong with types and shapes of those of scores and lengths that are given."""
+    if not _OPERANDS & views.keys():
+        return
+    batch, heads, seq_q, _ = views["q"].shape
+    sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, LAST_KEYS: 0}
+    mask = views.get("mask")
+    if mask is not None and not mask.shape:
+        yield "mask must have a dimension of keys, the last m of a sequence, got none"
+    elif mask is not None:
+        sizes[LAST_KEYS] = last_keys(views)
+        if last_keys(views) > MAX_WINDOWED_SEQ:
+            yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
+    features = replace(
+        config.features, alibi=True, mask=True, sink=True, seqused_k=True, leftpad_k=True,
+        cache_batch_idx=True,
+    )  # fmt: skip
+    wanted = (operand for operand in features.operands if operand.name in views)
+    yield from operand_problems(wanted, views, sizes)
+
+
+def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterator[str]:
+    """What is wrong with numbers that can be read."""
+    capacity = capacity_of(views)
+    for name, most in (
+        ("seqused_k", capacity), ("leftpad_k", capacity), ("cache_batch_idx", sequences - 1),
+    ):  # fmt: skip
+        array = views.get(name)
+        if array is not None and array.device == HOST and array.dtype == I32.array_name:
+            if array.size > MOST_ITEMS:
+                continue  # of no shape that fits, as has been said
+            numbers = host_array(array)
+            wrong = numbers[(numbers < 0) | (numbers > most)]
+            if wrong.size:
+                yield f"{name} must hold numbers from 0 to {most}, got {wrong.flat[0]}"
+
+
+def splits_of(who: str, given: object) -> int | None:
+    """Into how many parts the keys are divided; None for "auto". Raises `LaunchError`."""
+    if isinstance(given, str) and given == AUTO:
+        return None
+    found = integer(given, 1, MAX_SPLITS)
+    if found is None:
+        raise LaunchError(
+            f"{who}: splits must be 'auto' or an integer from 1 to {MAX_SPLITS}, got {shown(given)}"
+        )
+    return found
+
+
+def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
+    """The most keys that a sequence may have."""
+    capacity = capacity_of(views)
+    if given is None:
+        return capacity
+    found = integer(given, 0, MAX_WINDOWED_SEQ)
+    if found is None:
+        raise LaunchError(
+            f"{WHO}: max_seqlen_k must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
+            f"{shown(given)}"
+        )
+    return min(found, capacity)

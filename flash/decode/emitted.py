@@ -1,0 +1,274 @@
+"""The kernels of a KV cache without a call of them: their text and contracts, for other hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash.contract.cache_builds import AppendBuild, MergeBuild, append_build, merge_build
+from flash.contract.catalogue import Build, build
+from flash.decode.kernel import DecodeKernel
+from flash.decode.plan import E4M3_TARGET, CacheCall, Joining, blocks_of, kernel_of
+from flash.host.arrays import HOST, ArrayView
+from flash.host.dlpack import dense_strides
+from flash.kernels.append import AppendConfig
+from flash.kernels.merge import MergeConfig
+from flash.pages.placement import MAX_PAGE_SIZE
+from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, WIDENED, AttentionConfig
+from flash.problem.dtypes import DTYPES, E4M3, F32, DType
+from flash.problem.features import Features
+from flash.problem.limits import MAX_CTAS
+from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
+from flash.problem.tile_choice import natural_alignment
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """How the rows of a cache lie, and which arrays a launch is given that say so; `seqused_k`
+    always is one of them.
+
+    page_size: 1..256, the rows of a page; None for contiguous memory.
+    kv_dtype: "e4m3", with a scale for each head; None for the type of the queries and new rows.
+    leftpad_k, cache_batch_idx: whether there are these arrays, as in `DecodeKernel.launch`.
+
+    Raises `ConfigError` for a cache that cannot be.
+    """
+
+    page_size: int | None = None
+    kv_dtype: str | None = None
+    leftpad_k: bool = False
+    cache_batch_idx: bool = False
+
+    def __post_init__(self) -> None:
+        if self.page_size is not None and integer(self.page_size, 1, MAX_PAGE_SIZE) is None:
+            raise ConfigError(
+                f"CacheConfig: page_size must be an integer from 1 to {MAX_PAGE_SIZE}, or None for "
+                f"contiguous memory, got {shown(self.page_size)}"
+            )
+        if self.kv_dtype not in (None, E4M3.name):
+            raise ConfigError(
+                f"CacheConfig: kv_dtype must be {E4M3.name!r}, or None for the type of the "
+                f"queries, got {shown(self.kv_dtype)}"
+            )
+
+    @property
+    def features(self) -> Features:
+        """What a kernel's text depends on."""
+        return Features(
+            seqused_k=True,
+            leftpad_k=self.leftpad_k,
+            cache_batch_idx=self.cache_batch_idx,
+            page_size=self.page_size or 0,
+            kv_dtype=None if self.kv_dtype is None else E4M3,
+        )
+
+    def target(self, name: str | None, who: str) -> Target:
+        """The target of a kernel, by default the oldest that has its instructions from sm_80 on.
+        Raises `ConfigError` for an older one.
+        """
+        least = find_target(DEFAULT_TARGET if self.kv_dtype is None else E4M3_TARGET)
+        found = least if name is None else find_target(name)
+        if self.kv_dtype is not None and found.sm < least.sm:
+            raise ConfigError(
+                f"{who}: a cache of {self.kv_dtype!r} needs {least.name} or later, got "
+                f"{found.name}; use kv_dtype=None"
+            )
+        return found
+
+
+def decode(
+    config: AttentionConfig,
+    cache: CacheConfig,
+    *,
+    splits: bool = False,
+    seq_q: int = 1,
+    group: int = 1,
+    append: bool = False,
+    rotary_dim: int = 0,
+    rotary_interleaved: bool = False,
+) -> Build:
+    """The kernel that attends to a cache, for arrays as aligned as the config says.
+
+    `splits`: whether it divides the keys among CTAs, into as many parts as a launch says, so that O
+    and LSE are parts which `merge` makes a kernel for. Tiles, and whether heads are packed,
+    are chosen for `seq_q` queries of `group` heads for each head of K and V; the kernel takes any.
+
+    `append`: whether it first writes 1 to 16 new rows of each sequence, which a launch gives, to
+    the cache; these are of the type of the queries. With a `rotary_dim`, an even number of columns,
+    it turns these of new keys and of queries. It takes no more queries of a head of K and V than a
+    CTA has.
+
+    Raises `ConfigError` for what does not go with a cache, `VerifyError` for a fault of the
+    generator's.
+    """
+    DecodeKernel(config)  # refuses what does not go with a cache
+    for name, value in (("seq_q", seq_q), ("group", group)):
+        _integer("decode", name, value, MAX_CTAS)
+    if cache.kv_dtype is not None:
+        _require_widened(config)
+    turned = _turned("decode", rotary_dim, rotary_interleaved, config.head_dim)
+    if turned and not append:
+        raise ConfigError(
+            "decode: rotary_dim is for a kernel that appends; give append=True, or turn queries "
+            "and new keys by the kernel of cache_kernels.append"
+        )
+    target = cache.target(config.target, "decode")
+    call = _example(config, cache, seq_q, group)
+    if append:
+        call = call._replace(new=_new_rows(call, turned, rotary_interleaved))
+    kernel = kernel_of(call, target, 2 if splits else 1)
+    if append and kernel.features.appended is None:
+        raise ConfigError(
+            f"decode: a kernel that appends must have the queries of a head of K and V in one CTA, "
+            f"got {seq_q} of {group} heads, which are {blocks_of(call, kernel)} CTAs of "
+            f"{kernel.tiling.block_q} rows; use append=False and the kernel of "
+            "cache_kernels.append"
+        )
+    return build(kernel)
+
+
+def append(
+    head_dim: int,
+    head_dim_v: int | None = None,
+    *,
+    cache: CacheConfig,
+    dtype: str = "f32",
+    rotary_dim: int = 0,
+    rotary_interleaved: bool = False,
+    counts: bool = False,
+    target: str | None = None,
+) -> AppendBuild:
+    """The kernel that writes new rows of `dtype` to a cache, and with a `rotary_dim`, an even
+    number of columns, turns these of new keys and of queries. `counts`: whether a launch says how
+    many of its rows each item has.
+
+    Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
+    """
+    who = "append"
+    _integer(who, "head_dim", head_dim, MAX_HEAD_DIM)
+    value_dim = head_dim if head_dim_v is None else head_dim_v
+    _integer(who, "head_dim_v", value_dim, MAX_HEAD_DIM_V)
+    turned = _turned(who, rotary_dim, rotary_interleaved, head_dim)
+    return append_build(
+        AppendConfig(
+            cache.target(target, who), head_dim, value_dim, _dtype(who, "dtype", dtype),
+            cache.features, turned, rotary_interleaved, counts,
+        )
+    )  # fmt: skip
+
+
+def merge(
+    head_dim_v: int,
+    *,
+    dtype: str = "f32",
+    parts: str = "f32",
+    return_lse: bool = False,
+    alignment: int | None = None,
+    target: str | None = None,
+) -> MergeBuild:
+    """The kernel that merges parts of attention to results of `dtype`. `alignment`: what the
+    pointer and strides of the result are multiples of, in bytes, by default what those of dense
+    arrays are, as those of the parts.
+
+    Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
+    """
+    who = "merge"
+    _integer(who, "head_dim_v", head_dim_v, MAX_HEAD_DIM_V)
+    result, of_parts = _dtype(who, "dtype", dtype), _dtype(who, "parts", parts)
+    natural = natural_alignment(head_dim_v, head_dim_v, result)
+    possible = [n for n in ALIGNMENTS if result.nbytes <= n <= natural]
+    if alignment is not None and alignment not in possible:
+        raise ConfigError(
+            f"{who}: alignment must be one of {', '.join(map(str, possible))}, got "
+            f"{shown(alignment)}"
+        )
+    return merge_build(
+        MergeConfig(
+            find_target(target or DEFAULT_TARGET), head_dim_v, result, of_parts,
+            natural if alignment is None else alignment,
+            natural_alignment(head_dim_v, head_dim_v, of_parts),
+            return_lse,
+        )
+    )  # fmt: skip
+
+
+def _integer(who: str, name: str, value: object, most: int) -> None:
+    if integer(value, 1, most) is None:
+        raise ConfigError(f"{who}: {name} must be an integer from 1 to {most}, got {shown(value)}")
+
+
+def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
+    """How many columns are."""
+    turned = integer(rotary_dim, 0, head_dim)
+    if turned is None or turned % 2:
+        raise ConfigError(
+            f"{who}: rotary_dim must be an even number from 0 to head_dim={head_dim}, got "
+            f"{rotary_dim!r}"
+        )
+    if interleaved and not turned:
+        raise ConfigError(f"{who}: rotary_interleaved is for a rotary_dim; give one")
+    return turned
+
+
+def _dtype(who: str, name: str, value: object) -> DType:
+    if value not in DTYPES:
+        known = ", ".join(map(repr, DTYPES))
+        raise ConfigError(
+            f"{who}: {name} must be one of {known}, got {shown(value)}{did_you_mean(value, DTYPES)}"
+        )
+    return DTYPES[str(value)]
+
+
+def _require_widened(config: AttentionConfig) -> None:
+    """Kernels widen numbers of one byte to 16 bits, eight at a time."""
+    if config.element is F32:
+        raise ConfigError(
+            f"decode: queries for a cache of {E4M3.name!r} must be of 'f16' or 'bf16', got 'f32'"
+        )
+    if config.head_dim % WIDENED or config.value_dim % WIDENED:
+        raise ConfigError(
+            f"decode: head_dim and head_dim_v of a cache of {E4M3.name!r} must be multiples "
+            f"of {WIDENED}, got {config.head_dim} and {config.value_dim}"
+        )
+
+
+def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int) -> CacheCall:
+    """A call of arrays that are nowhere, as aligned as the config says."""
+    first = ALIGNMENTS[0] if config.alignment == "auto" else int(config.alignment)
+    rows = cache.page_size or 1
+    stored = config.element if cache.kv_dtype is None else E4M3
+    operands = (*config.features.operands, *cache.features.operands)
+
+    def array(shape: tuple[int, ...], dtype: DType) -> ArrayView:
+        return _nowhere(shape, dtype, first)
+
+    out = (1, group, seq_q, config.value_dim)
+    return CacheCall(
+        config,
+        array((1, group, seq_q, config.head_dim), config.element),
+        array((1, 1, rows, config.head_dim), stored),
+        array((1, 1, rows, config.value_dim), stored),
+        array(out, config.element),
+        array(out[:3], F32) if config.return_lse else None,
+        {operand.name: array((1,) * len(operand.axes), operand.dtype) for operand in operands},
+        cache.page_size or 0,
+        rows,
+        config.scale,
+    )
+
+
+def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool) -> Joining:
+    """One for each head of K and V, and the angles of one position."""
+    config = call.config
+    k, v = (_nowhere((1, 1, 1, dim), config.element) for dim in (config.head_dim, config.value_dim))
+    angles = _nowhere((1, rotary_dim // 2), F32) if rotary_dim else None
+    return Joining(k, v, angles, angles, interleaved)
+
+
+def _nowhere(shape: tuple[int, ...], dtype: DType, pointer: int = 0) -> ArrayView:
+    return ArrayView(
+        pointer, shape, dense_strides(shape), dtype.array_name, HOST, False, "numpy", None
+    )

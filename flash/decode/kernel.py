@@ -1,0 +1,492 @@
+"""`DecodeKernel`: attention of few new queries to the keys of a cache, where they are."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from flash.contract.resources import KernelResources
+from flash.decode.checks import WHO, longest_of, problems_of, splits_of
+from flash.decode.on_cpu import attend_on_cpu
+from flash.decode.plan import (
+    E4M3_TARGET,
+    CacheCall,
+    Parts,
+    Workspace,
+    blocks_of,
+    choose_splits,
+    joining,
+    kernel_of,
+    steps_of,
+    turns_before,
+)
+from flash.host import results
+from flash.host.arrays import HOST, ArrayView, host_array, view
+from flash.host.caller import Caller, flag, raise_problems, views_of
+from flash.host.dlpack import dense_strides
+from flash.host.overlap import reach
+from flash.launch.checks import scale as scale_of
+from flash.launch.gpu import GpuLauncher
+from flash.launch.step import Step, require_grid
+from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
+from flash.problem.dtypes import F32, OF_ARRAYS, DType
+from flash.problem.features import LENGTHS
+from ptxgen.errors import ConfigError, LaunchError, shown
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.cache import ModuleCache
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.given import cache_of, gpu_of
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.runtime.settings import AUTO
+from ptxgen.target import target as find_target
+
+_MOST_KEPT: Final = 512  # geometries of calls
+_ALIGNED: Final = ALIGNMENTS[0]  # bytes, where an array of the workspace begins
+_NEEDED: Final = ("q", "k_cache", "v_cache")
+_NOT_CACHED: Final = ("varlen", "bias", "dropout")
+
+
+class _Ready(NamedTuple):
+    """A loaded kernel, and a plan in which only the addresses change: those of these arrays."""
+
+    kernel: LoadedKernel
+    plan: LaunchPlan
+    names: tuple[str, ...]
+
+
+class _Prepared(NamedTuple):
+    """The kernels of calls, and whether there must be room for turned queries."""
+
+    launches: tuple[_Ready, ...]
+    queries: bool
+
+
+class DecodeKernel:
+    """Attention as `config` says, of new queries to caches of keys and values.
+
+    The last query of a sequence is at the position of its last key. What the config says of
+    varlen, bias, dropout and top-left causality does not go with a cache. Kernels are made by
+    the first call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled
+    kernels are kept, by default those of the process.
+
+    Raises `ConfigError` for a config that does not go with a cache.
+    """
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        *,
+        cuda: CudaBackend | None = None,
+        cache: ModuleCache | None = None,
+    ) -> None:
+        if not isinstance(config, AttentionConfig):
+            raise ConfigError(
+                f"DecodeKernel: config must be an AttentionConfig, got {shown(config)}; "
+                "make one with flash.AttentionConfig(head_dim=64, causal=True)"
+            )
+        wrong = [name for name in _NOT_CACHED if getattr(config, name)]
+        wrong += ["causal='top_left'"] if config.causal == "top_left" else []
+        if wrong:
+            raise ConfigError(
+                f"DecodeKernel: config must be one that goes with a cache, got {', '.join(wrong)}; "
+                "use AttentionKernel, or leave that out"
+            )
+        self.config = config
+        self._gpu = GpuLauncher(
+            config, gpu_of("DecodeKernel", cuda), cache_of("DecodeKernel", cache), WHO
+        )
+        self._space: dict[tuple[int, int], ArrayView] = {}
+        self._ready: dict[tuple[object, ...], _Prepared] = {}
+        self._sizes: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        self._checked: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+
+    def __repr__(self) -> str:
+        return f"DecodeKernel({self.config!r})"
+
+    def launch(
+        self,
+        q: object,
+        k_cache: object,
+        v_cache: object,
+        k: object = None,
+        v: object = None,
+        *,
+        seqused_k: object,
+        block_table: object = None,
+        cache_batch_idx: object = None,
+        leftpad_k: object = None,
+        alibi_slopes: object = None,
+        mask: object = None,
+        sink: object = None,
+        rotary_cos: object = None,
+        rotary_sin: object = None,
+        rotary_interleaved: bool = False,
+        softmax_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: object = None,
+        splits: int | str = AUTO,
+        max_seqlen_k: int | None = None,
+        backend: str = AUTO,
+        stream: object = None,
+    ) -> Any:
+        """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
+        config's).
+
+        q [batch, heads, seq_q, head_dim]. Without `block_table` k_cache is [sequences, kv_heads,
+        capacity, head_dim]; with it, int32 [sequences, n], k_cache is [pages, kv_heads, page_size,
+        head_dim], and key r of sequence s is row r % page_size of page block_table[s, r //
+        page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
+        the config's dtype, with a dense last dimension and otherwise any strides.
+
+        Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, how many rows of its
+        sequence each item has by now; `cache_batch_idx`, which sequence it is of, by default its
+        own number, so that there are `batch` sequences; `leftpad_k`, how many rows at the beginning
+        are no keys. They are read where they are, so that a launch waits for nothing and may be
+        captured in a graph: whatever they hold, nothing outside of the arrays is accessed, and rows
+        that are no keys never reach a result.
+
+        New rows k [batch, kv_heads, n, head_dim] and v, of the config's dtype, are written to the
+        caches before: row i of n becomes row seqused_k - n + i of its sequence, so that `seqused_k`
+        counts them already. With `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2]
+        with dense rows, these of k and q are turned by their positions, neighbouring columns
+        together if `rotary_interleaved` (`flash/problem/rotary.py`). Up to 16 rows are written by
+        the kernel that attends if it has one CTA, or one for each of `splits`, for all queries of a
+        head of K; others by a launch before it. Rows that are written are keys of one item only:
+        each has a sequence, and pages for its new rows, of its own.
+
+        `splits`: into how many parts the keys are divided, 1 to 32768, of which CTAs of their own
+        attend to each. "auto" is a rule (`flash.decode.plan.choose_splits`) that goes by the
+        device, the batch and `max_seqlen_k`, the most keys that a sequence may have, by default as
+        many as it has room for. With a number of yours the bits of a result depend on neither.
+
+        `mask`, bool, broadcasts to [batch, heads, seq_q, m] and speaks of the last m keys of each
+        sequence: whether a query sees them. Columns before the first key are left out, and keys
+        before the columns are seen; causality and windows hide more. With `leftpad_k` columns for
+        rows that are no keys are such that are left out.
+
+        `alibi_slopes`, `sink`, `softmax_scale`, `out`, `stream` and results are as in
+        `AttentionKernel.launch`; on a GPU all arrays are there. `backend` as there.
+
+        Raises `LaunchError` with every problem of the arguments before anything is allocated or
+        asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
+        hold, `BackendError` if the backend fails.
+        """
+        if not isinstance(rotary_interleaved, bool):
+            raise ConfigError(
+                f"{WHO}: rotary_interleaved must be True or False, got {shown(rotary_interleaved)}"
+            )
+        with_lse = self.config.return_lse
+        if return_lse is not None:
+            with_lse = flag(WHO, "return_lse", return_lse)
+        explicit = None if stream is None else results.stream_handle(stream, WHO)
+        given = {
+            "q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v,
+            "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "seqused_k": seqused_k,
+            "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
+            "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink, "out": out,
+        }  # fmt: skip
+        views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
+        name = self._choose(backend, views["q"])
+        if name == "cuda":
+            views = {key: self._gpu.located(array, WHO) for key, array in views.items()}
+        self._check(views)
+        number = splits_of(WHO, splits)
+        longest = longest_of(views, max_seqlen_k)
+        scale = (
+            self.config.scale
+            if softmax_scale is None
+            else scale_of(self.config, softmax_scale, Caller(WHO))
+        )
+        device = views["k_cache"].device  # an empty q may not say where it is
+        like = views["q"]._replace(device=device)
+        _check_place(name, like, explicit)
+        shape = (*like.shape[:3], self.config.value_dim)
+        memory = self._gpu.backend
+        made = (
+            results.empty(like, shape, self.config.element, memory=memory, stream=explicit)
+            if out is None
+            else out
+        )
+        lse = (
+            results.empty(like, shape[:3], F32, memory=memory, stream=explicit)
+            if with_lse
+            else None
+        )
+        if 0 not in shape[:3]:
+            operands = {n: a for n, a in views.items() if n in _OPERANDS}
+            page_size = views["k_cache"].shape[2] if "block_table" in views else 0
+            call = CacheCall(
+                self.config, like, views["k_cache"], views["v_cache"],
+                view(made, "out") if out is None else views["out"],
+                None if lse is None else view(lse, "lse"), operands, page_size, longest, scale,
+                joining(views, rotary_interleaved),
+            )  # fmt: skip
+            on = 0
+            if name == "cuda":
+                on = results.current_stream(like) if explicit is None else explicit
+            room = functools.partial(self._space_of, device, on)
+            self.prepared(call, backend=name, splits=number, room=room)(on)
+        if out is None:
+            made = results.deliver(made, like)
+        return (made, results.deliver(lse, like)) if with_lse else made
+
+    def _check(self, views: dict[str, ArrayView]) -> None:
+        """Raise `LaunchError` with all that is wrong with the arrays of a call; on a GPU once for
+        all whose addresses differ in nothing that matters.
+        """
+        most = ALIGNMENTS[0]
+        key = tuple([(name, array[1:6], array.pointer % most) for name, array in views.items()])
+        reaches = self._checked.get(key)
+        is_known = reaches is not None and (key, _near(views, reaches)) in self._checked
+        if is_known and views["q"].device != HOST:
+            return
+        raise_problems(list(problems_of(self.config, views)), WHO)
+        if len(self._checked) >= _MOST_KEPT:
+            self._checked.clear()
+        reaches = [reach(a.shape, a.strides, OF_ARRAYS[a.dtype].nbytes) for a in views.values()]
+        self._checked[key] = self._checked[key, _near(views, reaches)] = reaches
+
+    def prepared(
+        self,
+        call: CacheCall,
+        *,
+        backend: str,
+        splits: int | None,
+        room: Callable[[int], ArrayView],
+        who: str = WHO,
+    ) -> Callable[[int], None]:
+        """What does a checked call, of arrays where `backend` computes, on a stream: as often as it
+        is called, on whatever the arrays then hold. `splits` None is "auto"; `room` gives memory
+        for at least so many f32 numbers, which nobody else uses at the same time.
+
+        Raises `LaunchError` if a grid cannot be so large, of which it says `who` wanted it,
+        `ConfigError` and `BackendError` as `launch` does.
+        """
+        if backend == "cpu":
+            return _on_host(functools.partial(attend_on_cpu, call))
+        if backend == "cuda":
+            return self._prepared_on_gpu(call, splits, room, who)
+        default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
+        target = find_target(self.config.target or default)
+        parts = splits or 1  # a CPU has no multiprocessors to be given work
+        kernel = kernel_of(call, target, parts)
+        space = _workspace(call, parts, turns_before(call, kernel), room)
+        steps = steps_of(call, kernel, parts, space)
+        return _on_host(functools.partial(_interpret, steps))
+
+    def _choose(self, backend: object, q: ArrayView) -> str:
+        """The backend of a call. Raises `ConfigError` for an unknown name."""
+        if not isinstance(backend, str) or backend != AUTO:
+            return check_backend(backend, WHO)
+        return "cpu" if q.device == HOST else "cuda"
+
+    def _prepared_on_gpu(
+        self, call: CacheCall, splits: int | None, room: Callable[[int], ArrayView], who: str
+    ) -> Callable[[int], None]:
+        ordinal, gpu = call.q.device[1], self._gpu
+        target = gpu.target(ordinal)
+        if splits is None:
+            splits = self._splits(call, ordinal)
+        key = (*_geometry(call), splits, ordinal)
+        ready = self._ready.get(key)
+        if ready is not None:
+            space = _workspace(call, splits, ready.queries, room)
+        else:
+            kernel = kernel_of(call, target, splits)
+            require_grid(who, blocks_of(call, kernel) * splits)
+            turns = turns_before(call, kernel)
+            space = _workspace(call, splits, turns, room)
+            steps = steps_of(call, kernel, splits, space)
+            for step in steps:
+                require_grid(who, step.plan.grid[0])
+            ready = _Prepared(self._make_ready(call, steps, space, ordinal), turns)
+            if len(self._ready) >= _MOST_KEPT:
+                self._ready.clear()
+            self._ready[key] = ready
+        arrays = _arrays(call, space)
+        plans = tuple(
+            (one.kernel, one.plan.with_pointers([arrays[name].pointer for name in one.names]))
+            for one in ready.launches
+        )
+        return _Launches(gpu, ordinal, plans, (call, space)).put_on
+
+    def _make_ready(
+        self, call: CacheCall, steps: list[Step], space: Workspace, ordinal: int
+    ) -> tuple[_Ready, ...]:
+        arrays = _arrays(call, space)
+        names = {id(array): name for name, array in arrays.items()}
+        # A merge sees these in other shapes; no two of them are at one address.
+        written = {arrays[n].pointer: n for n in ("outs", "lses", "out", "lse") if n in arrays}
+        return tuple(
+            _Ready(
+                self._gpu.load(step.made, step.plan, ordinal), step.plan,
+                tuple(names.get(id(a)) or written[a.pointer] for a in step.arrays),
+            )
+            for step in steps
+        )  # fmt: skip
+
+    def _splits(self, call: CacheCall, ordinal: int) -> int:
+        """The rule of "auto" on a device."""
+        key = (*_geometry(call), ordinal)
+        found = self._sizes.get(key)
+        if found is None:
+            device = self._gpu.backend.device_properties(ordinal)
+            kernel = kernel_of(call, self._gpu.target(ordinal), 1)
+            t = kernel.tiling
+            resources = KernelResources(kernel, t.registers, False, t.shared_bytes)
+            slots = device.multiprocessors * max(resources.ctas_per_sm, 1)
+            if len(self._sizes) >= _MOST_KEPT:
+                self._sizes.clear()
+            found = self._sizes[key] = blocks_of(call, kernel), t.tile, slots
+        blocks, tile, slots = found
+        return choose_splits(blocks, -(-call.longest // tile), slots)
+
+    def _space_of(self, device: tuple[str, int], stream: int, count: int) -> ArrayView:
+        """Memory for parts; on a GPU kept for the next calls on the stream, whose work is done in
+        order.
+        """
+        if device == HOST:
+            return view(np.empty(count, np.float32), "workspace")
+        ordinal = device[1]
+        found = self._space.get((ordinal, stream))
+        if found is None or found.size < count:
+            made = results.DeviceArray((count,), F32, ordinal, self._gpu.backend, stream)
+            found = self._space[ordinal, stream] = view(made, "workspace")
+        return found
+
+
+class _Launches(NamedTuple):
+    """Kernels one after another, and whose arrays they are on."""
+
+    gpu: GpuLauncher
+    ordinal: int
+    plans: tuple[tuple[LoadedKernel, LaunchPlan], ...]
+    of: tuple[CacheCall, Workspace]
+
+    def put_on(self, stream: int) -> None:
+        """Launch them."""
+        call, gpu = self.of[0], self.gpu
+        new = () if call.new is None else call.new.operands.values()
+        given = (call.q, call.k, call.v, *call.operands.values(), *new)
+        gpu.wait_for_producers(given, stream, self.ordinal)
+        for loaded, plan in self.plans:
+            gpu.backend.launch(loaded, plan, stream)
+
+
+def _on_host(work: Callable[[], None]) -> Callable[[int], None]:
+    """Work that needs no stream."""
+    return lambda _: work()
+
+
+def _near(
+    views: Mapping[str, ArrayView], reaches: Sequence[tuple[int, int]]
+) -> tuple[tuple[str, str, int], ...]:
+    """Each array that is written, each other that lies where it does, though perhaps between its
+    elements, and how far apart they begin.
+    """
+    spans = [
+        (name, array.pointer, array.pointer + low, array.pointer + high)
+        for (name, array), (low, high) in zip(views.items(), reaches, strict=True)
+    ]
+    written = {"out", "k_cache", "v_cache"} if "k" in views else {"out"}
+    return tuple(
+        [
+            (one, other, there - here)
+            for one, here, begin, end in spans
+            if one in written
+            for other, there, low, high in spans
+            if low < end and begin < high and other != one
+        ]
+    )
+
+
+def _geometry(call: CacheCall) -> tuple[object, ...]:
+    """All that kernels and plans of a call depend on but its addresses, of which only what they are
+    multiples of counts.
+    """
+    most = ALIGNMENTS[0]
+    four = (call.q, call.k, call.v, call.out)
+    return (
+        tuple([(array.shape, array.strides, array.pointer % most) for array in four]),
+        tuple([(name, array.shape, array.strides) for name, array in _operands(call).items()]),
+        call.new is not None and (call.new.dtype, call.new.interleaved),
+        call.lse is None, call.page_size, call.scale,
+    )  # fmt: skip
+
+
+def _operands(call: CacheCall) -> dict[str, ArrayView]:
+    """All, those of new rows among them."""
+    return {**call.operands, **({} if call.new is None else call.new.operands)}
+
+
+def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
+    """Every array of a call by a name of its own."""
+    found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **_operands(call)}
+    if call.lse is not None:
+        found["lse"] = call.lse
+    if space.queries is not None:
+        found["queries"] = space.queries
+    if space.parts is not None:
+        found |= space.parts._asdict()
+    return found
+
+
+_OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "mask", "sink")
+
+
+def _workspace(
+    call: CacheCall, splits: int, turns: bool, room: Callable[[int], ArrayView]
+) -> Workspace:
+    """Room for queries that are turned, then for parts if there are several, and their lse."""
+    batch, heads, seq_q, _ = call.q.shape
+    element = call.config.element
+    of_parts = (batch, heads, seq_q, splits, call.config.value_dim)
+    wanted: list[tuple[tuple[int, ...], DType]] = [(call.q.shape, element)] if turns else []
+    wanted += [(of_parts, F32), (of_parts[:-1], F32)] if splits > 1 else []
+    if not wanted:
+        return Workspace()
+    sizes = [-(-math.prod(shape) * dtype.nbytes // _ALIGNED) * _ALIGNED for shape, dtype in wanted]
+    whole = room(sum(sizes) // F32.nbytes)
+    found = [_piece(whole, sum(sizes[:n]), shape, dtype) for n, (shape, dtype) in enumerate(wanted)]
+    queries = found.pop(0) if turns else None
+    return Workspace(Parts(*found) if found else None, queries)
+
+
+def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
+    """An array in f32 memory, from this byte on."""
+    if whole.device == HOST:
+        nbytes = math.prod(shape) * dtype.nbytes
+        numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)
+        return view(numbers.reshape(shape), "workspace")
+    return whole._replace(
+        pointer=whole.pointer + first, shape=shape, strides=dense_strides(shape),
+        dtype=dtype.array_name,
+    )  # fmt: skip
+
+
+def _interpret(steps: list[Step]) -> None:
+    for step in steps:
+        step.interpret()
+
+
+def _check_place(backend: str, q: ArrayView, stream: int | None) -> None:
+    if backend == "cuda":
+        if q.device == HOST:
+            raise LaunchError(
+                f"{WHO}: backend 'cuda' attends to a cache on a GPU, but q is on {q.device_name}; "
+                "make the arrays there, or use backend='cpu'"
+            )
+        return
+    if q.device != HOST:
+        raise LaunchError(
+            f"{WHO}: backend {backend!r} computes on the host, but q is on {q.device_name}; copy "
+            "the arrays to the host, or use backend='cuda'"
+        )
+    if stream is not None:
+        raise LaunchError(
+            f"{WHO}: stream is for a GPU, but the backend is {backend!r}; leave out the stream"
+        )

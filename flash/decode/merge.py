@@ -1,0 +1,299 @@
+"""Attention to all keys from attentions to parts of them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.decode.merge_launch import Given, merging
+from flash.host import results
+from flash.host.arrays import HOST, ArrayView, host_array, view
+from flash.host.caller import raise_problems, views_of
+from flash.host.dlpack import dense_strides
+from flash.host.overlap import may_share_elements
+from flash.kernels.merge import MAX_ROWS
+from flash.launch.checks import conversion, out_problems
+from flash.launch.gpu import Launcher, launcher_of
+from flash.problem.config import DEFAULT_TARGET
+from flash.problem.dtypes import DTYPES, F32, OF_ARRAYS, DType
+from flash.problem.features import MAX_SPLITS
+from flash.problem.simt_tiling import MAX_HEAD_DIM_V
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.backend import check_backend
+from ptxgen.runtime.cuda import cuda_backend
+from ptxgen.runtime.settings import AUTO
+from ptxgen.target import target as find_target
+
+Array = NDArray[Any]
+
+_WHO: Final = "merge_partials"
+
+
+def merge_partials(
+    outs: object,
+    lses: object,
+    *,
+    out: object = None,
+    backend: str = AUTO,
+    stream: object = None,
+) -> tuple[Any, Any]:
+    """Attention to all keys, from its results for parts of the keys: (out, lse).
+
+    `outs` is [splits, ..., seq_q, head_dim_v], or a list or tuple of the parts; `lses` likewise the
+    natural logarithms of their sums, float32 [splits, ..., seq_q]. Parts are float32, float16 or
+    bfloat16, of any strides. Then lse = log Σ exp(lse_i), and out = Σ exp(lse_i - lse) out_i,
+    summed in f32 in the order of the parts and rounded once: to the type of the parts, or to that
+    of `out`, which may be another of the three. Results are of the kind of the first part.
+
+    A part whose lse is -inf has no key and adds nothing, whatever its output is; if all are, out is
+    0 and lse -inf. A row that has an lse of NaN or +inf, as scores that are not finite give, is
+    NaN, as attention to all keys would be.
+
+    `backend`: "cpu", which is numpy; "interpreter", which runs the kernel's PTX; "cuda", for arrays
+    on a GPU; or "auto", "cpu" for arrays on the host and else "cuda". There are up to 32768 parts,
+    and for kernels up to 512 columns. What the kernel cannot read as it lies is copied on the host;
+    on a GPU parts are in one array, with dense columns, and rows that fold into three dimensions,
+    those of `lses` into one. There the work is put on `stream`, by default the current one of the
+    parts' library.
+
+    Raises `LaunchError` with every problem of the arguments, `ConfigError` for an unknown backend,
+    `BackendError` if the backend fails.
+    """
+    asked = check_backend(backend, _WHO)
+    given = {"outs": outs, "lses": lses}
+    named = {name: array for key, parts in given.items() for name, array in _named(key, parts)}
+    views = views_of(named | ({} if out is None else {"out": out}), _WHO)
+    chosen = _chosen(asked, views, stream)
+    gpu = launcher_of(cuda_backend())
+    if chosen == "cuda":
+        views = {name: gpu.located(array, _WHO) for name, array in views.items()}
+    of_outs, of_lses = (_Parts.of(name, given[name], views) for name in ("outs", "lses"))
+    problems = [*_place_problems(views, chosen), *_type_problems(views)]
+    raise_problems([*problems, *_shape_problems(of_outs, of_lses)], _WHO)
+    shape = of_outs.shapes[0]
+    raise_problems(_out_problems(views, shape), _WHO)
+    raise_problems(list(_size_problems(of_outs.number, shape, chosen)), _WHO)
+    if chosen == "cuda":
+        raise_problems(list(_stack_problems(of_outs, of_lses)), _WHO)
+        raise_problems(list(_layout_problems(views, shape)), _WHO)
+
+    like = next(iter(views.values()))
+    explicit = None if stream is None else results.stream_handle(stream, _WHO)
+    room = functools.partial(results.empty, like, memory=gpu.backend, stream=explicit)
+    made = room(shape, OF_ARRAYS[like.dtype]) if out is None else out
+    lse = room(shape[:-1], F32)
+    into = view(made, "out") if out is None else views["out"]
+    if chosen == "cpu":
+        _merge(of_outs.arrays(), of_lses.arrays(), host_array(into), host_array(view(lse, "lse")))
+    elif 0 in shape:
+        pass  # no row
+    elif chosen == "interpreter":
+        _interpret(of_outs, of_lses, into, view(lse, "lse"))
+    else:
+        parts = Given(of_outs.views[0], of_lses.views[0], into, view(lse, "lse"))
+        _launch(gpu, parts, results.current_stream(like) if explicit is None else explicit)
+    return made if out is not None else results.deliver(made, like), results.deliver(lse, like)
+
+
+def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str:
+    """The backend. Raises `LaunchError` for a stream on the host."""
+    found = backend
+    if backend == AUTO:
+        found = "cuda" if any(array.device != HOST for array in views.values()) else "cpu"
+    if stream is not None and found != "cuda":
+        raise LaunchError(
+            f"{_WHO}: stream is for a GPU, but the backend is {found!r}; leave out the stream"
+        )
+    return found
+
+
+def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView) -> None:
+    """Run the kernel's PTX, on copies of what it cannot read as it lies."""
+    of_outs, of_lses, into = outs.stack(), lses.stack(), host_array(out)
+    given = Given(view(of_outs, "outs"), view(of_lses, "lses"), out, lse)
+    if any(given.problems()):
+        of_outs, of_lses = np.array(of_outs, order="C"), np.array(of_lses, order="C")
+        dense = np.empty(into.shape, into.dtype)
+        given = Given(view(of_outs, "outs"), view(of_lses, "lses"), view(dense, "out"), lse)
+        merging(given.call(), find_target(DEFAULT_TARGET)).interpret()
+        into[...] = dense
+    else:
+        merging(given.call(), find_target(DEFAULT_TARGET)).interpret()
+
+
+def _launch(gpu: Launcher, given: Given, stream: int) -> None:
+    ordinal = given.outs.device[1]
+    step = merging(given.call(), gpu.own_target(ordinal))
+    loaded = gpu.load(step.made, step.plan, ordinal)
+    gpu.wait_for_producers((given.outs, given.lses), stream, ordinal)
+    gpu.backend.launch(loaded, step.plan, stream)
+
+
+class _Parts(NamedTuple):
+    """An argument with parts: one array of all, or one for each."""
+
+    name: str
+    views: list[ArrayView]
+    stacked: bool
+
+    @classmethod
+    def of(cls, name: str, given: object, views: Mapping[str, ArrayView]) -> _Parts:
+        """The parts of the argument `name`."""
+        return cls(
+            name,
+            [views[key] for key, _ in _named(name, given)],
+            not isinstance(given, list | tuple),
+        )
+
+    @property
+    def number(self) -> int:
+        """How many parts there are."""
+        if not self.stacked:
+            return len(self.views)
+        shape = self.views[0].shape
+        return shape[0] if shape else 0
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each part; parts that are one array have one shape, which is given once."""
+        if not self.stacked:
+            return [tuple(array.shape) for array in self.views]
+        return [tuple(self.views[0].shape[1:])] if self.number else []
+
+    def stack(self) -> Array:
+        """The parts in one array of numpy's; copied if they are not in one."""
+        return host_array(self.views[0]) if self.stacked else np.stack(self.arrays())
+
+    def arrays(self) -> list[Array]:
+        """The parts in numpy."""
+        arrays = [host_array(array) for array in self.views]
+        return list(arrays[0]) if self.stacked else arrays
+
+
+def _named(name: str, given: object) -> list[tuple[str, object]]:
+    """The arrays of an argument, as messages call them."""
+    if not isinstance(given, list | tuple):
+        return [(name, given)]
+    return [(f"{name}[{n}]", array) for n, array in enumerate(given)]
+
+
+def _place_problems(views: Mapping[str, ArrayView], backend: str) -> Iterator[str]:
+    if backend != "cuda":
+        yield from (
+            f"{name} must be on the host, got {array.device_name}; copy it there"
+            for name, array in views.items()
+            if array.device != HOST
+        )
+        return
+    where = next((array for array in views.values() if array.device != HOST), None)
+    if where is None:
+        yield "backend 'cuda' merges parts on a GPU, got cpu; copy them there, or use backend='cpu'"
+        return
+    yield from (
+        f"{name} must be on {where.device_name}, as others are, got {array.device_name}; copy it "
+        "there"
+        for name, array in views.items()
+        if array.device != where.device and array.size
+    )
+
+
+def _size_problems(splits: int, shape: tuple[int, ...], backend: str) -> Iterator[str]:
+    """What the kernel does not take."""
+    for what, got, least, most in (
+        ("head_dim_v", shape[-1], 1, MAX_HEAD_DIM_V),
+        ("parts", splits, 1, MAX_SPLITS),
+        ("rows", math.prod(shape[:-1]), 0, MAX_ROWS),
+    ):
+        if what == "head_dim_v" and backend == "cpu":
+            continue
+        if not least <= got <= most:
+            yield f"{what} must be {least} to {most} on the backend {backend!r}, got {got}"
+
+
+def _stack_problems(*given: _Parts) -> Iterator[str]:
+    for parts in given:
+        if not parts.stacked:
+            yield (
+                f"{parts.name} must be one array on a GPU, [splits, ...], got a list of "
+                f"{len(parts.views)}; stack them"
+            )
+
+
+def _layout_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> Iterator[str]:
+    """Why the kernel cannot read or write the arrays as they lie."""
+    outs, lses = views["outs"], views["lses"]
+    new = outs._replace(pointer=0, shape=shape, strides=dense_strides(shape))
+    yield from Given(outs, lses, views.get("out", new), new).problems()
+
+
+def _type_problems(views: Mapping[str, ArrayView]) -> Iterator[str]:
+    of_outs: DType | None = None
+    for name, array in views.items():
+        taken: tuple[DType, ...] = tuple(DTYPES.values())
+        if name.startswith("lses"):
+            taken = (F32,)
+        elif name != "out":
+            taken = taken if of_outs is None else (of_outs,)
+        names = [dtype.array_name for dtype in taken]
+        if array.dtype not in names:
+            yield (
+                f"{name} must be {'one of ' if len(names) > 1 else ''}{', '.join(names)}"
+                f"{', as outs[0] is' if taken == (of_outs,) else ''}, got {array.dtype}; convert "
+                f"with {conversion(name, array, taken[0])}"
+            )
+        elif of_outs is None:
+            of_outs = OF_ARRAYS[array.dtype]
+
+
+def _shape_problems(outs: _Parts, lses: _Parts) -> Iterator[str]:
+    counts = outs.number, lses.number
+    if counts[0] != counts[1] or not counts[0]:
+        yield (
+            f"outs and lses must have equally many parts, at least one, got {counts[0]} and "
+            f"{counts[1]}"
+        )
+        return
+    shape = outs.shapes[0]
+    if not shape:
+        yield "outs must have parts of at least one dimension, head_dim_v, got none"
+        return
+    for parts, wanted, what in ((outs, shape, "outs[0]"), (lses, shape[:-1], "the rows of outs")):
+        wrong = next((n for n, found in enumerate(parts.shapes) if found != wanted), None)
+        if wrong is not None:
+            yield (
+                f"{parts.name}[{wrong}] must have the shape of {what}, {list(wanted)}, got "
+                f"{list(parts.shapes[wrong])}"
+            )
+
+
+def _out_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> list[str]:
+    out = views.get("out")
+    if out is None:
+        return []
+    shared = [
+        f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+        for name, array in views.items()
+        if name != "out" and may_share_elements(out, array)
+    ]
+    return out_problems(out, shape) + shared
+
+
+def _merge(outs: Sequence[Array], lses: Sequence[Array], out: Array, lse: Array) -> None:
+    """Write the merged parts to `out` and `lse`."""
+    zero = np.float32(0)
+    with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN and +inf in give NaN out
+        top = functools.reduce(np.maximum, lses)
+        shift = np.where(np.isneginf(top), zero, top)
+        total = sum((np.exp(part - shift) for part in lses), zero)
+        merged = np.zeros(out.shape, np.float32)
+        for part, own in zip(outs, lses, strict=True):
+            # Weights that add up to 1 before they meet outputs: of these, then, no sum overflows.
+            weight = np.exp(own - shift) / total
+            merged += np.where(np.isneginf(own)[..., None], zero, weight[..., None] * part)
+        out[...] = merged
+        lse[...] = shift + np.log(total)

@@ -1,0 +1,142 @@
+"""The launch that merges parts: which kernel, on what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from flash.contract.cache_builds import merge_build
+from flash.host.arrays import ArrayView
+from flash.kernels.merge import WARPS, MergeConfig
+from flash.launch.step import Step, aligned, launch_step, strides_of
+from flash.problem.dtypes import OF_ARRAYS
+from ptxgen.target import Target
+
+_DIMENSIONS: Final = 3  # of rows: batch, heads and queries
+
+
+class MergeCall(NamedTuple):
+    """Parts [batch, heads, seq_q, splits, head_dim_v] and O without the splits, of any strides but
+    for dense columns; their LSE f32 [batch * heads * seq_q, splits], of any strides, and that of
+    all, if it is wanted, dense. No dimension is 0.
+    """
+
+    parts: ArrayView
+    lses: ArrayView
+    out: ArrayView
+    lse: ArrayView | None
+
+
+class Given(NamedTuple):
+    """Parts [splits, ..., head_dim_v] and O without the splits, their LSE f32 [splits, ...], of any
+    strides, and that of all, dense.
+    """
+
+    outs: ArrayView
+    lses: ArrayView
+    out: ArrayView
+    lse: ArrayView
+
+    def problems(self) -> Iterator[str]:
+        """Why a kernel cannot take them as they lie."""
+        for name, array in (("outs", self.outs), ("lses", self.lses), ("out", self.out)):
+            if array.pointer % OF_ARRAYS[array.dtype].nbytes:
+                yield (
+                    f"{name} must begin at a multiple of its elements' size, got address "
+                    f"{array.pointer:#x}; copy it"
+                )
+            if name != "lses" and array.shape[-1] > 1 and array.strides[-1] != 1:
+                yield (
+                    f"{name} must be dense in its last dimension (stride 1), got strides "
+                    f"{list(array.strides)}; copy it"
+                )
+        shape = list(self.outs.shape)
+        if len(self._rows) > _DIMENSIONS:
+            yield (
+                f"outs and out must have rows in at most {_DIMENSIONS} dimensions once those that "
+                f"follow one another are joined, got strides {list(self.outs.strides)} and "
+                f"{list(self.out.strides)} for shape {shape}; copy them to dense arrays"
+            )
+        if len(self._rows_of_lses) > 1:
+            yield (
+                "lses must have rows that are equally far from one another, got strides "
+                f"{list(self.lses.strides)} for shape {shape[:-1]}; copy it to a dense array"
+            )
+
+    def call(self) -> MergeCall:
+        """The same for the kernel; there are no problems, and no dimension is 0."""
+        rows = [Joined(1, (0, 0))] * _DIMENSIONS + self._rows
+        found = rows[-_DIMENSIONS:]
+        sizes = tuple(row.length for row in found)
+        of_parts, of_out = (tuple(row.strides[n] for row in found) for n in (0, 1))
+        splits, columns = self.outs.shape[0], self.outs.shape[-1]
+        of_lses = self._rows_of_lses or [Joined(1, (0,))]
+        return MergeCall(
+            self.outs._replace(
+                shape=(*sizes, splits, columns), strides=(*of_parts, self.outs.strides[0], 1)
+            ),
+            self.lses._replace(
+                shape=(of_lses[0].length, splits),
+                strides=(of_lses[0].strides[0], self.lses.strides[0]),
+            ),
+            self.out._replace(shape=(*sizes, columns), strides=(*of_out, 1)),
+            self.lse,
+        )
+
+    @property
+    def _rows(self) -> list[Joined]:
+        rows = slice(1, -1)
+        return joined(self.outs.shape[rows], self.outs.strides[rows], self.out.strides[:-1])
+
+    @property
+    def _rows_of_lses(self) -> list[Joined]:
+        return joined(self.lses.shape[1:], self.lses.strides[1:])
+
+
+class Joined(NamedTuple):
+    """Dimensions that are one: so long, with a stride in each of some arrays."""
+
+    length: int
+    strides: tuple[int, ...]
+
+
+def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
+    """The dimensions of arrays of one shape, of which those that follow one another without a gap
+    in all of them are joined, and those with one element left out.
+    """
+    found: list[Joined] = []  # the last one first
+    for length, *steps in reversed(list(zip(shape, *strides, strict=True))):
+        if length == 1:
+            continue
+        last = found[-1] if found else None
+        if last and all(s == last.length * t for s, t in zip(steps, last.strides, strict=True)):
+            found[-1] = Joined(length * last.length, last.strides)
+        else:
+            found.append(Joined(length, tuple(steps)))
+    return found[::-1]
+
+
+def merging(call: MergeCall, target: Target) -> Step:
+    """The launch that merges the parts."""
+    element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
+    made = merge_build(
+        MergeConfig(
+            target, call.parts.shape[4], element, of_parts, aligned(call.out, element.nbytes),
+            aligned(call.parts, of_parts.nbytes), call.lse is not None,
+        )
+    )  # fmt: skip
+    made.require_proved()
+    arrays = {"PARTS": call.parts, "LSES": call.lses, "O": call.out}
+    arrays |= {} if call.lse is None else {"LSE": call.lse}
+    batch, heads, seq_q, splits, _ = call.parts.shape
+    rows = batch * heads * seq_q
+    values: dict[str, int | float] = {"rows": rows, "seq_q": seq_q, "heads": heads}
+    values["splits"] = splits
+    for name, array, steps in (
+        ("PARTS", call.parts, ("batch", "head", "row", "split")),
+        ("O", call.out, ("batch", "head", "row")),
+        ("LSES", call.lses, ("row", "split")),
+    ):
+        strides = zip(steps, strides_of(array), strict=False)
+        values |= {f"{name}_{step}_stride": stride for step, stride in strides}
+    return launch_step(made, arrays, {}, values, -(-rows // WARPS))

@@ -1,0 +1,130 @@
+"""Attention to the keys of a cache by numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.cpu.attention import attention_cpu
+from flash.decode.plan import CacheCall, Joining
+from flash.host.arrays import host_array
+from flash.problem.config import AttentionConfig
+from flash.problem.features import LENGTHS
+from flash.problem.rotary import rotated
+
+Array = NDArray[Any]
+Rows = Callable[[int], tuple[Array, Array]]  # keys and values of an item, [kv_heads, n, dim]
+
+
+def attend_on_cpu(call: CacheCall) -> None:
+    """Compute the call with numpy; new rows are written to the cache before."""
+    batch = call.q.shape[0]
+    numbers = {
+        name: np.broadcast_to(host_array(call.operands[name]), batch)
+        for name in LENGTHS
+        if name in call.operands
+    }
+
+    sequences = numbers.get("cache_batch_idx", np.arange(batch))
+    padding = numbers.get("leftpad_k", np.zeros(batch, np.int64))
+    used = numbers["seqused_k"]
+    q = host_array(call.q)
+    if call.new is not None:
+        q = _join(call, call.new, (sequences, used, padding))
+
+    def rows_of(b: int) -> tuple[Array, Array]:
+        places = _places(call, int(sequences[b]), np.arange(padding[b], max(used[b], padding[b])))
+        keys, values = (host_array(cache)[places].swapaxes(0, 1) for cache in (call.k, call.v))
+        return keys, values
+
+    operands = {
+        name: host_array(call.operands[name])
+        for name in ("alibi_slopes", "mask", "sink")
+        if name in call.operands
+    }
+    lse = None if call.lse is None else host_array(call.lse)
+    attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse)
+
+
+def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
+    """Write new rows to the cache; q, turned if it is."""
+    sequences, used, padding = numbers
+    q, k, v = (host_array(array) for array in (call.q, new.k, new.v))
+    if new.cos is not None and new.sin is not None:
+        cos, sin = host_array(new.cos), host_array(new.sin)
+        q, k = (
+            rotated(
+                x, cos, sin, _positions(used - padding, x.shape[2]), interleaved=new.interleaved
+            ).astype(x.dtype)
+            for x in (q, k)
+        )
+    n = k.shape[2]
+    for b, sequence in enumerate(sequences):
+        first = max(n - int(used[b]), 0)  # of the new rows, that is in the sequence
+        places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
+        for cache, rows in ((call.k, k), (call.v, v)):
+            host_array(cache)[places] = rows[b, :, first:].swapaxes(0, 1)
+    return q
+
+
+def _positions(keys: Array, rows: int) -> Array:
+    """[batch, rows]: those of the last so many rows of sequences with so many keys; at least 0."""
+    found: Array = np.maximum(keys.astype(np.int64)[:, None] + np.arange(-rows, 0), 0)
+    return found
+
+
+def attend_to_rows(
+    config: AttentionConfig,
+    scale: float,
+    q: Array,
+    rows_of: Rows,
+    operands: Mapping[str, Array],
+    out: Array,
+    lse: Array | None,
+) -> None:
+    """Attention of each item of q [batch, heads, seq_q, head_dim] to its own rows, and by itself,
+    so that its bits do not depend on the others.
+
+    `alibi_slopes` and `sink` broadcast to [batch, heads], and a `mask` to [batch, heads, seq_q, m]:
+    it speaks of the last m rows of each item, and those before them are seen.
+    """
+    of_heads = {
+        name: np.broadcast_to(array, q.shape[:2])
+        for name, array in operands.items()
+        if name != "mask"
+    }
+    for b in range(q.shape[0]):
+        keys, values = rows_of(b)
+        own: dict[str, Any] = {name: array[b : b + 1] for name, array in of_heads.items()}
+        if "mask" in operands:
+            own["mask"] = _mask_of(operands["mask"], b, keys.shape[1])
+        attention_cpu(
+            q[b : b + 1], keys[None], values[None], out[b : b + 1],
+            None if lse is None else lse[b : b + 1],
+            softmax_scale=scale,
+            causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+            window=config.window,
+            softcap=config.softcap,
+            **own,
+        )  # fmt: skip
+
+
+def _mask_of(mask: Array, b: int, keys: int) -> Array:
+    """[1, heads or 1, seq_q or 1, keys]: that of a sequence with so many keys."""
+    wide = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    own = wide[b : b + 1] if len(wide) > 1 else wide
+    last = own.shape[3]
+    if last >= keys:
+        return own[..., last - keys :]
+    return np.pad(own, ((0, 0), (0, 0), (0, 0), (keys - last, 0)), constant_values=True)
+
+
+def _places(call: CacheCall, sequence: int, rows: Array) -> tuple[Any, ...]:
+    """The index of rows of a sequence in K or V, for all heads: [rows, kv_heads, dim] are there."""
+    if not call.page_size:
+        return sequence, slice(None), rows
+    pages = host_array(call.operands["block_table"])[sequence, rows // call.page_size]
+    return pages, slice(None), rows % call.page_size

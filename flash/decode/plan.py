@@ -1,0 +1,279 @@
+"""Attention of few queries to the keys of a cache, as launches: which kernels run, one after the
+other, on what.
+
+One kernel attends. If that leaves multiprocessors without work, the keys of a sequence are shared
+out among several CTAs, and a second kernel merges what these have found (flash-decoding). Few new
+rows are appended to the cache by the kernel that attends, many by one that runs before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from flash.contract.catalogue import proved_build
+from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.decode.merge_launch import MergeCall, merging
+from flash.device.grouped_heads import packing_saves_ctas
+from flash.host.arrays import ArrayView
+from flash.launch.step import Step, aligned, launch_step, outer_strides
+from flash.problem.config import AttentionConfig, KernelConfig
+from flash.problem.dtypes import E4M3, OF_ARRAYS, DType
+from flash.problem.features import LAST_KEYS, LENGTHS, MAX_NEW_ROWS, MAX_POSITIONS, Appended
+from flash.problem.tile_choice import choose_tiling, natural_alignment
+from ptxgen.errors import ConfigError
+from ptxgen.target import Target
+
+E4M3_TARGET: Final = "sm_89"  # the first with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
+# More parts cost more to merge than their CTAs save.
+MOST_SPLITS: Final = 128
+# Of the best use of the multiprocessors: fewer parts are better than a little more use.
+_GOOD_ENOUGH: Final = 0.85
+
+
+class Joining(NamedTuple):
+    """New rows that join a cache before it is attended to: k [batch, kv_heads, n, head_dim] and v
+    [batch, kv_heads, n, head_dim_v], n at least 1, of one type. With cos and sin, f32 [positions,
+    rotary_dim / 2] with dense rows, these of k and q, which is then of their type, are turned by
+    their positions (`flash/problem/rotary.py`).
+    """
+
+    k: ArrayView
+    v: ArrayView
+    cos: ArrayView | None = None
+    sin: ArrayView | None = None
+    interleaved: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        """Of the rows."""
+        return OF_ARRAYS[self.k.dtype]
+
+    @property
+    def operands(self) -> dict[str, ArrayView]:
+        """By the names that kernels have for them."""
+        named = {"k_new": self.k, "v_new": self.v, "rotary_cos": self.cos, "rotary_sin": self.sin}
+        return {name: array for name, array in named.items() if array is not None}
+
+
+def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None:
+    """Those among the arrays of a call; None if there are none."""
+    if "k" not in views or not views["k"].size:
+        return None
+    cos, sin = (views.get(f"rotary_{name}") for name in ("cos", "sin"))
+    if cos is not None and not cos.size:  # no column is turned
+        cos = sin = None
+    return Joining(views["k"], views["v"], cos, sin, interleaved)
+
+
+class CacheCall(NamedTuple):
+    """A checked call: q [batch, heads, seq_q, head_dim], K and V of a cache, whose places are
+    sequences of `capacity` rows, or pages of `page_size` (0: none).
+
+    `operands` are those of the kernel's features, by name; `longest` is the most keys that a
+    sequence may have, with those that are `new`, which lengths count already.
+    """
+
+    config: AttentionConfig
+    q: ArrayView
+    k: ArrayView
+    v: ArrayView
+    out: ArrayView
+    lse: ArrayView | None
+    operands: Mapping[str, ArrayView]
+    page_size: int
+    longest: int
+    scale: float
+    new: Joining | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Rows that a sequence has room for."""
+        if not self.page_size:
+            return self.k.shape[2]
+        return self.operands["block_table"].shape[1] * self.page_size
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether K and V are of e4m3, and `operands` has `k_scale` and `v_scale`."""
+        return "k_scale" in self.operands
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of K and V."""
+        return self.q.shape[1] // self.k.shape[1]
+
+
+class Parts(NamedTuple):
+    """Where they are kept until they are merged: O [batch, heads, seq_q, splits, head_dim_v] and
+    LSE [batch, heads, seq_q, splits], f32, dense.
+    """
+
+    outs: ArrayView
+    lses: ArrayView
+
+
+class Workspace(NamedTuple):
+    """What is between the launches of a call: parts, if there are several, and q, dense, where it
+    is turned before the launch that attends.
+    """
+
+    parts: Parts | None = None
+    queries: ArrayView | None = None
+
+
+def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
+    """The kernel that attends, for a target."""
+    config = _for_rows(call.config, call.q.shape[2] * call.group, target)
+    merged = splits > 1
+    alignment = _alignment(call, merged)
+    kernel = config.kernel(target, alignment, call.lse is not None or merged)
+    request = replace(config.tile_request, looks_up=call.page_size > 0 or config.mask)
+    kernel = replace(kernel, tiling=choose_tiling(request, target, alignment))
+    given: dict[str, Any] = {name: name in call.operands for name in LENGTHS}
+    features = replace(
+        kernel.features, splits=merged, page_size=call.page_size,
+        kv_dtype=E4M3 if call.has_scales else None, **given,
+    )  # fmt: skip
+    packs = config.pack_gqa is True or (
+        config.pack_gqa == "auto"
+        and packing_saves_ctas(call.q.shape[2], call.group, kernel.tiling.block_q)
+    )
+    kernel = replace(kernel, features=features, packed=packs)
+    return replace(kernel, features=replace(features, appended=_appended_by(call, kernel)))
+
+
+def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
+    """The new rows, if the kernel writes them: few, of the type of the queries, and each read by
+    one CTA.
+    """
+    new = call.new
+    if new is None:
+        return None
+    ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # for a head of K and V
+    if ctas > 1 or new.k.shape[2] > MAX_NEW_ROWS or new.dtype is not kernel.dtype:
+        return None
+    rotary_dim = 0 if new.cos is None else 2 * new.cos.shape[1]
+    interleaved = rotary_dim > 0 and new.interleaved
+    return Appended(new.dtype, new.k.shape[3], new.v.shape[3], rotary_dim, interleaved)
+
+
+def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
+    """Whether a launch before the one that attends turns q."""
+    return kernel.features.appended is None and call.new is not None and call.new.cos is not None
+
+
+def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionConfig:
+    """The config with the smallest block that holds all packed rows, if it leaves the choice: rows
+    without a query are computed in vain.
+    """
+    if config.block_q != "auto":
+        return config
+    for block_q in sorted(config.tile_request.blocks_q):
+        if rows > block_q:
+            continue
+        try:
+            found = replace(config, block_q=block_q)
+            found.kernel(target)
+        except ConfigError:
+            continue
+        return found
+    return config
+
+
+def _alignment(call: CacheCall, merged: bool) -> int:
+    """What pointers and strides of Q, K, V and, unless it is merged, O are multiples of; of K and V
+    only if they are of the same type.
+    """
+    config = call.config
+    arrays = [call.q] if call.has_scales else [call.q, call.k, call.v]
+    arrays += [] if merged else [call.out]
+    nbytes = config.element.nbytes
+    natural = natural_alignment(config.head_dim, config.value_dim, config.element)
+    return math.gcd(natural, *[aligned(array, nbytes) for array in arrays])
+
+
+def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
+    """CTAs that a launch has for each split."""
+    batch, heads, seq_q, _ = call.q.shape
+    rows, of = (seq_q * call.group, heads // call.group) if kernel.packed else (seq_q, heads)
+    return -(-rows // kernel.tiling.block_q) * of * batch * kernel.tiling.value_slices
+
+
+@functools.lru_cache(maxsize=1024)
+def choose_splits(blocks: int, tiles: int, slots: int) -> int:
+    """Into how many parts the keys are divided, by the rule: of the numbers up to that of the tiles
+    the smallest that is nearly as good as any at giving work to all `slots` CTAs that the device
+    holds at a time, where each part has so many `blocks`. Flash-decoding's rule, with its limits.
+    """
+    most = max(min(MOST_SPLITS, tiles, slots), 1)
+
+    def use(splits: int) -> float:
+        waves = blocks * splits / slots
+        return waves / math.ceil(waves)
+
+    best = max(use(n) for n in range(1, most + 1))
+    return next(n for n in range(1, most + 1) if use(n) >= _GOOD_ENOUGH * best)
+
+
+def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspace) -> list[Step]:
+    """The launches of a call. `space` has parts if there are several splits, and room for queries
+    if `turns_before`.
+    """
+    steps = []
+    if call.new is not None and kernel.features.appended is None:
+        steps.append(_appending(call, call.new, kernel.target, space.queries))
+        call = call if space.queries is None else call._replace(q=space.queries)
+    if space.parts is None:
+        return [*steps, _attending(call, kernel, 1, call.out, call.lse)]
+    outs, lses = space.parts
+    steps.append(_attending(call, kernel, splits, outs, lses))
+    lses = lses._replace(shape=(math.prod(lses.shape[:-1]), splits), strides=(splits, 1))
+    return [*steps, merging(MergeCall(outs, lses, call.out, call.lse), kernel.target)]
+
+
+def _appending(call: CacheCall, new: Joining, target: Target, queries: ArrayView | None) -> Step:
+    turned = None
+    if new.cos is not None and new.sin is not None and queries is not None:
+        turned = Turned(new.cos, new.sin, new.interleaved, call.q, queries)
+    rows = NewRows(new.k, new.v, call.k, call.v, call.operands, call.page_size)
+    return append_step(target, new.dtype, rows, turned)
+
+
+def _attending(
+    call: CacheCall, kernel: KernelConfig, splits: int, out: ArrayView, lse: ArrayView | None
+) -> Step:
+    made, features = proved_build(kernel), kernel.features
+    arrays = {"Q": call.q, "K": call.k, "V": call.v, "O": out}
+    arrays |= {} if lse is None else {"LSE": lse}
+    values: dict[str, int | float] = {}
+    for name in "QKVO":
+        of_array = zip(features.steps_of(name), outer_strides(arrays[name]), strict=True)
+        values |= {f"{name}_{step}_stride": stride for step, stride in of_array}
+    _, heads, seq_q, _ = call.q.shape
+    values |= call.config.numbers | {
+        "seq_q": seq_q, "heads": heads, "group": call.group, "seq_k": call.capacity,
+        "splits": splits, "section": heads, "softmax_scale": call.scale,
+        "kv_batch": _sequences(call), "pages": call.k.shape[0], LAST_KEYS: last_keys(call.operands),
+    }  # fmt: skip
+    given = dict(call.operands)
+    if call.new is not None and features.appended is not None:
+        given |= call.new.operands
+        values["n"] = call.new.k.shape[2]
+        if call.new.cos is not None:
+            values["positions"] = min(call.new.cos.shape[0], MAX_POSITIONS)
+    operands = {operand: given[operand.name] for operand in features.operands}
+    return launch_step(made, arrays, operands, values, blocks_of(call, kernel) * splits)
+
+
+def last_keys(operands: Mapping[str, ArrayView]) -> int:
+    """Of how many keys, the last ones of a sequence, a mask speaks; 0 without one."""
+    return operands["mask"].shape[-1] if "mask" in operands else 0
+
+
+def _sequences(call: CacheCall) -> int:
+    """How many sequences the cache has."""
+    return (call.operands["block_table"] if call.page_size else call.k).shape[0]

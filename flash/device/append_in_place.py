@@ -1,0 +1,153 @@
+"""The new rows of a cache that the CTAs which attend to it write themselves, so that no launch is
+needed for that.
+
+A row is written by the one CTA that reads it: that of its head and, where several share the keys,
+of the part whose tiles it is in. So a CTA has all queries of a head of K and V. Rows that no query
+sees are before those that one sees, because the last query sees the last row: they are those of the
+first part. What a query is turned by, `flash/device/row_copy.py` says; that happens in shared
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from flash.device.cta import Cta
+from flash.device.parameters import Arguments, InCache
+from flash.device.row_copy import (
+    BITS,
+    RowCopy,
+    Turn,
+    as_f32,
+    load_if,
+    only_if,
+    position_of,
+    rounded,
+    turned,
+)
+from flash.problem.config import KernelConfig
+from flash.problem.dtypes import DType
+from flash.problem.features import Appended
+from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import u32
+
+_PAIRS: Final = 4  # that a thread turns at once, so that all their angles are on the way together
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """What a CTA writes and turns."""
+
+    k: KernelBuilder
+    new: Appended
+    dtype: DType  # of Q
+    stored: DType  # of K and V
+    block_q: int
+    given: Arguments
+    cta: Cta
+    where: InCache
+
+    @classmethod
+    def written(
+        cls, k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta
+    ) -> OwnRows | None:
+        """Those of this CTA, which it may read then; None if rows are there already."""
+        features = config.features
+        if features.appended is None:
+            return None
+        assert cta.in_cache is not None  # where else
+        stored = features.kv_dtype or config.dtype
+        block_q = config.tiling.block_q
+        own = cls(k, features.appended, config.dtype, stored, block_q, given, cta, cta.in_cache)
+        own._write_all()
+        return own
+
+    @property
+    def turns(self) -> bool:
+        """Whether queries are turned."""
+        return self.new.rotary_dim > 0
+
+    def _write_all(self) -> None:
+        k, n = self.k, self.k.signed(self.given.numbers["n"])
+        k.note("the new rows of this CTA's keys")
+        thread = k.thread_id()
+        with k.loop(k.signed(thread // WARP_SIZE), n, step=k.threads // WARP_SIZE) as row:
+            place = self.where.rows - n + row
+            with k.when(self._is_own(place)):
+                self._write(row, place, k.signed(thread % WARP_SIZE))
+        k.barrier()
+
+    def _is_own(self, place: Value) -> Value:
+        """Whether a row of the sequence is there, and one of the keys that this CTA reads."""
+        part, padding = self.cta.part, self.where.padding
+        is_there = place >= 0
+        if part is None:
+            return is_there
+        key, tile = place if padding is None else place - padding, self.cta.tile
+        assert self.cta.first_tile is not None  # of a part
+        not_before = (part.number == 0) | (key >= self.cta.first_tile * tile)
+        return is_there & not_before & (key < self.cta.tiles * tile)
+
+    def _write(self, row: Value, place: Value, lane: Value) -> None:
+        k, head = self.k, self.cta.kv_head
+        turn = self._turn(place) if self.turns else None
+        held = []
+        for name, columns in (("K", self.new.head_dim), ("V", self.new.head_dim_v)):
+            array = self.given.K if name == "K" else self.given.V
+            scales = self.given.operands.get(f"{name.lower()}_scale")
+            scale = None if scales is None else scales.of_sequence(k, head)
+            copy = RowCopy(k, self.new.dtype, self.stored, scale)
+            begin = self.given.operands[f"{name.lower()}_new"].place(k, self.cta.batch, head, row)
+            to = self.where.head(k, array, head).row(k, place)
+            held.append((copy, to, copy.read(begin, lane, columns, turn if name == "K" else None)))
+        for copy, to, parts in held:
+            copy.write(to, parts)
+
+    def _turn(self, place: Value) -> Turn:
+        """The angles of a row of the sequence."""
+        k, operands = self.k, self.given.operands
+        position = position_of(k, self.where, place, k.signed(self.given.numbers["positions"]))
+        cos, sin = (operands[f"rotary_{name}"].place(k, position) for name in ("cos", "sin"))
+        return Turn(cos, sin, self.new.rotary_dim, self.new.interleaved)
+
+    def turn_queries(self, element: Callable[[Value, Value], Pointer]) -> None:
+        """Turn the queries that have arrived in shared memory, where `element` says that an element
+        of a row and column lies. Behind a barrier all threads have them.
+        """
+        k, half = self.k, self.new.rotary_dim // 2
+        k.note("queries are turned where they are")
+        rows = k.min(self.cta.Q.rows - self.cta.first_row, self.block_q)
+        pairs = k.max(rows, 0).as_(u32) * half
+        at_once = min(_PAIRS, -(-self.block_q * half // k.threads))
+        with k.loop(k.thread_id(), pairs, step=k.threads * at_once, type=u32) as first:
+            found = []
+            for n in range(at_once):
+                nth = first + k.threads * n if n else first
+                inside = nth < pairs if n else None
+                found.append((self._turned(nth // half, nth % half, element, inside), inside))
+            for parts, inside in found:
+                for at, bits in parts:
+                    with only_if(k, inside):
+                        k.store(at, bits)
+
+    def _turned(
+        self,
+        row: Value,
+        pair: Value,
+        element: Callable[[Value, Value], Pointer],
+        inside: Value | None,
+    ) -> list[tuple[Pointer, Value]]:
+        """Where the two elements of a pair are, and what they become."""
+        k = self.k
+        query = self.cta.query(self.cta.first_row + k.signed(row))
+        turn = self._turn(self.where.rows - self.given.seq_q + query)
+        places = []
+        for column in turn.columns(pair):
+            at = element(row, column)
+            places.append(Pointer(at.value, "shared", BITS[self.dtype.nbytes], at.offset))
+        a, b = (as_f32(k, load_if(k, at, inside), self.dtype) for at in places)
+        values = turned(a, b, *turn.angle(k, pair, inside))
+        return [(at, rounded(k, x, self.dtype)) for at, x in zip(places, values, strict=True)]

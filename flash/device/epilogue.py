@@ -1,0 +1,180 @@
+"""How a warp's rows of O leave: rounded to 16 bits or not, through its own rows of the Q tile, and
+from there in 16-byte pieces to global memory, neighbouring lanes to neighbouring addresses.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
+from flash.device.swizzle import CHUNK_BYTES, Panel, SwizzledTile
+from flash.device.tiles import Matrix
+from flash.problem.dtypes import F32_BYTES
+from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
+from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import f32, u16, u32, u64
+
+_EVERY_LANE: Final = -1
+_WORD: Final = u32.nbytes
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Stores the rows of one warp; `staging` is the Q tile, whose rows of this warp are free."""
+
+    k: KernelBuilder
+    t: MmaTiling
+    me: WarpPlace
+    staging: SwizzledTile
+    products: WarpProducts
+    out: Matrix
+    first_row: Value  # of the CTA, in the matrix
+
+    def store(self, O: Fragment) -> None:
+        """Write O, as many columns at a time as the staging tile has."""
+        k = self.k
+        for first in range(0, self.t.output_columns, self.staging.columns):
+            if first:  # else a barrier lies behind the last read of Q
+                k.bar_warp_sync(_EVERY_LANE)
+            columns = min(self.staging.columns, self.t.output_columns - first)
+            self._stage(O, first, columns)
+            k.bar_warp_sync(_EVERY_LANE)
+            for panel in self.staging.panels:
+                if panel.first * self._chunk < columns:
+                    self._send(panel, first, columns // self._chunk - panel.first)
+
+    @property
+    def _chunk(self) -> int:
+        """Elements in 16 bytes."""
+        return self.staging.chunk
+
+    def _stage(self, O: Fragment, first: int, columns: int) -> None:
+        """Round columns first … first + columns - 1 and put them into the staging tile."""
+        k, t = self.k, self.t
+        row = self.me.first_row(t)
+        my_chunk, within = self.products.output_place()
+        starts: dict[int, TilePointer] = {}
+        places: dict[int, TilePointer] = {}
+        for i, down in enumerate(fragment_rows(t)):
+            for chunk, words in self.products.output_words(O.row(i), first, columns):
+                panel = self.staging.panel_of(chunk)
+                if panel.chunks not in starts:
+                    at = self.staging.pointer(panel.chunks, row, my_chunk)
+                    starts[panel.chunks] = at.moved(at.value + within)
+                if chunk not in places:
+                    start = starts[panel.chunks]
+                    places[chunk] = start.moved(start.value ^ ((chunk - panel.first) * CHUNK_BYTES))
+                at = places[chunk].plus_bytes(panel.offset + down * panel.row_bytes)
+                k.store(Pointer(at.value, "shared", u32, at.offset), words)
+
+    def _send(self, panel: Panel, first: int, staged: int) -> None:
+        """Write the rows of a panel, whose tile holds the columns from `first` on; so many of its
+        chunks, or all if that is fewer, were staged.
+        """
+        k, lane = self.k, self.me.lane
+        rows_at_once = WARP_SIZE // panel.chunks
+        chunk, down = lane % panel.chunks, lane // panel.chunks
+        # Lanes beyond what was staged read the last chunk again, and write nothing.
+        readable = chunk if staged >= panel.chunks else k.min(chunk, staged - 1)
+        first_row = self.me.warp_row(self.t)
+        column = first + panel.first * self._chunk
+        left = self.t.slices.width - column  # columns from the panel's first on
+        to_column = self.out.first + k.cvt(
+            chunk * CHUNK_BYTES + column * self.staging.dtype.nbytes, dtype=u64
+        )
+        for step in range(0, MMA_ROWS * self.t.row_tiles, rows_at_once):
+            row = first_row + down + step
+            at = self.staging.pointer(panel.chunks, row, readable).plus_bytes(panel.offset)
+            words = k.load(Pointer(at.value, "shared", u32, at.offset), 4)
+            in_matrix = self.first_row + k.signed(row)
+            to = to_column + self.out.offset(k, in_matrix)
+            present = in_matrix < self.out.rows
+            if left < panel.chunks * self._chunk:
+                present = present & (k.signed(chunk) * self._chunk < left)
+            with k.when(present):
+                self._send_chunk(to, words, k.signed(chunk) * self._chunk, column, panel)
+
+    def _send_chunk(
+        self, to: Value, words: tuple[Value, ...], column: Value, first: int, panel: Panel
+    ) -> None:
+        """Write the columns of a chunk that are in the matrix, in pieces as wide as it allows;
+        `column` counts from `first`, that of the panel.
+        """
+        k, width, slices = self.k, self.out.width, self.t.slices
+        left = slices.width - first
+        ragged = left % self._chunk and left < panel.chunks * self._chunk
+        begin = self.out.written_from if first < slices.shared else None
+        for piece in range(0, self._chunk, width):
+            wanted = None
+            if piece and ragged:
+                wanted = column < left - piece
+            elif begin is not None:  # a slice, which has no ragged chunk
+                wanted = column + (first + piece) >= begin
+            with nullcontext() if wanted is None else k.when(wanted):
+                self._send_piece(to, words, piece)
+
+    def _send_piece(self, to: Value, words: tuple[Value, ...], piece: int) -> None:
+        k, width = self.k, self.out.width
+        per_word = _WORD // self.staging.dtype.nbytes
+        first, half = divmod(piece, per_word)
+        if width >= per_word:
+            at = Pointer(to, "global", u32, first * _WORD)
+            k.store(at, list(words[first : first + width // per_word]))
+            return
+        word = words[first] >> 16 if half else words[first]
+        k.store(Pointer(to, "global", u16, piece * 2), k.cvt(word, dtype=u16))
+
+
+def store_outputs(
+    k: KernelBuilder,
+    t: MmaTiling,
+    me: WarpPlace,
+    products: WarpProducts,
+    staging: SwizzledTile | None,
+    where: tuple[Matrix, Value],
+    O: Fragment,
+) -> None:
+    """Write O to a matrix, from the CTA's first row there on: through `staging`, or without it as
+    the sums are.
+    """
+    if staging is None:
+        _store_sums(k, t, me, where, O)
+    else:
+        Epilogue(k, t, me, staging, products, *where).store(O)
+
+
+def _store_sums(
+    k: KernelBuilder, t: MmaTiling, me: WarpPlace, where: tuple[Matrix, Value], O: Fragment
+) -> None:
+    """Write the sums of products of 16-bit elements as they are, f32: each lane the two columns of
+    a tile that it holds of a row, so that four lanes write 32 bytes.
+    """
+    (out, first_row), column = where, k.signed(me.in_quad) * 2
+    for i, down in enumerate(fragment_rows(t)):
+        row = first_row + k.signed(me.first_row(t)) + down
+        at = out.row(k, row) + k.cvt(column * F32_BYTES, dtype=u64)
+        with k.when(row < out.rows):
+            for tile in range(t.output_columns // MMA_KEYS):
+                first = tile * MMA_KEYS
+                pair = list(O.row(i)[2 * tile : 2 * tile + 2])
+                pieces = [pair] if out.width >= 2 else [[x] for x in pair]
+                for n, piece in enumerate(pieces):
+                    wanted = _columns_wanted(out, t, column + n, first)
+                    with nullcontext() if wanted is None else k.when(wanted):
+                        to = Pointer(at, "global", f32, (first + n) * F32_BYTES)
+                        k.store(to, piece if len(piece) > 1 else piece[0])
+
+
+def _columns_wanted(out: Matrix, t: MmaTiling, column: Value, first: int) -> Value | None:
+    """Whether a column of a tile of eight, which begins with `first`, is this CTA's to write; None
+    if all are.
+    """
+    left, begin = t.slices.width - first, out.written_from
+    wanted = None if left >= MMA_KEYS else column < left
+    if begin is None or first >= t.slices.shared:
+        return wanted
+    behind = column + first >= begin
+    return behind if wanted is None else wanted & behind

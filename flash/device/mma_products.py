@@ -1,0 +1,217 @@
+"""The two matrix products of a CTA on tensor cores: S = Q Kᵀ and O += P V, by `m16n8k16` of f16 or
+bf16.
+
+Lane `l` is number `t = l % 4` of its group `g = l / 4`. Of each 16 x 8 tile of S or O it holds rows
+g and g + 8, columns 2t and 2t + 1 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). The places of two
+neighbouring tiles of S are those of the A operand of the next product, so that P never leaves the
+registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final, Protocol
+
+from flash.device.swizzle import BlockReader, SwizzledTile
+from flash.problem.mma_tiling import HALF, MMA_KEYS, MMA_ROWS, MmaTiling
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
+
+_TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
+FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # between them, and to those of the next tile
+_TILE_COLUMNS: Final = 2  # columns of one
+QUAD: Final = [1, 2]  # distances of the lanes that hold other columns of the same rows
+QUAD_LANES: Final = 4
+# PTX ISA, "shfl.sync": a segment of four lanes, of which each is in it.
+_QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
+
+
+@dataclass(frozen=True)
+class WarpPlace:
+    """Where a thread stands in its CTA: all u32."""
+
+    warp: Value
+    lane: Value
+
+    @classmethod
+    def of(cls, k: KernelBuilder) -> WarpPlace:
+        """This thread's place."""
+        thread = k.thread_id()
+        return cls(thread // WARP_SIZE, thread % WARP_SIZE)
+
+    def warp_row(self, t: MmaTiling) -> Value:
+        """The warp's first row, in the CTA."""
+        return self.warp * (MMA_ROWS * t.row_tiles)
+
+    def first_row(self, t: MmaTiling) -> Value:
+        """The first row of this lane's fragments, in the CTA."""
+        return self.warp_row(t) + self.lane // 4
+
+    @property
+    def in_quad(self) -> Value:
+        """The lane's number among the four that share rows; its first column is twice that."""
+        return self.lane % 4
+
+
+def fragment_rows(t: MmaTiling) -> list[int]:
+    """The rows of a lane's fragment, counted from its first."""
+    return [FRAGMENT_STEP * n for n in range(_TILE_ROWS * t.row_tiles)]
+
+
+def of_quad(k: KernelBuilder, value: Value, n: int) -> Value:
+    """The value of lane n of the four that share rows."""
+    return k.shfl(value, n, _QUAD_SEGMENT, -1, mode="idx")
+
+
+def fragment_columns(columns: int) -> list[int]:
+    """The columns of a lane's fragment, counted from its first."""
+    return [MMA_KEYS * tile + column for tile in range(columns // MMA_KEYS) for column in range(2)]
+
+
+Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # of Q, K and V
+Weights = list[list[tuple[Value, ...]]]
+_DEPTH: Final = HALF.depth
+
+
+class WarpProducts(Protocol):
+    """A warp's way through the tiles of Q, K and V."""
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+
+    def weights(self, P: Fragment) -> Any:
+        """P as `outputs` takes it."""
+
+    def outputs(self, O: Fragment, P: Any, stage: Value | None) -> None:
+        """O += P V for this warp's rows and the keys of a stage."""
+
+    def output_place(self) -> tuple[Value, Value]:
+        """The chunk of 16 bytes in which what this lane holds of a row of O begins, and the byte of
+        that chunk; both u32.
+        """
+
+    def output_words(
+        self, row: list[Var], first: int, columns: int
+    ) -> Iterator[tuple[int, list[Value]]]:
+        """What a lane holds of a row of O in columns first … first + columns - 1, as words of
+        memory: for each piece the chunk to which `output_place` is added by xor, counted from
+        column `first`.
+        """
+
+
+def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockReader, BlockReader]:
+    """Where Q is read as A and K as B.
+
+    Each of the four 8 x 8 matrices of an `ldmatrix.x4` takes its rows from eight lanes. For Q they
+    are upper left, lower left, upper right, lower right; for K, whose rows are the columns of B,
+    upper left, upper right, lower left, lower right.
+    """
+    of_eight, octet = me.lane % 8, me.lane // 8
+    lower, right = octet % 2, octet // 2
+    Q_tile, K_tile, _ = tiles
+    return (
+        BlockReader(Q_tile, me.warp_row(t) + (of_eight + lower * 8), right),
+        BlockReader(K_tile, of_eight + right * 8, lower),
+    )
+
+
+class MmaProducts:
+    """The products of 16-bit elements, exact and summed in f32 by the tensor core."""
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        t: MmaTiling,
+        me: WarpPlace,
+        tiles: Tiles,
+        dtype: ScalarType,
+    ) -> None:
+        self.k = k
+        self.t = t
+        self.pair = bf16x2 if dtype is bf16 else f16x2
+        self.multiply = k.mma_f32_bf16 if dtype is bf16 else k.mma_f32_f16
+        self.me = me
+        self._q, self._k = operand_readers(t, me, tiles)
+        # V is read transposed: its matrices are those of Q.
+        self._v = BlockReader(tiles[2], me.lane % 16, me.lane // 16)
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        t, query, key = self.t, self._q.stage(), self._k.stage(stage)
+        zeros = [self.k.mov(0.0, type=f32)] * 4
+        for d in range(t.score_columns // _DEPTH):
+            begin = None if d else zeros
+            q = [self._load(query(d, MMA_ROWS * m)) for m in range(t.row_tiles)]
+            for n in range(0, t.tile // MMA_KEYS, 2):
+                b = self._load(key(d, MMA_KEYS * n))
+                for m in range(t.row_tiles):
+                    self._multiply(S, m, n, q[m], b[:2], begin)
+                    self._multiply(S, m, n + 1, q[m], b[2:], begin)
+
+    def weights(self, P: Fragment) -> Weights:
+        """P, rounded to 16 bits, as the A operands of O += P V: for each 16 keys, each 16 rows."""
+        t = self.t
+        return [
+            [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)
+        ]
+
+    def outputs(self, O: Fragment, P: Weights, stage: Value | None) -> None:
+        """O += P V for this warp's rows and the keys of a stage."""
+        t, value = self.t, self._v.stage(stage)
+        for j, p in enumerate(P):
+            for n in range(0, t.output_columns // MMA_KEYS, 2):
+                b = self._load(value(n // 2, _DEPTH * j), trans=True)
+                for m in range(t.row_tiles):
+                    self._multiply(O, m, n, p[m], b[:2])
+                    self._multiply(O, m, n + 1, p[m], b[2:])
+
+    def _load(self, at: TilePointer, *, trans: bool = False) -> tuple[Value, ...]:
+        return self.k.ldmatrix(at, num="x4", trans=trans)
+
+    def _weights(self, P: Fragment, m: int, j: int) -> tuple[Value, ...]:
+        """The A operand for 16 rows and 16 keys, rounded to 16 bits."""
+        top, bottom = P.row(_TILE_ROWS * m), P.row(_TILE_ROWS * m + 1)
+        first = 2 * _TILE_COLUMNS * j
+        return tuple(
+            self.packed(row[c], row[c + 1])
+            for c, row in product((first, first + _TILE_COLUMNS), (top, bottom))
+        )
+
+    def output_place(self) -> tuple[Value, Value]:
+        """See `WarpProducts`."""
+        return self.me.lane * 0, self.me.in_quad * u32.nbytes
+
+    def output_words(
+        self, row: list[Var], first: int, columns: int
+    ) -> Iterator[tuple[int, list[Value]]]:
+        """See `WarpProducts`."""
+        for chunk in range(columns // MMA_KEYS):
+            column = (first // MMA_KEYS + chunk) * _TILE_COLUMNS
+            yield chunk, [self.packed(row[column], row[column + 1]).as_(u32)]
+
+    def packed(self, low: Value, high: Value) -> Value:
+        """Two numbers rounded to 16 bits in one register."""
+        return self.k.cvt(high, low, rnd="rn", dtype=self.pair)
+
+    def _multiply(
+        self,
+        D: Fragment,
+        m: int,
+        n: int,
+        a: tuple[Value, ...],
+        b: tuple[Value, ...],
+        c: list[Value] | None = None,
+    ) -> None:
+        """D = A B + C for the tile in row m and column n of tiles; C is D if it is not given."""
+        tile = accumulators(D, m, n)
+        self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
+
+
+def accumulators(D: Fragment, m: int, n: int) -> list[Var]:
+    """A lane's four numbers of a 16 x 8 tile, in the order of the operand."""
+    rows = range(_TILE_ROWS * m, _TILE_ROWS * (m + 1))
+    columns = range(_TILE_COLUMNS * n, _TILE_COLUMNS * (n + 1))
+    return [D[place] for place in product(rows, columns)]

@@ -1,0 +1,199 @@
+"""How blocks of rows of a matrix come from global memory into swizzled tiles."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from flash.device.swizzle import CHUNK_BYTES, SWIZZLE_ROWS, Panel, SwizzledTile
+from flash.device.tiles import Matrix
+from flash.problem.tile_choice import LEAST_ASYNCHRONOUS
+from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
+from ptxgen.errors import ConfigError
+from ptxgen.types import b16, s32, u32, u64
+
+SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # in a word of elements of so many bytes
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one thread copies of the panels of one width: chunk `chunk` of every `rows_at_once`-th
+    row, from row `row` on.
+    """
+
+    panels: tuple[Panel, ...]
+    rows_at_once: int
+    row: Value
+    chunk: Value
+    place: TilePointer
+
+
+class PanelLoader:
+    """Copies blocks of rows of a matrix into a tile.
+
+    Each thread writes whole chunks of 16 bytes, in pieces of `matrix.width` elements, and zeros
+    what lies beyond the matrix without reading it. Copies of 4 bytes and more are asynchronous:
+    complete for this thread after `commit_copies` and `await_copies`, and for the CTA after a
+    barrier behind that.
+
+    A thread finds its share of the work each time anew: there are no registers to keep it in.
+    """
+
+    chunk_bytes = CHUNK_BYTES  # of the matrix, that become a chunk of the tile
+
+    def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile) -> None:
+        self.k = k
+        self.matrix = matrix
+        self.tile = tile
+        self.piece_bytes = matrix.width * tile.dtype.nbytes
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the copies are."""
+        return self.piece_bytes >= LEAST_ASYNCHRONOUS
+
+    def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
+        """Begin copying the rows from `first_row` on into the stage that begins at this byte.
+
+        `ragged` says that rows may lie beyond the matrix.
+        """
+        for share in self._shares(stage):
+            if self.is_asynchronous:
+                self._start_copies(share, first_row, ragged)
+            else:
+                self._copy_in_turns(share, first_row)
+
+    def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
+        """Where each chunk of 16 bytes lies that this thread writes, as four words. What is emitted
+        between one and the next is only run by the threads that have it.
+        """
+        for share in self._shares(stage):
+            for first in range(0, self.tile.rows, share.rows_at_once):
+                with self._rows_of(share, first):
+                    for panel in share.panels:
+                        at = share.place.plus_bytes(panel.offset + first * panel.row_bytes)
+                        yield Pointer(at.value, "shared", u32, at.offset)
+
+    def flip_signs(self) -> None:
+        """Negate all that this thread has copied, once it has arrived."""
+        for at in self.chunks():
+            words = self.k.load(at, 4)
+            self.k.store(at, [word ^ SIGNS[self.tile.dtype.nbytes] for word in words])
+
+    def _shares(self, stage: Value | None) -> Iterator[Share]:
+        """The work of this thread in the stage that begins at this byte."""
+        k, thread = self.k, self.k.thread_id()
+        for chunks in dict.fromkeys(panel.chunks for panel in self.tile.panels):
+            rows_at_once = k.threads // chunks
+            if rows_at_once % SWIZZLE_ROWS:
+                raise ConfigError(
+                    f"PanelLoader: a CTA must have a multiple of {chunks * SWIZZLE_ROWS} threads, "
+                    f"so that a thread's rows have one phase, got {k.threads}"
+                )
+            panels = tuple(p for p in self.tile.panels if p.chunks == chunks)
+            row, chunk = thread // chunks, thread % chunks
+            place = self.tile.pointer(chunks, row, chunk)
+            place = place if stage is None else place.moved(place.value + stage)
+            yield Share(panels, rows_at_once, row, chunk, place)
+
+    def _source(self, share: Share, row: Callable[[], Value]) -> Value:
+        """The address of a thread's first chunk, in the row of the matrix that begins here."""
+        k = self.k
+        first_byte = k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
+        return row() + first_byte
+
+    def _start_copies(self, share: Share, first_row: Value, ragged: bool) -> None:
+        row = first_row + self.k.signed(share.row)
+        find = self.matrix.further(self.k, row, share.rows_at_once, self.tile.rows)
+        source = self._source(share, lambda: find(0))
+        turn_bytes = self.matrix.step(share.rows_at_once)
+        rows_left = self.matrix.rows - row if ragged else None
+        for first in range(0, self.tile.rows, share.rows_at_once):
+            if first and turn_bytes is not None:
+                source = source + turn_bytes
+            elif first:
+                source = self._source(share, functools.partial(find, first))
+            present = None if rows_left is None else rows_left > first
+            with self._rows_of(share, first):
+                self._copy_row(share, share.place, source, first, present)
+
+    def _copy_in_turns(self, share: Share, first_row: Value) -> None:
+        """Copy through registers, in a loop: all rows at once would take too many."""
+        k, row = self.k, first_row + self.k.signed(share.row)
+        turn_bytes = self.matrix.step(share.rows_at_once)
+        source = k.var(u64, self._source(share, lambda: self.matrix.row(k, row)))
+        rows_left = k.var(s32, self.matrix.rows - row)
+
+        def here() -> Value:
+            """The address of a thread's first chunk in the row of this turn."""
+            if turn_bytes is not None:
+                return source
+            return self._source(share, lambda: self.matrix.row(k, self.matrix.rows - rows_left))
+
+        place = k.var(u32, share.place.value)
+        turns = -(-self.tile.rows // share.rows_at_once)
+        if turns == 1:
+            with self._rows_of(share, 0):
+                self._copy_row(share, share.place, source, 0, rows_left > 0)
+            return
+        with k.loop(0, turns):
+            with self._rows_of(share, 0):
+                self._copy_row(share, share.place.moved(place), here(), 0, rows_left > 0)
+            if turn_bytes is not None:
+                k.add(source, turn_bytes, into=source)
+            k.sub(rows_left, share.rows_at_once, into=rows_left)
+            k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
+
+    def _in_columns(self, share: Share, panel: Panel, piece: int) -> Value | None:
+        """Whether a piece of a thread's chunk in a panel is in the matrix; None if for all."""
+        chunk = self.tile.chunk
+        left = self.matrix.columns - panel.first * chunk
+        if left >= panel.chunks * chunk:
+            return None
+        return share.chunk * chunk + piece < left
+
+    def _rows_of(self, share: Share, first: int) -> AbstractContextManager[object]:
+        """What follows is for the threads whose row, `first` further down, is in the tile."""
+        if first + share.rows_at_once <= self.tile.rows:
+            return nullcontext()
+        return self.k.when(share.row < self.tile.rows - first)
+
+    def _copy_row(
+        self, share: Share, place: TilePointer, source: Value, row: int, present: Value | None
+    ) -> None:
+        for panel in share.panels:
+            to = place.plus_bytes(panel.offset + row * panel.row_bytes)
+            column_bytes = (panel.first - share.panels[0].first) * CHUNK_BYTES
+            for piece in range(0, self.tile.chunk, self.matrix.width):
+                step = piece * self.tile.dtype.nbytes
+                self._copy(
+                    to.plus_bytes(step),
+                    Pointer(source, "global", b16, column_bytes + step),
+                    both(present, self._in_columns(share, panel, piece)),
+                )
+
+    def _copy(self, to: Pointer, at: Pointer, present: Value | None) -> None:
+        k, nbytes = self.k, self.piece_bytes
+        if self.is_asynchronous:
+            valid = None if present is None else k.selp(nbytes, 0, present, type=u32)
+            k.copy_async(to, at, nbytes, valid)
+            return
+        value = k.var(b16, 0)
+        if present is None:
+            value.set(k.load(at))
+        else:
+            # A register that is only written here, under a condition, the assembler would keep for
+            # all of the kernel, and one of these for each element that is on its way.
+            with k.only_if(present):
+                k.load(at, into=value)
+        k.store(Pointer(to.value, "shared", b16, to.offset), value)
+
+
+def both(a: Value | None, b: Value | None) -> Value | None:
+    """Whether both hold; None is true."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b

@@ -1,0 +1,366 @@
+"""A forward kernel's parameters: the arrays it is given, with their strides, and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from flash.device.grouped_heads import PackedMatrix, Packing
+from flash.device.score_plane import PackedPlane, ScorePlane
+from flash.device.sequence_span import Span
+from flash.device.softmax import LOG2E
+from flash.device.tiles import Matrix, access_width
+from flash.problem.config import KernelConfig
+from flash.problem.dtypes import F32_BYTES, DType
+from flash.problem.features import Operand
+from ptxgen.dsl import KernelBuilder, Pointer, Value
+from ptxgen.types import f32, s32, s64, u32, u64
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the rows of one sequence of K and V are: page n of it is `table[sequence, n]`."""
+
+    table: ScoreArray
+    sequence: Value
+    page_size: int
+    last_page: Value  # of all, u32
+    last_row: Value  # of the sequence, u32
+
+    @classmethod
+    def of(
+        cls, k: KernelBuilder, table: ScoreArray, sequence: Value, page_size: int, pages: Value,
+        rows: Value,
+    ) -> Pages:  # fmt: skip
+        """Those of a sequence of so many rows; there is room for one at least."""
+        last_row = (k.max(rows, 1) - 1).as_(u32)
+        return cls(table, sequence, page_size, pages - 1, last_row)
+
+    def page(self, k: KernelBuilder, row: Value) -> Value:
+        """The page of a row, s32. For one behind the last row that of the last, so that nothing
+        else is asked of the table.
+        """
+        row = k.min(row.as_(u32), self.last_row)
+        page = self.table.of_sequence(k, self.sequence, k.signed(row // self.page_size))
+        return k.signed(k.min(page.as_(u32), self.last_page))
+
+    def place(self, k: KernelBuilder, row: Value) -> Value:
+        """The place of a row in its page, s32; likewise."""
+        return k.signed(k.min(row.as_(u32), self.last_row) % self.page_size)
+
+
+@dataclass(frozen=True)
+class InCache:
+    """Where the keys of one item of a batch are: the first `rows` rows of a sequence of K and V,
+    but for `padding` ones at the beginning; all s32. Whatever the arrays hold that say so, no row
+    is outside of K and V.
+    """
+
+    rows: Value
+    padding: Value | None
+    sequence: Value
+    pages: Pages | None
+
+    @classmethod
+    def of(
+        cls,
+        k: KernelBuilder,
+        operands: Mapping[str, ScoreArray],
+        numbers: Mapping[str, Value],
+        capacity: Value,
+        batch: Value,
+        page_size: int,
+    ) -> InCache:
+        """That of an item; a sequence has room for `capacity` rows, s32."""
+        used, padded, index, table = (
+            operands.get(name)
+            for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
+        )
+        rows, padding, sequence = capacity, None, batch
+        if used is not None:
+            rows = k.min(used.of_sequence(k, batch).as_(u32), capacity.as_(u32)).as_(s32)
+        if padded is not None:
+            padding = k.min(padded.of_sequence(k, batch).as_(u32), rows.as_(u32)).as_(s32)
+        if index is not None:
+            last = numbers["kv_batch"] - 1
+            sequence = k.min(index.of_sequence(k, batch).as_(u32), last).as_(s32)
+        pages = None
+        if table is not None:
+            pages = Pages.of(k, table, sequence, page_size, numbers["pages"], rows)
+        return cls(rows, padding, sequence, pages)
+
+    def head(self, k: KernelBuilder, array: Array, head: Value) -> Matrix:
+        """The rows of a head of K or V, padding among them."""
+        placed = replace(array, pages=self.pages, sequence=self.sequence)
+        return placed.head(k, self.sequence, head, self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedMatrix(Matrix):
+    """The rows of one sequence of one head of K or V, from row `begin` on; `first` points to the
+    head's first row in page 0.
+    """
+
+    page_bytes: Value
+    pages: Pages
+    begin: Value | None
+
+    def offset(self, k: KernelBuilder, index: Value) -> Value:
+        """Of a row from `first`, in bytes, u64."""
+        row = index if self.begin is None else index + self.begin
+        return self._offset(k, self.pages.page(k, row), row)
+
+    def _offset(self, k: KernelBuilder, page: Value, row: Value) -> Value:
+        across = k.cvt(page, dtype=s64) * self.page_bytes
+        place = k.cvt(self.pages.place(k, row), dtype=s64)
+        return (across + place * self.row_bytes).as_(u64)
+
+    def further(
+        self, k: KernelBuilder, index: Value, apart: int, rows: int
+    ) -> Callable[[int], Value]:
+        """See `Matrix.further`. The table is read once for all rows that are in one page."""
+        together = self._together(apart, rows)
+        if together is None:
+            return super().further(k, index, apart, rows)
+        pages: dict[int, Value] = {}
+
+        def find(down: int) -> Value:
+            nth = down // together
+            if nth not in pages:
+                pages[nth] = self.pages.page(k, index + down)
+            return self.first + self._offset(k, pages[nth], index + down)
+
+        return find
+
+    def lookups(self, apart: int, rows: int) -> int:
+        """See `Matrix.lookups`."""
+        return rows // (self._together(apart, rows) or apart)
+
+    def _together(self, apart: int, rows: int) -> int | None:
+        """How many rows of such a tile are in one page with the first of them; None if that is not
+        known of two rows.
+        """
+        together = math.gcd(self.pages.page_size, rows)
+        return None if self.begin is not None or together % apart else together
+
+    @property
+    def is_even(self) -> bool:
+        """Not where one is the last of its page."""
+        return False
+
+
+@dataclass(frozen=True)
+class Array:
+    """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements; of packed
+    sequences head by row.
+    """
+
+    first: Value
+    strides: dict[str, Value]  # of batch, head and row, in elements, s64
+    columns: int  # that a CTA computes with
+    width: int  # of them that one access may take
+    nbytes: int  # of an element
+    begin: Value | None = None  # the row that a sequence begins with; None is row 0
+    pages: Pages | None = None  # where rows are, if they are in pages
+    sequence: Value | None = None  # of K and V, if it is not that of the batch
+
+    def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
+        """The rows of one head. Offsets are 64 bits wide."""
+        sequence = batch if self.sequence is None else self.sequence
+        steps = [("batch", sequence)] if "batch" in self.strides else []
+        steps += [] if self.begin is None or self.pages is not None else [("row", self.begin)]
+        steps.append(("head", head))
+        elements = [k.cvt(index, dtype=s64) * self.strides[step] for step, index in steps]
+        first = self.first + (sum(elements[1:], elements[0]) * self.nbytes).as_(u64)
+        row_bytes = self.strides["row"] * self.nbytes
+        if self.pages is None:
+            return Matrix(first, row_bytes, rows, self.columns, self.width)
+        page_bytes = self.strides["page"] * self.nbytes
+        return PagedMatrix(
+            first, row_bytes, rows, self.columns, self.width, page_bytes=page_bytes,
+            pages=self.pages, begin=self.begin,
+        )  # fmt: skip
+
+    def group(
+        self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
+    ) -> PackedMatrix:
+        """The rows of all heads that share a head of K and V, packed."""
+        one = self.head(k, batch, kv_head * packing.group, rows)
+        head_bytes = self.strides["head"] * self.nbytes
+        return PackedMatrix(
+            one.first, one.row_bytes, rows, self.columns, self.width, head_bytes=head_bytes,
+            packing=packing,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScoreArray:
+    """An operand of `flash/problem/features.py` as the kernel gets it."""
+
+    first: Value
+    strides: dict[str, Value]  # by axis, in elements, s64
+    dtype: DType
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, operand: Operand, at: Pointer) -> ScoreArray:
+        """Declare and load the strides."""
+        strides = {axis: k.param(operand.stride(axis), s64) for axis in operand.axes}
+        return cls(at.value, strides, operand.dtype)
+
+    def of_sequence(self, k: KernelBuilder, *indices: Value) -> Value:
+        """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
+        CTA read the same.
+        """
+        at = self.place(k, *indices)
+        return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
+
+    def place(self, k: KernelBuilder, *indices: Value) -> Value:
+        """Where the numbers with these indices begin, u64."""
+        steps = zip(indices, self.strides.values(), strict=True)
+        elements = [k.cvt(index, dtype=s64) * stride for index, stride in steps]
+        return self.first + (sum(elements[1:], elements[0]) * self.dtype.nbytes).as_(u64)
+
+    def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
+        """Where the numbers of one head begin."""
+        elements = k.cvt(batch, dtype=s64) * self.strides["batch"]
+        elements = elements + k.cvt(head, dtype=s64) * self.strides["heads"]
+        return self.first + (elements * self.dtype.nbytes).as_(u64)
+
+    def plane(
+        self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value,
+        begin: Value | None,
+    ) -> ScorePlane:  # fmt: skip
+        """The numbers of one head: one for each query and each of so many keys, from `begin` on
+        (None: key 0).
+        """
+        row, column = (stride * self.dtype.nbytes for stride in list(self.strides.values())[2:])
+        first = self.head(k, batch, head)
+        return ScorePlane(first, row, column, seq_q, columns, self.dtype.scalar, begin)
+
+    def packed_plane(
+        self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, columns: Value,
+        begin: Value | None, packing: Packing,
+    ) -> ScorePlane:  # fmt: skip
+        """Those of all heads that share a head of K and V, packed."""
+        one = self.plane(k, batch, kv_head * packing.group, seq_q, columns, begin)
+        head_bytes = self.strides["heads"] * self.dtype.nbytes
+        return PackedPlane(
+            one.first, one.row_bytes, one.column_bytes, one.queries, one.columns, one.dtype,
+            one.begin, head_bytes=head_bytes, packing=packing,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The kernel's parameters; `flash/contract/forward.py` says what they mean."""
+
+    Q: Array
+    K: Array
+    V: Array
+    O: Array
+    LSE: Pointer | None
+    seq_q: Value  # s32, as all that rows and keys are counted in; all rows of packed sequences
+    seq_k: Value
+    heads: Value
+    group: Value  # query heads for each head of K and V
+    scale: Value  # softmax_scale
+    scale_log2: Value  # the same in units of log2
+    numbers: dict[str, Value]  # those of `flash/problem/features.py`, by name
+    operands: dict[str, ScoreArray]
+    in_cache: InCache | None = None  # where the keys of one item are
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
+        """Declare and load them, in the order of the contract."""
+        t = config.tiling
+        of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
+        columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
+        nbytes = {name: config.element_of(name).nbytes for name in columns}
+        pointers = {name: k.pointer(name) for name in columns}
+        LSE = k.pointer("LSE") if config.return_lse else None
+        places = [(operand, k.pointer(operand.name)) for operand in config.features.operands]
+        Q, K, V, O = (
+            Array(
+                pointers[name].value,
+                {
+                    step: k.param(f"{name}_{step}_stride", s64)
+                    for step in config.features.steps_of(name)
+                },
+                computed,
+                access_width(in_row, config.alignment_of(name), nbytes[name]),
+                nbytes[name],
+            )
+            for name, (in_row, computed) in columns.items()
+        )
+        names = (*config.features.row_counts, "heads", "group")
+        seq_q, seq_k, heads, group = (k.signed(k.param(name, u32)) for name in names)
+        scale = k.param("softmax_scale", f32)
+        scale_log2 = scale * LOG2E
+        numbers = {n.name: k.param(n.name, n.type) for n in config.numbers}
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        return cls(
+            Q, K, V, O, LSE, seq_q, seq_k, heads, group, scale, scale_log2, numbers, operands
+        )
+
+    @property
+    def longest_q(self) -> Value:
+        """The most query rows of a sequence."""
+        longest = self.numbers.get("max_seqlen_q")
+        return self.seq_q if longest is None else longest.as_(s32)
+
+    def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Arguments:
+        """What concerns one head of K and V that has a scale of its own."""
+        k_scale = self.operands.get("k_scale")
+        if k_scale is None:
+            return self
+        factor = k_scale.of_sequence(k, kv_head)
+        return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
+
+    def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Arguments:
+        """What concerns one sequence of a batch whose keys are in a cache: how many of its rows are
+        keys, and where they are. Whatever the arrays that say so hold, no row is outside of K and
+        V.
+        """
+        of = InCache.of(k, self.operands, self.numbers, self.seq_k, batch, page_size)
+        K, V = (
+            replace(a, begin=of.padding, pages=of.pages, sequence=of.sequence)
+            for a in (self.K, self.V)
+        )
+        return replace(
+            self, K=K, V=V, seq_k=of.rows if of.padding is None else of.rows - of.padding,
+            in_cache=of,
+        )  # fmt: skip
+
+    def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
+        """What concerns one of the packed sequences: arrays that begin with its rows, and its own
+        lengths.
+        """
+        queries, keys = (
+            self._span(k, side, number, total)
+            for side, total in (("q", self.seq_q), ("k", self.seq_k))
+        )
+        LSE = self.LSE
+        if LSE is not None:
+            LSE = LSE.plus((k.cvt(queries.begin, dtype=s64) * F32_BYTES).as_(u64))
+        return replace(
+            self,
+            Q=replace(self.Q, begin=queries.begin),
+            K=replace(self.K, begin=keys.begin),
+            V=replace(self.V, begin=keys.begin),
+            O=replace(self.O, begin=queries.begin),
+            LSE=LSE,
+            seq_q=queries.length,
+            seq_k=keys.length,
+        )
+
+    def _span(self, k: KernelBuilder, side: str, number: Value, total: Value) -> Span:
+        ends, used = (self.operands.get(f"{name}_{side}") for name in ("cu_seqlens", "seqused"))
+        assert ends is not None  # sequences are packed
+        return Span.clamped(
+            k,
+            ends.of_sequence(k, number),
+            ends.of_sequence(k, number + 1),
+            None if used is None else used.of_sequence(k, number),
+            total,
+        )

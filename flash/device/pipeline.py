@@ -1,0 +1,157 @@
+"""Tiles of K and V on their way through a ring of stages in shared memory.
+
+The copies are, in this order, K₀ V₀ K₁ V₁ …, each a group of its own (`cp.async.commit_group`).
+When tile n of K is waited for, the copies up to K of tile n + stages - 1 have been started; so all
+but the last 2 * (stages - 1) groups must be complete, and the same holds for V. The barrier behind
+each wait also says that nobody still reads the stage that is filled next. With one stage this is
+FlashAttention-2's order: V arrives during Q Kᵀ, the next K during P V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from flash.device.panel_loader import PanelLoader
+from ptxgen.dsl import KernelBuilder, Value, Var
+from ptxgen.types import u32
+
+
+class _Ring:
+    """The byte at which the next stage of a tile begins; None if there is but one."""
+
+    def __init__(self, k: KernelBuilder, stages: int, stage_bytes: int, first: int = 0) -> None:
+        self.k = k
+        self.end = stages * stage_bytes
+        self.step = stage_bytes
+        self.at: Var | None = None if stages == 1 else k.var(u32, first % stages * stage_bytes)
+
+    def advance(self) -> None:
+        """Go on to the next stage."""
+        if self.at is not None:
+            following = self.at + self.step
+            self.at.set(self.k.selp(0, following, following == self.end))
+
+
+class KeyValuePipeline:
+    """Feeds a CTA the tiles of K and V before number `tiles`, the last first, down to `first`; None
+    is tile 0. With `guarded` every copy asks whether its row is one of the matrix, which is only
+    needed where the proof cannot show it. `is_asynchronous`: some copies are, if only those of Q,
+    which begin with the first.
+
+    The kernel's loops count in `n`, minus the number of the tile behind the next.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        keys: PanelLoader,
+        values: PanelLoader,
+        tiles: Value,
+        first: Value | None = None,
+        *,
+        guarded: bool,
+        is_asynchronous: bool,
+    ) -> None:
+        self.k = k
+        self.keys = keys
+        self.values = values
+        self.tiles = tiles
+        self.first = first
+        self.guarded = guarded
+        self.stages = keys.tile.stages
+        self._is_asynchronous = is_asynchronous
+        self._in_flight = 2 * (self.stages - 1)
+        sizes = [loader.tile.stage_bytes for loader in (keys, values)]
+        self._key_stage, self._value_stage = (_Ring(k, self.stages, size) for size in sizes)
+        # The stages that are filled next, once `fill` has filled the first.
+        self._key_fill = _Ring(k, self.stages, sizes[0])
+        self._value_fill = _Ring(k, self.stages, sizes[1], first=self.stages - 1)
+
+    @property
+    def has_tiles(self) -> Value:
+        """Whether there is any tile."""
+        return self._has(0)
+
+    def _has(self, ahead: int) -> Value:
+        """Whether there are more than so many tiles."""
+        return self.tiles > (ahead if self.first is None else self.first + ahead)
+
+    def first_key(self, n: Value, ahead: int = 0) -> Value:
+        """The first key of the tile that comes next, or so many later."""
+        return (-1 - ahead - n) * self.keys.tile.rows
+
+    def fill(self) -> None:
+        """Start the first copies, those before V of tile stages - 1; there is a tile."""
+        for ahead in range(self.stages):
+            self._start(self.keys, ahead)
+            if ahead < self.stages - 1:
+                self._start(self.values, ahead)
+
+    def _start(self, loader: PanelLoader, ahead: int) -> None:
+        k = self.k
+        stage = k.mov(ahead * loader.tile.stage_bytes, type=u32) if ahead else None
+        with k.when(self._has(ahead), uniform=True) if ahead else nullcontext():
+            loader.start(
+                self.first_key(-self.tiles, ahead), stage=stage, ragged=self.guarded or not ahead
+            )
+        self._commit()
+
+    @property
+    def key_stage(self) -> Value | None:
+        """Where the tile of K begins that has been waited for."""
+        return self._key_stage.at
+
+    @property
+    def value_stage(self) -> Value | None:
+        """The same for V."""
+        return self._value_stage.at
+
+    def await_keys(self, n: Value, *, ragged: bool) -> None:
+        """Wait for the next tile of K; then start the copy of a tile of V into the free stage.
+
+        `ragged`: rows of that tile may lie beyond the matrix.
+        """
+        self._await()
+        self.k.barrier()
+        self._start_next(self.values, self._value_fill, n, self.stages - 1, ragged)
+
+    def await_values(
+        self, n: Value, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None
+    ) -> None:
+        """Wait for that tile of V; then start the copy of a tile of K into the free stage.
+
+        `on_arrival` emits what a thread does to its own part of the tile, in that stage, before
+        others read it.
+        """
+        self._await()
+        if on_arrival is not None:
+            on_arrival(self.values, self.value_stage)
+        self.k.barrier()
+        self._start_next(self.keys, self._key_fill, n, self.stages, ragged=False)
+
+    def _commit(self) -> None:
+        if self._is_asynchronous:
+            self.k.cp_async_commit_group()
+
+    def _await(self) -> None:
+        if self._is_asynchronous:
+            self.k.cp_async_wait_group(self._in_flight)
+
+    def advance(self) -> None:
+        """Go on to the next tiles."""
+        self._key_stage.advance()
+        self._value_stage.advance()
+
+    def _start_next(
+        self, loader: PanelLoader, fill: _Ring, n: Value, ahead: int, ragged: bool
+    ) -> None:
+        k = self.k
+        if ahead:
+            left = n if self.first is None else n + self.first  # minus the tiles that are left
+            with k.when(left < -ahead, uniform=True):
+                loader.start(self.first_key(n, ahead), stage=fill.at, ragged=self.guarded)
+        else:
+            loader.start(self.first_key(n), stage=fill.at, ragged=self.guarded or ragged)
+        self._commit()
+        fill.advance()

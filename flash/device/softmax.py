@@ -1,0 +1,95 @@
+"""Online softmax in base 2 (Milakov and Gimelshein 2018; FlashAttention-2, algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from flash.device.mask import NEG_INF
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.types import f32
+
+LOG2E = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
+LN2 = math.log(2.0)
+
+Sink = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key
+NO_SINK: Final[Sink] = (NEG_INF, 0.0)
+
+
+def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> Sink:
+    """What a softmax begins with: a score, in units of log2, that every row has beside those of its
+    keys. `lane` is this lane's number among those that share a row.
+    """
+    if sink is None:
+        return NO_SINK
+    return sink, k.selp(1.0, 0.0, (lane == 0) & (sink != NEG_INF), type=f32)
+
+
+def over_lanes(
+    k: KernelBuilder,
+    value: Value,
+    distances: list[int],
+    join: Callable[[Value, Value], Value],
+) -> Value:
+    """What the lanes that share a row, at these distances, make of their values together."""
+    for distance in distances:
+        value = join(value, k.butterfly(value, distance))
+    return value
+
+
+class OnlineSoftmax:
+    """The running maximum and sum of `rows` rows, and the step that takes in new scores.
+
+    `distances` are the lane distances over which the lanes that share a row, each with its own
+    keys, are joined. Scores are in units of log2. `sinks` are those of the rows, or one for
+    all, as `sink_terms` makes them.
+    """
+
+    def __init__(
+        self,
+        k: KernelBuilder,
+        rows: int,
+        distances: list[int],
+        sinks: Sequence[Sink] = (NO_SINK,),
+    ) -> None:
+        self.k = k
+        self.distances = distances
+        self.row_max = [k.var(f32, sinks[i % len(sinks)][0]) for i in range(rows)]  # over all lanes
+        # Of this lane's keys only, until `finish`.
+        self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
+
+    def take(self, S: Fragment) -> list[Value]:
+        """Replace the scores by P = exp2(S - max) and return the factors that what was summed so
+        far must be multiplied by.
+        """
+        return [self._take_row(i, scores) for i, scores in enumerate(S)]
+
+    def _take_row(self, i: int, scores: list[Var]) -> Value:
+        k, row_max, row_sum = self.k, self.row_max[i], self.row_sum[i]
+        largest: Value = row_max
+        for score in scores:
+            largest = k.max(largest, score)
+        largest = over_lanes(k, largest, self.distances, k.max)
+        # A row that has seen no key yet: exp2(-inf - 0) is 0, where exp2(-inf - -inf) would be NaN.
+        base = k.selp(0.0, largest, largest == NEG_INF)
+        rescale = k.ex2(row_max - base, ftz=True)
+        total = row_sum * rescale
+        for score in scores:
+            k.ex2(score - base, ftz=True, into=score)
+            total = total + score
+        row_sum.set(total)
+        row_max.set(largest)
+        return rescale
+
+    def finish(self, i: int) -> tuple[Value, Value]:
+        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a
+        row.
+        """
+        k = self.k
+        total = over_lanes(k, self.row_sum[i], self.distances, operator.add)
+        empty = total == 0.0
+        inverse = k.selp(0.0, k.rcp_rn(total), empty)
+        base = k.selp(0.0, self.row_max[i], empty)
+        return inverse, (base + k.lg2(total)) * LN2

@@ -1,0 +1,270 @@
+"""The two matrix products of a CTA on tensor cores: S = Q Kᵀ and O += P V of f32, by `m16n8k8` of
+tf32.
+
+A tf32 has the exponent of an f32 and 11 significant bits, and a tensor core ignores the low 13 bits
+of a register. So an f32 x is `high`, which is x rounded to tf32, and `low`, which is x - high,
+exact, of which the tensor core takes all but at most one bit. x y is low high' + high low' +
+high high'; low low' is less than half an ulp (Markidis et al. 2018; Ootomo and Yokota 2022;
+CUTLASS calls it `OpMultiplyAddFastF32`). The precision `tf32` is high high' alone.
+
+Tensor cores add without rounding to nearest: what is lost is as large as the last bit of the sum,
+and always of the same sign. So three products are summed over a group of steps only, the small ones
+first, and the sum of each group is added in f32, correctly rounded (Ootomo and Yokota, section 4;
+CUTLASS's "staged accumulation").
+
+Lane `l` is number `t = l % 4` of its group `g = l / 4`. Of A it holds rows g and g + 8 in columns t
+and t + 4, of B rows t and t + 4 in column g (PTX ISA, "Matrix Fragments for mma.m16n8k8"). What a
+lane has of eight keys of P are keys 2t and 2t + 1: with rows 2t and 2t + 1 of V for t and t + 4 of
+B these are the places of A. From a row of V a lane reads four neighbouring columns at once, 4g to
+4g + 3: these are column g of four tiles, so that columns of O are dealt in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from flash.device.mma_products import Tiles, WarpPlace, accumulators, operand_readers
+from flash.device.swizzle import BLOCK_CHUNKS, CHUNK_BYTES, BlockReader
+from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, PANEL_BYTES, TF32, MmaTiling
+from ptxgen.dsl import Fragment, KernelBuilder, TilePointer, Value, Var
+from ptxgen.types import f32, u32
+
+_DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32
+_HALF_ULP: Final = (_DROPPED + 1) // 2
+_KEPT: Final = 0xFFFF_FFFF - _DROPPED
+# From this number on rounding to tf32 gives infinity.
+_TOO_LARGE: Final = float.fromhex("0x1.ffep127")
+_INFINITY: Final = float("inf")
+# What `_split` makes of a high part that became infinite, by `and` with x. With the highest bit of
+# the exponent cleared infinity is 1, so that no product but that with the low part is infinite; but
+# such a finite x loses all that its low part does not hold. With the lowest bit cleared such an x
+# is truncated, and infinity is 2**127: right if the other factor is at most 2**11.
+_TO_ONE: Final = _KEPT & ~0x4000_0000
+_TO_LARGEST: Final = _KEPT & ~0x0080_0000
+_READ: Final = CHUNK_BYTES // f32.nbytes  # columns that a lane reads of V, and tiles they are in
+_PANEL: Final = MMA_KEYS * _READ
+_PANEL_STEPS: Final = _PANEL // TF32.depth
+_BLOCKS: Final = _PANEL // (BLOCK_CHUNKS * _READ)  # of a panel, see `BlockReader`
+
+Reader = Callable[[int, int], TilePointer]  # see `BlockReader.stage`
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a lane holds of an operand, as tf32; `low` is empty where one product is enough."""
+
+    high: tuple[Value, ...]
+    low: tuple[Value, ...]
+
+    def part(self, *places: int) -> Split:
+        """Some of the registers."""
+        return Split(*(tuple(of[i] for i in places) if of else () for of in (self.high, self.low)))
+
+
+class Tf32Products:
+    """The products of f32 elements; see `flash.device.mma_products.WarpProducts`."""
+
+    def __init__(self, k: KernelBuilder, t: MmaTiling, me: WarpPlace, tiles: Tiles) -> None:
+        self.k = k
+        self.t = t
+        self.me = me
+        self.is_split = t.operands.products > 1
+        self.group = t.group
+        self._q, self._k = operand_readers(t, me, tiles)
+        self._panel_bytes = [of.panels[0].row_bytes * of.rows for of in tiles[:2]]
+        self._v = BlockReader(tiles[2], me.in_quad * 2, me.lane // 4)
+
+    def scores(self, S: Fragment, stage: Value | None) -> None:
+        """S = Q Kᵀ for this warp's rows and the keys of a stage."""
+        k, steps = self.k, self.t.score_columns // self.t.operands.depth
+        S.fill(0.0)
+        panels = steps // _PANEL_STEPS
+        first = panels * _PANEL_STEPS if panels > 1 else 0
+        if first:
+            # One group in each turn: the assembler would load the operands of many at once.
+            in_panel = _PANEL_STEPS // self.group
+            with k.loop(0, panels * in_panel) as n:
+                panel, part = n // in_panel, (n % in_panel).as_(u32)
+                columns = part * (self.group * BLOCK_CHUNKS * CHUNK_BYTES)
+                query, key = (
+                    _shifted(reader.stage(self._panel(panel, of, begin)), columns)
+                    for reader, of, begin in ((self._q, 0, None), (self._k, 1, stage))
+                )
+                self._add_scores(S, query, key, range(self.group))
+        query, key = self._q.stage(), self._k.stage(stage)
+        for group in self._groups(range(first, steps)):
+            self._add_scores(S, query, key, group)
+
+    def _panel(self, n: Value, of: int, stage: Value | None) -> Value:
+        """Where panel n of the tile of Q or K begins."""
+        offset = (n * self._panel_bytes[of]).as_(u32)
+        return offset if stage is None else offset + stage
+
+    def _add_scores(self, S: Fragment, query: Reader, key: Reader, steps: range) -> None:
+        """S += Q Kᵀ for some steps of head_dim."""
+        t = self.t
+        q = [
+            [self._operand(self._load(query(d, MMA_ROWS * m)), _TO_ONE) for d in steps]
+            for m in range(t.row_tiles)
+        ]
+        tiles = list(product(range(t.row_tiles), range(2)))  # of S side by side
+
+        for n in range(0, t.tile // MMA_KEYS, 2):
+
+            def keys(d: int, n: int = n) -> list[Split]:
+                """The B operand of each tile."""
+                of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
+                return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
+
+            totals = [accumulators(S, m, n + i) for m, i in tiles]
+            self._add(totals, [q[m] for m, _ in tiles], steps, keys)
+
+    def weights(self, P: Fragment) -> Fragment:
+        """P as it is: it is split where it is used, when registers are free."""
+        return P
+
+    def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
+        """O += P V for this warp's rows and the keys of a stage."""
+        t, value = self.t, self._v.stage(stage)
+        tiles = list(product(range(t.row_tiles), range(_READ)))  # of O side by side
+        for steps in self._groups(range(t.tile // t.operands.depth)):
+            p = [[self._weights(P, m, j) for j in steps] for m in range(t.row_tiles)]
+            for panel in range(t.output_columns // _PANEL):
+
+                def rows(j: int, block: int = panel * _BLOCKS) -> list[Split]:
+                    """The B operand of each tile."""
+                    even, odd = (
+                        self._operand(self.k.load(at, 4), _TO_LARGEST)
+                        for at in _two_rows(value(block, MMA_KEYS * j))
+                    )
+                    return [_both(even.part(i), odd.part(i)) for _, i in tiles]
+
+                totals = [accumulators(O, m, panel * _READ + i) for m, i in tiles]
+                self._add(totals, [p[m] for m, _ in tiles], steps, rows)
+
+    def output_place(self) -> tuple[Value, Value]:
+        """See `WarpProducts`: eight neighbouring columns, which are two chunks."""
+        return self.me.in_quad * 2, self.me.in_quad * 0
+
+    def output_words(
+        self, row: list[Var], first: int, columns: int
+    ) -> Iterator[tuple[int, list[Value]]]:
+        """See `WarpProducts`."""
+        for chunk in range(0, columns // _READ, MMA_KEYS):
+            tile = first // MMA_KEYS + chunk * _READ // MMA_KEYS
+            for half in range(2):
+                numbers = [row[2 * (tile + i) + half] for i in range(_READ)]
+                yield chunk + half, [number.as_(u32) for number in numbers]
+
+    def _groups(self, steps: range) -> list[range]:
+        """Steps whose sum stays in the tensor core."""
+        return [steps[first : first + self.group] for first in range(0, len(steps), self.group)]
+
+    def _load(self, at: TilePointer) -> tuple[Value, ...]:
+        return self.k.ldmatrix(at, num="x4")
+
+    def _weights(self, P: Fragment, m: int, j: int) -> Split:
+        """The A operand for 16 rows and 8 keys. No weight is infinite, or so large that it would be
+        rounded to infinity; the low part of NaN is NaN, and the sum of the weights is.
+        """
+        top, bottom = P.row(2 * m), P.row(2 * m + 1)
+        numbers = [row[2 * j + c] for c, row in product(range(2), (top, bottom))]
+        high, low = [], []
+        for x in numbers:
+            up = x.as_(u32) + _HALF_ULP
+            high.append(up & _KEPT if self.is_split else up)
+            low.append(x - high[-1].as_(f32) if self.is_split else x)
+        return self._of(high, low)
+
+    def _operand(self, x: Sequence[Value], if_infinite: int) -> Split:
+        """Elements of Q, K or V as tf32; `if_infinite` is one of the masks above."""
+        if not self.is_split:
+            return Split(tuple(self._rounded(of) for of in x), ())
+        pairs = [self._split(of, if_infinite) for of in x]
+        return self._of([high for high, _ in pairs], [low for _, low in pairs])
+
+    def _of(self, high: list[Value], low: list[Value]) -> Split:
+        bits = tuple(of.as_(u32) for of in low) if self.is_split else ()
+        return Split(tuple(high), bits)
+
+    def _split(self, x: Value, if_infinite: int) -> tuple[Value, Value]:
+        """High and low part. Where the high part alone is infinite or NaN, so that the rest would
+        be NaN, the low part is infinite or NaN instead. The high part of a NaN may be any number.
+        """
+        k, bits, number = self.k, x.as_(u32), x.as_(f32)
+        high = k.var(u32, (bits + _HALF_ULP) & _KEPT)
+        with k.only_if(k.abs(high.as_(f32)) == _INFINITY):
+            k.and_(bits, if_infinite, into=high)
+        return high, number - high.as_(f32)
+
+    def _rounded(self, x: Value) -> Value:
+        """x rounded to tf32, to a finite number if it is finite; the low bits are any. A NaN
+        becomes the one whose bits are all ones: others may be infinity without their low bits.
+        """
+        k, bits, number = self.k, x.as_(u32), x.as_(f32)
+        rounded = k.var(u32, k.min(number, _INFINITY, NaN=True).as_(u32))
+        with k.only_if(k.abs(number) < _TOO_LARGE):
+            k.add(bits, _HALF_ULP, into=rounded)
+        return rounded
+
+    def _add(
+        self,
+        totals: Sequence[list[Var]],
+        a: Sequence[Sequence[Split]],
+        steps: range,
+        b: Callable[[int], list[Split]],
+    ) -> None:
+        """totals += A B for some tiles, step by step side by side. `a` is that of each tile and
+        step, `b(step)` loads that of each tile.
+        """
+        if not self.is_split:
+            for i, step in enumerate(steps):
+                self._multiply(totals, [of[i].high for of in a], [of.high for of in b(step)])
+            return
+        k, sums = self.k, [[self.k.var(f32, 0.0) for _ in total] for total in totals]
+        high_of_b = []
+        for i, step in enumerate(steps):
+            of_b = b(step)
+            high_of_b.append([of.high for of in of_b])
+            self._multiply(sums, [of[i].low for of in a], high_of_b[i])
+            self._multiply(sums, [of[i].high for of in a], [of.low for of in of_b])
+        for i, high in enumerate(high_of_b):
+            self._multiply(sums, [of[i].high for of in a], high)
+        for total, more in zip(totals, sums, strict=True):
+            for old, new in zip(total, more, strict=True):
+                k.add(old, new, into=old)
+
+    def _multiply(
+        self,
+        totals: Sequence[list[Var]],
+        a: Sequence[tuple[Value, ...]],
+        b: Sequence[tuple[Value, ...]],
+    ) -> None:
+        """totals += A B for some tiles, one step."""
+        for total, of_a, of_b in zip(totals, a, b, strict=True):
+            self.k.mma_f32_tf32(of_a, of_b, total, shape="m16n8k8", into=total)
+
+
+def _shifted(reader: Reader, columns: Value) -> Reader:
+    """The same for columns that begin so many bytes, a power of two, further on in the panel."""
+
+    def block(column_block: int, row: int) -> TilePointer:
+        at = reader(column_block, row)
+        return at.moved(at.value ^ columns)
+
+    return block
+
+
+def _two_rows(at: TilePointer) -> tuple[TilePointer, TilePointer]:
+    """A chunk of a whole panel in an even row, and the same in the next: computed where it is used,
+    which takes one register less than to keep both.
+    """
+    return at, at.moved(at.value ^ CHUNK_BYTES).plus_bytes(PANEL_BYTES)
+
+
+def _both(first: Split, second: Split) -> Split:
+    """The registers of two."""
+    return Split(first.high + second.high, first.low + second.low)

@@ -1,0 +1,256 @@
+"""Blocks of a matrix in global memory, and how they come into shared memory and leave registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flash.problem.simt_tiling import F32_BYTES
+from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
+from ptxgen.types import f32, s32, s64, u32, u64
+
+# A warp reads at most one row at a time, so rows of 512 bytes and more are contiguous.
+_MOST_LANES_PER_ROW = 32
+_FIRST_WITH_COPY_ASYNC = 80
+# Rows on their way through registers at once, where copies are not asynchronous.
+_COPIES_IN_FLIGHT = 4
+# Numbers on their way at once that say where rows are: each of them, and its address, is registers.
+_LOOKUPS_IN_FLIGHT = 16
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One head of Q, K, V or O in global memory: `columns` elements in each of `rows` rows.
+
+    `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how
+    many columns an aligned access may take. Columns before `written_from`, if there is one, are for
+    another CTA to write.
+    """
+
+    first: Value
+    row_bytes: Value
+    rows: Value
+    columns: int
+    width: int
+    written_from: Value | None = None  # s32
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all neighbouring rows are equally far apart."""
+        return True
+
+    def row(self, k: KernelBuilder, index: Value) -> Value:
+        """The address of a row, u64; 64-bit throughout."""
+        return self.first + self.offset(k, index)
+
+    def offset(self, k: KernelBuilder, index: Value) -> Value:
+        """Of a row from `first`, in bytes, u64."""
+        return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
+
+    def further(
+        self, k: KernelBuilder, index: Value, apart: int, rows: int
+    ) -> Callable[[int], Value]:
+        """Gives the address of the row so many behind row `index`: of one of the first `apart` of
+        a tile of `rows` rows, and those a multiple of `apart` behind it.
+        """
+        del apart, rows
+        return lambda down: self.row(k, index + down if down else index)
+
+    def lookups(self, apart: int, rows: int) -> int:
+        """How many numbers `further` reads to find the rows of such a tile."""
+        del apart, rows
+        return 0
+
+    def step(self, rows: int) -> Value | None:
+        """The distance of two rows that are so many apart, in bytes, u64; None if it is not the
+        same everywhere.
+        """
+        if not self.is_even:
+            return None
+        return (self.row_bytes * rows).as_(u64)
+
+
+def access_width(columns: int, alignment: int, nbytes: int = F32_BYTES) -> int:
+    """How many columns of `nbytes` one access may take when rows start at multiples of `alignment`
+    bytes: a power of two.
+    """
+    width = alignment // nbytes
+    while columns % width:
+        width //= 2
+    return width
+
+
+class TileLoader:
+    """Copies a block of rows of a matrix into a tile, again and again, walking down the matrix.
+
+    Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in
+    every `rows_at_once`-th row. Rows beyond the matrix become zeros and are not read. From sm_80 on
+    copies are asynchronous: complete for this thread after
+    `commit_copies` and `await_copies`, and for the CTA after a barrier behind that.
+    """
+
+    def __init__(
+        self, k: KernelBuilder, matrix: Matrix, tile: SharedTile, first_row: Value | None = None
+    ) -> None:
+        self.k = k
+        self.matrix = matrix
+        self.tile = tile
+        accesses = matrix.columns // matrix.width
+        self.lanes = min(_MOST_LANES_PER_ROW, 1 << (accesses - 1).bit_length(), k.threads)
+        self.rows_at_once = k.threads // self.lanes
+        self.turns = -(-tile.rows // self.rows_at_once)
+        self.accesses = accesses
+
+        thread = k.thread_id()
+        # The first row of the tile that this thread copies.
+        self.row = k.signed(thread // self.lanes)
+        self.lane = thread % self.lanes
+        row_in_matrix = self.row if first_row is None else first_row + self.row
+        column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
+        # Where this thread reads next, and how many rows are left from there; both move down with
+        # `advance`.
+        self.source: Var | None = None
+        if matrix.is_even:
+            self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
+        self.rows_left = k.var(s32, matrix.rows - row_in_matrix)
+        self.column_bytes = column_bytes
+        self.turn_bytes = matrix.step(self.rows_at_once)
+        self.tile_bytes = matrix.step(tile.rows)
+        self.place = tile.pointer(self.row, self.lane * matrix.width)
+
+    @property
+    def _turns_at_once(self) -> int:
+        """How many turns are unrolled: all, unless too much would be in registers on its way."""
+        if not copies_are_asynchronous(self.k):
+            return _COPIES_IN_FLIGHT
+        looks_up_many = self.matrix.lookups(self.rows_at_once, self.tile.rows) > _LOOKUPS_IN_FLIGHT
+        return min(self.turns, _LOOKUPS_IN_FLIGHT) if looks_up_many else self.turns
+
+    def start(self) -> None:
+        """Begin copying the next `tile.rows` rows."""
+        k = self.k
+        source = None if self.source is None else k.var(u64, self.source)
+        rows_left = k.var(s32, self.rows_left)
+        place = self.place.cursor()
+
+        at_once = self._turns_at_once
+
+        def here(first: int) -> Value:
+            """Where this thread reads in a row that is so much further down than `rows_left`."""
+            if source is not None:
+                return source
+            if at_once < self.turns:  # `rows_left` goes down
+                return self.matrix.row(k, self.matrix.rows - rows_left + first) + self.column_bytes
+            return find(first) + self.column_bytes
+
+        if source is None:
+            row = self.matrix.rows - rows_left
+            find = self.matrix.further(k, row, self.rows_at_once, self.tile.rows)
+
+        def copy_turn(n: int) -> None:
+            first = n * self.rows_at_once
+            if self.rows_at_once > self.tile.rows:  # more threads than the tile has rows for
+                with k.when(self.row < self.tile.rows):
+                    self._copy_row(here(first), place.step(first), rows_left > first)
+            else:
+                self._copy_row(here(first), place.step(first), rows_left > first)
+            if source is not None and self.turn_bytes is not None:
+                k.add(source, self.turn_bytes, into=source)
+
+        def advance(turns: int) -> None:
+            place.advance(turns * self.rows_at_once)
+            k.sub(rows_left, turns * self.rows_at_once, into=rows_left)
+
+        repeat(k, self.turns, at_once, copy_turn, advance)
+
+    def advance(self) -> None:
+        """Move to the next block of rows."""
+        if self.source is not None and self.tile_bytes is not None:
+            self.k.add(self.source, self.tile_bytes, into=self.source)
+        self.k.sub(self.rows_left, self.tile.rows, into=self.rows_left)
+
+    def _copy_row(self, source: Value, place: TilePointer, present: Value) -> None:
+        k, width = self.k, self.matrix.width
+        for start in range(0, self.accesses, self.lanes):
+            at = Pointer(source, "global", f32, start * width * F32_BYTES)
+            to = place.step(columns=start * width)
+            if start + self.lanes > self.accesses:  # fewer accesses left in the row than lanes
+                with k.when(self.lane < self.accesses - start):
+                    self._copy(to, at, present)
+            else:
+                self._copy(to, at, present)
+
+    def _copy(self, to: TilePointer, at: Pointer, present: Value) -> None:
+        k, width = self.k, self.matrix.width
+        nbytes = width * F32_BYTES
+        if copies_are_asynchronous(k):
+            k.copy_async(to, at, nbytes, k.selp(nbytes, 0, present, type=u32))
+            return
+        values = [k.var(f32, 0.0) for _ in range(width)]
+        with k.when(present):
+            loaded = k.load(at, width)
+            parts = loaded if isinstance(loaded, tuple) else (loaded,)
+            for variable, value in zip(values, parts, strict=True):
+                variable.set(value)
+        k.store(to, values)
+
+
+def copies_are_asynchronous(k: KernelBuilder) -> bool:
+    """Whether the target copies from global to shared memory without passing through registers."""
+    return k.target.sm >= _FIRST_WITH_COPY_ASYNC
+
+
+def commit_copies(k: KernelBuilder) -> None:
+    """Make one group of the copies started since the last one."""
+    if copies_are_asynchronous(k):
+        k.cp_async_commit_group()
+
+
+def await_copies(k: KernelBuilder) -> None:
+    """Wait until this thread's part of every group has arrived."""
+    if copies_are_asynchronous(k):
+        k.cp_async_wait_group(0)
+
+
+def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> None:
+    """Put zeros into columns used..read of every row: whole chunks are read, and copies write only
+    the used part.
+    """
+    if used == read:
+        return
+    for first in range(0, tile.rows, k.threads):
+        row = k.thread_id() + first
+        with k.when(row < tile.rows):
+            at = tile.pointer(row, used)
+            for column in range(read - used):
+                k.store(at.step(columns=column), 0.0)
+
+
+def repeat(
+    k: KernelBuilder,
+    turns: int,
+    unroll: int,
+    body: Callable[[int], None],
+    advance: Callable[[int], None],
+) -> None:
+    """Run `body` `turns` times, `unroll` of them for each turn of a device loop.
+
+    `body(i)` emits turn i counted from where the cursors stand; `advance(n)` moves them by n turns.
+    """
+    loops, rest = divmod(turns, unroll)
+    if loops <= 1:
+        unrolled = turns
+    else:
+        with k.loop(0, loops):
+            for i in range(unroll):
+                body(i)
+            advance(unroll)
+        unrolled = rest
+    for i in range(unrolled):
+        body(i)
+
+
+def store_chunk(k: KernelBuilder, at: Value, values: list[Value], width: int) -> None:
+    """Write consecutive f32 values to global memory, `width` at a time."""
+    for start in range(0, len(values), width):
+        k.store(Pointer(at, "global", f32, start * F32_BYTES), values[start : start + width])

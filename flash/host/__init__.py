@@ -1,0 +1,1 @@
+"""The caller's arrays: how they are read, checked, copied, and made for results."""

@@ -1,0 +1,296 @@
+"""Arrays of any library as one plain record: where the elements are, and how they are laid out."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.host import dlpack
+from flash.problem.dtypes import BF16, OF_ARRAYS
+from ptxgen.errors import LaunchError
+
+UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which GPU an array is
+
+HOST: Final = ("cpu", 0)
+
+BFLOAT16_TYPESTR: Final = "<V2"  # in `__cuda_array_interface__`
+
+
+class ArrayView(NamedTuple):
+    """An array of the caller's, not copied.
+
+    `pointer` is the address of the first element; `strides` are in elements and may be zero or
+    negative; `dtype` is numpy's name for the element type; `device` is ("cpu", 0) or ("cuda",
+    ordinal). `kind` names the library that results come from: "numpy", "torch", "cupy",
+    "cuda_array_interface" or "dlpack". `owner` is the caller's object, `keep` what else must live
+    as long as the pointer is used. `stream` is the CUDA stream on which the elements may still be
+    being written, None if they are complete or the caller's stream orders it.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: tuple[str, int]
+    read_only: bool
+    kind: str
+    owner: object
+    keep: object = None
+    stream: int | None = None
+
+    @property
+    def device_name(self) -> str:
+        """Such as "cpu" or "cuda:0"."""
+        kind, ordinal = self.device
+        return kind if kind == "cpu" else f"{kind}:{'?' if ordinal == UNKNOWN_DEVICE else ordinal}"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def view(array: object, name: str, stream: int | None = None) -> ArrayView:
+    """The view of `array`, which messages call `name`.
+
+    Takes numpy arrays, torch tensors (`flash/host/caller.py` refuses those that require gradients),
+    and anything with `__cuda_array_interface__` or `__dlpack__`. `stream` is the CUDA stream that
+    will use the array, for producers that order their work before it. Raises `LaunchError` for
+    anything else.
+    """
+    reader = _READERS.get(type(array))
+    if reader is not None:
+        return reader(array, name)
+    if isinstance(array, np.ndarray):
+        return _view_numpy(array, name)
+    if is_tensor(array):
+        _READERS[type(array)] = _view_torch
+        return _view_torch(array, name)
+    if _has_cuda_interface(array):
+        return _view_cuda(array, name)
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _view_dlpack(array, name, stream)
+    raise LaunchError(
+        f"{name} must be an array (numpy, torch, or with __cuda_array_interface__ or __dlpack__), "
+        f"got {type(array).__name__}; convert with numpy.asarray({name}, numpy.float32)"
+    )
+
+
+def is_tensor(array: object) -> bool:
+    """Whether it is a tensor of torch, which is not imported for that."""
+    return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__)
+
+
+def _has_cuda_interface(array: object) -> bool:
+    """Whether the object, not only its class, has it: a jax.Array does only on a GPU, and there
+    raises an error of its own if it is bfloat16.
+    """
+    try:
+        return hasattr(array, "__cuda_array_interface__")
+    except RuntimeError:
+        return False
+
+
+def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
+    """Why arrays, by name, have no view: one message for each that has none."""
+    problems = []
+    for name, array in arrays.items():
+        try:
+            view(array, name, stream)
+        except LaunchError as error:
+            problems.append(str(error))
+    return problems
+
+
+def host_array(of: ArrayView) -> NDArray[Any]:
+    """A numpy array on the memory of a view on the host; it keeps what the view keeps."""
+    for array in (of.owner, of.keep):
+        if isinstance(array, np.ndarray):
+            return np.asarray(array)
+    # As a view of its type, because the interface has no name for bfloat16.
+    return np.asarray(_HostMemory(of)).view(OF_ARRAYS[of.dtype].numpy)
+
+
+class _HostMemory:
+    """The memory of a view, as `__array_interface__` describes it."""
+
+    def __init__(self, of: ArrayView) -> None:
+        self.view = of  # the numpy array's base is this object
+        self.__array_interface__ = array_interface(of)
+
+
+def array_interface(of: ArrayView) -> dict[str, Any]:
+    """`__array_interface__` of a view of a type that a kernel takes; bfloat16 is two bytes of no
+    type. numpy does arithmetic on the address and does not read it.
+    """
+    dtype = OF_ARRAYS[of.dtype].numpy
+    return {
+        "data": (of.pointer, of.read_only),
+        "shape": tuple(of.shape),
+        "strides": tuple(stride * dtype.itemsize for stride in of.strides),
+        "typestr": dtype.str,
+        "version": 3,
+    }
+
+
+def _view_numpy(array: Any, name: str) -> ArrayView:
+    if isinstance(array, np.ma.MaskedArray):
+        raise LaunchError(
+            f"{name} must not be a masked array, whose mask would be ignored; fill it with "
+            f"{name}.filled(...)"
+        )
+    dtype = array.dtype
+    size = dtype.itemsize or 1  # numpy has types of no bytes, which are refused later
+    strides = array.strides
+    if any(stride % size for stride in strides):
+        raise LaunchError(
+            f"{name} must have strides that are whole elements of {size} bytes, got {strides} "
+            f"bytes; copy it with numpy.ascontiguousarray({name})"
+        )
+    return ArrayView(
+        array.ctypes.data if array.size else 0,
+        array.shape,
+        tuple([stride // size for stride in strides]),
+        dtype.name if dtype.isnative else dtype.str,
+        HOST,
+        not array.flags.writeable,
+        "numpy",
+        array,
+    )
+
+
+def _view_torch(array: Any, name: str) -> ArrayView:
+    device = array.device
+    kind = device.type
+    if kind not in ("cpu", "cuda"):
+        raise LaunchError(
+            f"{name} must be on the CPU or a CUDA device, got a torch tensor on {device}; move it "
+            f"with {name}.to('cuda')"
+        )
+    if str(array.layout) != "torch.strided" or array.is_neg():
+        what = f"layout {array.layout}" if not array.is_neg() else "a pending negation"
+        cure = f"{name}.to_dense()" if not array.is_neg() else f"{name}.resolve_neg()"
+        raise LaunchError(f"{name} must be a plain strided tensor, got one with {what}; use {cure}")
+    dtype = array.dtype
+    try:
+        pointer, shape, strides = array.data_ptr(), array.shape, array.stride()
+    except RuntimeError as error:  # inside torch.func transforms, and of nested tensors
+        raise LaunchError(
+            f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
+            "memory torch does not give; call outside torch.func transforms, on plain tensors"
+        ) from error
+    return ArrayView(
+        pointer,
+        shape,
+        strides,
+        _TORCH_DTYPES.get(dtype)
+        or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
+        HOST if kind == "cpu" else (kind, device.index),
+        array.requires_grad,  # to be written it would need autograd's knowledge
+        "torch",
+        array,
+    )
+
+
+def _view_cuda(array: Any, name: str) -> ArrayView:
+    """CUDA Array Interface, version 3: `strides` None means row-major and dense."""
+    interface: dict[str, Any] = array.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
+    pointer, read_only = interface["data"]
+    shape = tuple(interface["shape"])
+    dtype, itemsize = _type_of(interface["typestr"])
+    strides = interface.get("strides")
+    if strides is None:
+        strides = _dense_strides(shape)
+    elif any(stride % itemsize for stride in strides):
+        raise LaunchError(
+            f"{name} must have strides that are whole elements of {itemsize} bytes, got "
+            f"{tuple(strides)} bytes; copy it to a contiguous array"
+        )
+    else:
+        strides = tuple([stride // itemsize for stride in strides])
+    return ArrayView(
+        pointer or 0,
+        shape,
+        strides,
+        dtype,
+        ("cuda", getattr(getattr(array, "device", None), "id", UNKNOWN_DEVICE)),
+        bool(read_only),
+        "cupy" if type(array).__module__.partition(".")[0] == "cupy" else "cuda_array_interface",
+        array,
+        None,
+        interface.get("stream"),
+    )
+
+
+_dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
+
+
+@functools.cache
+def _type_of(typestr: str) -> tuple[str, int]:
+    """Numpy's name of a type, in which a foreign byte order shows, and its size in bytes.
+
+    "<V2" is bfloat16: the interface has no name for it, and this is what torch and ml_dtypes write.
+    JAX has no such interface of bfloat16 arrays, only DLPack.
+    """
+    if typestr == BFLOAT16_TYPESTR:
+        return BF16.array_name, BF16.nbytes
+    dtype = np.dtype(typestr)
+    return dtype.name if dtype.isnative else dtype.str, dtype.itemsize
+
+
+def _view_dlpack(array: Any, name: str, stream: int | None) -> ArrayView:
+    device, ordinal = array.__dlpack_device__()
+    if device in (dlpack.CPU, dlpack.CUDA_HOST):
+        return _view_dlpack_on_host(array, name)
+    if device not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
+        raise LaunchError(
+            f"{name} must be on the CPU or a CUDA device, got DLPack device type {int(device)}"
+        )
+    capsule = array.__dlpack__(stream=stream or dlpack.LEGACY_DEFAULT_STREAM)
+    found = dlpack.read_capsule(capsule)
+    return ArrayView(
+        found.pointer, found.shape, found.strides, found.dtype, ("cuda", int(ordinal)), False,
+        "dlpack", array, capsule,
+    )  # fmt: skip
+
+
+def _view_dlpack_on_host(array: Any, name: str) -> ArrayView:
+    try:
+        host = np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError) as error:
+        found = _view_bfloat16(array)
+        if found is None:
+            raise LaunchError(
+                f"{name} must be an array that numpy can read through DLPack, got "
+                f"{type(array).__name__}: {error}; convert it to float32, float16 or bfloat16"
+            ) from error
+        return found
+    return _view_numpy(host, name)._replace(kind="dlpack", owner=array, keep=host)
+
+
+def _view_bfloat16(array: Any) -> ArrayView | None:
+    """A view of a bfloat16 array on the host, which DLPack has and numpy's reader has not; None of
+    any other.
+    """
+    try:
+        capsule = array.__dlpack__()
+    except (BufferError, RuntimeError, TypeError):
+        return None
+    found = dlpack.read_capsule(capsule)
+    if found.dtype != BF16.array_name:
+        return None
+    # Such capsules do not say who may write; numpy takes them all as read-only, too.
+    return ArrayView(
+        found.pointer, found.shape, found.strides, found.dtype, HOST, True, "dlpack", array, capsule
+    )
+
+
+_TORCH_DTYPES: Final[dict[object, str]] = {}
+_READERS: Final[dict[type, Callable[[Any, str], ArrayView]]] = {np.ndarray: _view_numpy}

@@ -1,0 +1,240 @@
+"""Arrays for results, made by the library the caller's arrays are from."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.host.arrays import BFLOAT16_TYPESTR, HOST, ArrayView
+from flash.host.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
+from flash.problem.dtypes import DType
+from ptxgen.errors import LaunchError, shown
+
+
+class Allocator(Protocol):
+    """Where memory of a GPU comes from: the `cuda` backend."""
+
+    def allocate(self, nbytes: int, *, ordinal: int) -> int:
+        """The address of new memory on device `ordinal`."""
+
+    def free(self, address: int, *, ordinal: int) -> None:
+        """Give it back."""
+
+    def copy_to_host(
+        self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
+    ) -> None:
+        """Copy bytes to the host address `host`, in the order of a stream."""
+
+    def synchronize(self, stream: int = 0, *, ordinal: int) -> None:
+        """Wait until all work on a stream of device `ordinal` is done."""
+
+
+class Owned:
+    """Memory on a GPU, at most one piece, until it is given back."""
+
+    def __init__(self, memory: Allocator, ordinal: int) -> None:
+        self._memory = memory
+        self._ordinal = ordinal
+        self._address = 0
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new memory."""
+        self._address = self._memory.allocate(nbytes, ordinal=self._ordinal)
+        return self._address
+
+    def free(self) -> None:
+        """Give it back, if there is any."""
+        if self._address:
+            self._memory.free(self._address, ordinal=self._ordinal)
+
+
+class DeviceArray:
+    """A dense array on a GPU, for callers whose library cannot make one; `flash.to_device` makes
+    one of an array on the host.
+
+    Any library that reads DLPack or `__cuda_array_interface__` takes it without a copy; the memory
+    is freed with the object. The interface has no name for bfloat16, which it calls "<V2" as torch
+    and ml_dtypes do: few libraries read that, so such arrays are better taken through DLPack.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DType, ordinal: int, memory: Allocator, stream: int
+    ) -> None:
+        self.shape = shape
+        self.ordinal = ordinal
+        self._dtype = dtype
+        self._memory = memory
+        self._stream = stream
+        self.pointer = 0
+        nbytes = dtype.nbytes * int(np.prod(shape, dtype=object))
+        if nbytes:
+            # Before there is memory, which is then freed wherever this stops.
+            owned = Owned(memory, ordinal)
+            weakref.finalize(self, owned.free).atexit = False
+            self.pointer = owned.allocate(nbytes)
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The numpy type; bfloat16 is that of ml_dtypes."""
+        return self._dtype.numpy
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy on the host, once the work is done that writes the array: what has been put on the
+        stream of its device on which it was made.
+        """
+        host = np.empty(self.shape, self.dtype)
+        if self.pointer:
+            self._memory.copy_to_host(
+                host.ctypes.data, self.pointer, host.nbytes, self._stream, ordinal=self.ordinal
+            )
+            self._memory.synchronize(self._stream, ordinal=self.ordinal)
+        return host
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "data": (self.pointer, False),
+            "shape": self.shape,
+            "strides": None,
+            "typestr": _TYPESTRS[self._dtype.name],
+            "stream": self._stream or LEGACY_DEFAULT_STREAM,  # 0 is not allowed in the interface
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,  # an unversioned one always may
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of the array, which its consumer may use on `stream` at once: as numbered by
+        DLPack, None for the default one, -1 if the consumer waits by itself.
+
+        Raises `BufferError` if a copy or another device is asked for.
+        """
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(
+                "DeviceArray: __dlpack__ must be asked for the array itself, on "
+                f"{self.__dlpack_device__()}, got copy={copy}, dl_device={dl_device}; copy what "
+                "the consumer makes of it"
+            )
+        own = self._stream or LEGACY_DEFAULT_STREAM
+        if (LEGACY_DEFAULT_STREAM if stream is None else stream) not in (own, _NO_WAIT):
+            self._memory.synchronize(self._stream, ordinal=self.ordinal)
+        contents = Contents(
+            self.pointer, self.shape, dense_strides(self.shape), self._dtype.array_name,
+            self.__dlpack_device__(),
+        )  # fmt: skip
+        return make_capsule(contents, self)
+
+
+def empty(
+    like: ArrayView,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *,
+    memory: Allocator | None = None,
+    stream: int | None = None,
+) -> object:
+    """A new dense array of the library and on the device of `like`; on the host numpy's for
+    "dlpack".
+
+    `stream` is the one that will write it, None for the library's current one: memory pools reuse
+    what was freed on a stream for that stream only. `memory` serves libraries that make no arrays
+    here.
+    """
+    if like.kind == "torch":
+        torch: Any = sys.modules["torch"]
+        device = like.owner.device  # type: ignore[attr-defined]  # a tensor
+        with _pool_of(torch.cuda, like.device, stream):
+            return torch.empty(shape, dtype=getattr(torch, dtype.array_name), device=device)
+    if like.device == HOST:
+        return np.empty(shape, dtype.numpy)
+    if like.kind == "cupy":
+        cupy: Any = sys.modules["cupy"]
+        with cupy.cuda.Device(like.device[1]), _pool_of(cupy.cuda, like.device, stream):
+            return cupy.empty(shape, dtype.numpy)
+    assert memory is not None  # the arrays are on a GPU, so there is one
+    return DeviceArray(shape, dtype, like.device[1], memory, stream or 0)
+
+
+def _pool_of(
+    cuda: Any, device: tuple[str, int], stream: int | None
+) -> AbstractContextManager[object]:
+    """The library's memory pool of a stream it did not make; nothing to do for its current one."""
+    if stream is None or device == HOST:
+        return _CURRENT_POOL
+    external = cuda.ExternalStream(stream, device[1])
+    pool: AbstractContextManager[object] = (
+        cuda.stream(external) if hasattr(cuda, "stream") and callable(cuda.stream) else external
+    )
+    return pool
+
+
+def deliver(result: object, like: ArrayView) -> object:
+    """`result` as an array of the caller's library, without a copy where that library can."""
+    namespace = getattr(like.owner, "__array_namespace__", None) if like.kind == "dlpack" else None
+    if namespace is None:
+        return result
+    # DLPack, because a `jax.Array` of bfloat16 is made from no other interface.
+    return namespace().from_dlpack(result) if like.device != HOST else namespace().asarray(result)
+
+
+def current_stream(like: ArrayView) -> int:
+    """The current CUstream of the library and device of a GPU array; 0, the default one, if it has
+    none.
+    """
+    current = _CURRENT_STREAM.get(like.kind)
+    return current(like.device[1]) if current else 0
+
+
+def stream_handle(stream: object, who: str = "launch") -> int:
+    """The CUstream of a stream as an integer.
+
+    `stream` is that integer, or an object with `__cuda_stream__` (cuda.core), `cuda_stream` (torch)
+    or `ptr` (CuPy). Raises `LaunchError` for anything else.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        found: object = stream
+    elif hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        found = (protocol() if callable(protocol) else protocol)[1]  # (version, handle)
+    else:
+        found = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
+    if not isinstance(found, int) or found < 0:
+        raise LaunchError(
+            f"{who}: stream must be None, the integer of a CUstream, or an object with "
+            f"__cuda_stream__, cuda_stream or ptr, got {shown(stream)}"
+        )
+    return found
+
+
+def _torch_stream(ordinal: int) -> int:
+    torch: Any = sys.modules["torch"]
+    return int(torch.cuda.current_stream(ordinal).cuda_stream)
+
+
+def _cupy_stream(ordinal: int) -> int:
+    return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
+
+
+_TYPESTRS: Final = {
+    "f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR, "i32": "<i4", "bool": "|b1",
+}  # fmt: skip
+_NO_WAIT: Final = -1  # as a stream of `__dlpack__`
+_CURRENT_POOL: Final = nullcontext()
+_CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {
+    "torch": _torch_stream,
+    "cupy": _cupy_stream,
+}

@@ -1,0 +1,86 @@
+"""Host arrays on a GPU for the time of one launch."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.host.arrays import ArrayView, host_array
+from flash.host.dlpack import dense_strides
+from flash.host.results import Owned
+from flash.problem.dtypes import OF_ARRAYS
+from ptxgen.runtime.cuda import CudaBackend
+
+
+class Staging:
+    """Dense copies of host arrays on device `ordinal`; freed at the end of the `with` block.
+
+    All copies are in the order of `stream`.
+    """
+
+    def __init__(self, backend: CudaBackend, stream: int, ordinal: int) -> None:
+        self._backend = backend
+        self._stream = stream
+        self._ordinal = ordinal
+        self._given = ExitStack()  # frees all, even if one cannot be
+        self._sources: list[NDArray[Any]] = []  # being copied from, until `wait`
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._given.close()
+
+    def room_for(self, array: ArrayView) -> ArrayView:
+        """An array of the same shape on the device, not initialised; without memory if it has no
+        element.
+        """
+        address = 0
+        if array.size:
+            nbytes = array.size * OF_ARRAYS[array.dtype].nbytes
+            owned = Owned(self._backend, self._ordinal)
+            self._given.callback(owned.free)
+            address = owned.allocate(nbytes)
+        return array._replace(
+            pointer=address,
+            strides=dense_strides(tuple(array.shape)),
+            device=("cuda", self._ordinal),
+        )
+
+    def copy_of(self, array: ArrayView) -> ArrayView:
+        """A copy of the array on the device."""
+        there = self.room_for(array)
+        if there.pointer:
+            source = np.ascontiguousarray(host_array(array))
+            self._sources.append(source)
+            self._backend.copy_to_device(
+                there.pointer,
+                source.ctypes.data,
+                source.nbytes,
+                self._stream,
+                ordinal=self._ordinal,
+            )
+        return there
+
+    def fetch(self, there: ArrayView) -> NDArray[Any]:
+        """A host copy of a device array, complete after `wait`."""
+        host = np.empty(there.shape, OF_ARRAYS[there.dtype].numpy)
+        if there.pointer:
+            self._backend.copy_to_host(
+                host.ctypes.data, there.pointer, host.nbytes, self._stream, ordinal=self._ordinal
+            )
+        return host
+
+    def wait(self) -> None:
+        """Wait until everything on the stream is done."""
+        self._backend.synchronize(self._stream, ordinal=self._ordinal)
+        self._sources.clear()

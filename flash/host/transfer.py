@@ -1,0 +1,63 @@
+"""Arrays of the host on a GPU, for programs that have no library with arrays there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from flash.host.arrays import HOST, host_array
+from flash.host.caller import views_of
+from flash.host.results import DeviceArray
+from flash.problem.dtypes import BOOL, DTYPES, I32, OF_ARRAYS, DType
+from flash.problem.limits import INT32_MAX
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.cuda import CudaBackend
+from ptxgen.runtime.given import gpu_of
+
+_WHO: Final = "to_device"
+_TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), I32, BOOL)}
+
+
+def to_device(
+    array: object, *, device: int | None = None, cuda: CudaBackend | None = None
+) -> DeviceArray:
+    """A dense copy of an array of the host on GPU `device`, by default the current one: complete
+    when this returns, freed with the object, and copied back by its `numpy()`.
+
+    `array`: float32, float16, bfloat16, int32 or bool, of numpy or any library whose arrays are
+    read through DLPack, of any shape and strides. `cuda` is the GPU backend, by default that of the
+    process.
+
+    Raises `LaunchError` for another array or device, `BackendError` if there is no GPU.
+    """
+    given = views_of({"array": array}, _WHO)["array"]
+    if given.device != HOST:
+        raise LaunchError(
+            f"{_WHO}: array must be on the host, got {given.device_name}; it is on a GPU already: "
+            "pass it as it is"
+        )
+    if given.dtype not in _TAKEN:
+        raise LaunchError(
+            f"{_WHO}: array must be {', '.join(_TAKEN)}, got {given.dtype}; convert it"
+        )
+    backend = gpu_of(_WHO, cuda)
+    ordinal = backend.current_device() if device is None else _device(device)
+    source = np.ascontiguousarray(host_array(given))
+    made = DeviceArray(tuple(given.shape), OF_ARRAYS[given.dtype], ordinal, backend, 0)
+    if made.pointer:
+        backend.copy_to_device(made.pointer, source.ctypes.data, source.nbytes, ordinal=ordinal)
+        backend.synchronize(ordinal=ordinal)
+    return made
+
+
+def _device(given: object) -> int:
+    found = integer(given, 0, INT32_MAX)
+    if found is None:
+        raise LaunchError(
+            f"{_WHO}: device must be the number of a GPU, from 0 on, got {shown(given)}; "
+            "leave it out "
+            "for the current one"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The kernels; each reads like the paper that it is from."""

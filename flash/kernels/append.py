@@ -1,0 +1,230 @@
+"""The kernel that writes new keys and values behind those that a cache has, and turns new keys and
+queries by their positions (`flash/problem/rotary.py`).
+
+A warp has one row of one head. The lengths that it reads are those with the new rows: row i of n is
+written to row `seqused_k - n + i` of its sequence, and to none if that is negative. Each item may
+have an n of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flash.device.parameters import Array, InCache, ScoreArray
+from flash.device.row_copy import RowCopy, Turn, position_of
+from flash.problem.dtypes import F32, F32_BYTES, I32, DType
+from flash.problem.features import Features, Operand
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Value
+from ptxgen.target import WARP_SIZE, Target
+from ptxgen.types import s64, u32, u64
+
+WARPS: Final = 4  # and rows of a CTA
+THREADS: Final = WARPS * WARP_SIZE
+MAX_ROWS: Final = 2**30  # rows of all heads of all batches, and of a sequence
+_SOURCES: Final = ("batch", "head", "row")
+COUNTS: Final = Operand(
+    "counts", I32, ("batch",), "how many of its n new rows each item has: the first ones"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConfig:
+    """What the text of an append kernel depends on. `features` are those of the cache; of each row
+    of K and Q the first `rotary_dim` columns are turned, neighbours together if `interleaved`.
+    """
+
+    target: Target
+    head_dim: int
+    head_dim_v: int
+    dtype: DType
+    features: Features
+    rotary_dim: int = 0
+    interleaved: bool = False
+    counted: bool = False  # whether each item has a number of new rows of its own
+
+    @property
+    def name(self) -> str:
+        """The entry's name, which says the configuration."""
+        dims = f"d{self.head_dim}" + (
+            f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
+        )
+        turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
+        turned += ["interleaved"] if self.interleaved else []
+        counted = ["counted"] if self.counted else []
+        return "_".join(["append", self.dtype.name, dims, *self.features.words, *turned, *counted])
+
+    @property
+    def stored(self) -> DType:
+        """The type of the cache: that of new rows, unless it has scales."""
+        return self.features.kv_dtype or self.dtype
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The arrays that say where rows go."""
+        return (*self.features.operands, COUNTS) if self.counted else self.features.operands
+
+    @property
+    def arrays(self) -> dict[str, tuple[tuple[str, ...], int]]:
+        """The strides and columns of each array, in the order of the parameters."""
+        d, steps_of = self.head_dim, self.features.steps_of
+        found = {
+            "K_NEW": (_SOURCES, d), "V_NEW": (_SOURCES, self.head_dim_v),
+            "K": (steps_of("K"), d), "V": (steps_of("V"), self.head_dim_v),
+        }  # fmt: skip
+        if self.rotary_dim:
+            tables = (("row",), self.rotary_dim // 2)
+            found |= {"Q": (_SOURCES, d), "Q_OUT": (_SOURCES, d), "COS": tables, "SIN": tables}
+        return found
+
+    def element_of(self, array: str) -> DType:
+        """The type of one of `arrays`."""
+        if array in ("K", "V"):
+            return self.stored
+        return F32 if array in ("COS", "SIN") else self.dtype
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The sizes that a launch passes, u32."""
+        of_cache = ("new_rows", "n", "kv_heads", "seq_k")
+        return (*of_cache, "q_rows", "seq_q", "heads", "positions") if self.rotary_dim else of_cache
+
+
+def append_kernel(config: AppendConfig) -> ir.Module:
+    """The module with the kernel of this configuration; parameters as `AppendBuild.promised`."""
+    k = KernelBuilder(config.name, target=config.target, threads=THREADS)
+    given = _Given.declare(k, config)
+    thread = k.thread_id()
+    lane = k.signed(thread % WARP_SIZE)
+    nth = k.signed(k.block_id()) * WARPS + k.signed(thread // WARP_SIZE)
+    with k.when(nth < given.counts["new_rows"]):
+        _append(k, config, given, nth, lane)
+    if config.rotary_dim:
+        new_rows = given.counts["new_rows"]
+        query = k.max(nth - new_rows, 0)
+        with k.when((nth >= new_rows) & (query < given.counts["q_rows"])):
+            _turn_query(k, config, given, query, lane)
+    return k.build()
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The kernel's parameters."""
+
+    arrays: Mapping[str, Array]
+    operands: Mapping[str, ScoreArray]
+    counts: Mapping[str, Value]  # s32
+    numbers: Mapping[str, Value]
+
+    @classmethod
+    def declare(cls, k: KernelBuilder, config: AppendConfig) -> _Given:
+        """Declare and load them: pointers, sizes, strides."""
+        pointers = {name: k.pointer(name) for name in config.arrays}
+        places = [(operand, k.pointer(operand.name)) for operand in config.operands]
+        counts = {name: k.signed(k.param(name, u32)) for name in config.counts}
+        numbers = {n.name: k.param(n.name, n.type) for n in config.features.numbers}
+        arrays = {}
+        for name, (steps, columns) in config.arrays.items():
+            strides = {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
+            nbytes = config.element_of(name).nbytes
+            arrays[name] = Array(pointers[name].value, strides, columns, 1, nbytes)
+        operands = {o.name: ScoreArray.declare(k, o, at) for o, at in places}
+        return cls(arrays, operands, counts, numbers)
+
+    def copy(self, k: KernelBuilder, config: AppendConfig, name: str, head: Value) -> RowCopy:
+        """What writes the rows of a head of K or V."""
+        scales = self.operands.get(f"{name.lower()}_scale")
+        scale = None if scales is None else scales.of_sequence(k, head)
+        return RowCopy(k, config.dtype, config.stored, scale)
+
+    def turn(
+        self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value
+    ) -> Turn | None:
+        """The angles of a row of a sequence; None if nothing is turned."""
+        if not config.rotary_dim:
+            return None
+        position = position_of(k, where, place, self.counts["positions"])
+        cos, sin = (_table_row(k, self.arrays[name], position) for name in ("COS", "SIN"))
+        return Turn(cos, sin, config.rotary_dim, config.interleaved)
+
+    def in_cache(self, k: KernelBuilder, config: AppendConfig, batch: Value) -> InCache:
+        """Where an item's rows are in the cache."""
+        page_size = config.features.page_size
+        return InCache.of(k, self.operands, self.numbers, self.counts["seq_k"], batch, page_size)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a head of an item, s32, and where that is of all rows from the last."""
+
+    batch: Value
+    head: Value
+    row: Value
+
+    @classmethod
+    def of(cls, nth: Value, heads: Value, rows: Value) -> _Row:
+        """Number `nth` of the rows of all heads of all items."""
+        head_of_batch = nth // rows
+        return cls(head_of_batch // heads, head_of_batch % heads, nth % rows)
+
+    def of_array(self, k: KernelBuilder, array: Array, rows: Value) -> Value:
+        """Its address in an array that has such rows."""
+        return array.head(k, self.batch, self.head, rows).row(k, self.row)
+
+
+def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value) -> None:
+    """Copy a row of K and one of V to their places."""
+    n = given.counts["n"]
+    source = _Row.of(nth, given.counts["kv_heads"], n)
+    where = given.in_cache(k, config, source.batch)
+    place, written = _place_of_new(k, config, given, where, source)
+    with k.when(written):
+        turn = given.turn(k, config, where, place)
+        columns = {"K": (config.head_dim, turn), "V": (config.head_dim_v, None)}
+        rows = {
+            name: (
+                given.copy(k, config, name, source.head),
+                where.head(k, given.arrays[name], source.head).row(k, place),
+                source.of_array(k, given.arrays[f"{name}_NEW"], n),
+            )
+            for name in columns
+        }
+        held = {
+            name: copy.read(begin, lane, *columns[name]) for name, (copy, _, begin) in rows.items()
+        }
+        for name, (copy, to, _) in rows.items():
+            copy.write(to, held[name])
+
+
+def _place_of_new(
+    k: KernelBuilder, config: AppendConfig, given: _Given, where: InCache, source: _Row
+) -> tuple[Value, Value]:
+    """The row of its sequence that a new row becomes, s32, and whether it does."""
+    n = given.counts["n"]
+    if not config.counted:
+        place = where.rows - n + source.row
+        return place, place >= 0
+    count = k.max(k.min(given.operands[COUNTS.name].of_sequence(k, source.batch), n), 0)
+    behind = count - 1 - source.row  # how many rows of the item come after this one
+    place = where.rows - 1 - behind
+    return place, (behind >= 0) & (place >= 0)
+
+
+def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
+    down = k.cvt(position, dtype=s64) * table.strides["row"]
+    return table.first + (down * F32_BYTES).as_(u64)
+
+
+def _turn_query(
+    k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value
+) -> None:
+    """Turn a row of Q."""
+    seq_q = given.counts["seq_q"]
+    row = _Row.of(nth, given.counts["heads"], seq_q)
+    where = given.in_cache(k, config, row.batch)
+    begin, to = (row.of_array(k, given.arrays[name], seq_q) for name in ("Q", "Q_OUT"))
+    turn = given.turn(k, config, where, where.rows - seq_q + row.row)
+    copy = RowCopy(k, config.dtype, config.dtype, None)
+    copy.write(to, copy.read(begin, lane, config.head_dim, turn))

@@ -1,0 +1,209 @@
+"""The kernel that makes attention to all keys of attentions to parts of them.
+
+A warp has one row: `lse = log Σ exp(lse_i)` and `out = Σ exp(lse_i - lse) out_i`. A part that has
+seen no key, whose lse is -inf, is not read, so that it may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flash.device.mask import NEG_INF
+from flash.device.softmax import LN2, LOG2E, over_lanes
+from flash.device.tiles import access_width
+from flash.problem.dtypes import F32, F32_BYTES, DType
+from ptxgen import ir
+from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
+from ptxgen.target import WARP_SIZE, Target
+from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s64, u16, u32, u64
+
+WARPS: Final = 4  # and rows of a CTA
+THREADS: Final = WARPS * WARP_SIZE
+MAX_ROWS: Final = 2**31 - 1
+_LANES: Final = [16, 8, 4, 2, 1]  # distances over which a warp is joined
+_AT_ONCE: Final = 4  # parts that are on their way together
+_WIDEST: Final = 4  # columns of an access
+_PAIRS: Final = {f16: f16x2, bf16: bf16x2}
+
+
+@dataclass(frozen=True, slots=True)
+class MergeConfig:
+    """What the text of a merge kernel depends on: the types of the parts and of the result, and how
+    many bytes their rows are multiples of; with `return_lse` the merged lse is written, too.
+    """
+
+    target: Target
+    head_dim_v: int
+    dtype: DType  # of the result
+    parts: DType = F32
+    alignment: int = 16  # of the result
+    parts_alignment: int = 16
+    return_lse: bool = True
+
+    @property
+    def width(self) -> int:
+        """Columns of an access."""
+        dim = self.head_dim_v
+        of_result = access_width(dim, self.alignment, self.dtype.nbytes)
+        of_parts = access_width(dim, self.parts_alignment, self.parts.nbytes)
+        return min(of_result, of_parts, _WIDEST)
+
+    @property
+    def name(self) -> str:
+        """The entry's name, which says the configuration."""
+        types = self.dtype.name if self.parts is F32 else f"{self.parts.name}_{self.dtype.name}"
+        lse = "_lse" if self.return_lse else ""
+        return f"merge_partials_{types}_d{self.head_dim_v}_w{self.width}{lse}"
+
+
+MERGE_STRIDES: Final = {
+    "PARTS": ("batch", "head", "row", "split"),
+    "LSES": ("row", "split"),
+    "O": ("batch", "head", "row"),
+}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row: where its parts, their lse and the result begin."""
+
+    parts: Value  # u64
+    part_bytes: Value  # from one to the next, s64
+    lses: Value
+    lse_bytes: Value
+    out: Value
+    splits: Value  # s32
+
+
+def merge_kernel(config: MergeConfig) -> ir.Module:
+    """The module with the kernel of this configuration; parameters as `MergeBuild.promised`."""
+    k = KernelBuilder(config.name, target=config.target, threads=THREADS)
+    names = ("PARTS", "LSES", "O", *(["LSE"] if config.return_lse else []))
+    pointers = {name: k.pointer(name) for name in names}
+    strides = {
+        name: {step: k.param(f"{name}_{step}_stride", s64) for step in steps}
+        for name, steps in MERGE_STRIDES.items()
+    }
+    rows, seq_q, heads, splits = (
+        k.signed(k.param(name, u32)) for name in ("rows", "seq_q", "heads", "splits")
+    )
+    k.note("a row for each warp")
+    thread = k.thread_id()
+    lane = k.signed(thread % WARP_SIZE)
+    nth = k.signed(k.block_id()) * WARPS + k.signed(thread // WARP_SIZE)
+    with k.when(nth < rows):
+        head_of_batch = nth // seq_q
+        place = {
+            "batch": head_of_batch // heads, "head": head_of_batch % heads, "row": nth % seq_q,
+        }  # fmt: skip
+
+        def first(name: str, nbytes: int) -> Value:
+            steps = [k.cvt(place[s], dtype=s64) * strides[name][s] for s in place]
+            return pointers[name].value + ((steps[0] + steps[1] + steps[2]) * nbytes).as_(u64)
+
+        of_lses = strides["LSES"]
+        lses = k.cvt(nth, dtype=s64) * of_lses["row"] * F32_BYTES
+        row = _Row(
+            first("PARTS", config.parts.nbytes),
+            strides["PARTS"]["split"] * config.parts.nbytes,
+            pointers["LSES"].value + lses.as_(u64),
+            of_lses["split"] * F32_BYTES,
+            first("O", config.dtype.nbytes),
+            splits,
+        )
+        lse = _merge(k, config, row, lane)
+        if config.return_lse:
+            with k.when(lane == 0):
+                k.store(pointers["LSE"].plus(k.cvt(nth, dtype=u64) * F32_BYTES), lse)
+    return k.build()
+
+
+def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Value:
+    """Write the merged row; its lse."""
+    k.note("the largest lse")
+    found = k.var(f32, NEG_INF)
+    with k.loop(lane, row.splits, step=WARP_SIZE) as split:
+        k.max(found, _lse(k, row, split), into=found)
+    largest = over_lanes(k, found, _LANES, k.max)
+    base = k.selp(0.0, largest, largest == NEG_INF)
+
+    k.note("the sum of the weights, in the order of the parts: those without a key change no bit")
+    total = k.var(f32, 0.0)
+    for _, _, weight in _weights(k, row, lane, base):
+        k.add(total, weight, into=total)
+    inverse = k.selp(0.0, k.rcp_rn(total), total == 0.0)
+
+    k.note("the sum of the parts times weights that add up to 1, so that none overflows")
+    span = WARP_SIZE * config.width
+    column = lane * config.width
+    sums = [
+        [k.var(f32, 0.0) for _ in range(config.width)] for _ in range(-(-config.head_dim_v // span))
+    ]
+    for nth, is_there, weight in _weights(k, row, lane, base):
+        with k.when(~(weight == 0.0) & is_there):  # NaN is not 0
+            _add_part(k, config, row, nth, column, weight * inverse, sums)
+    for n, columns in enumerate(sums):
+        with k.when(column < config.head_dim_v - n * span):
+            at = row.out + k.cvt((column + n * span) * config.dtype.nbytes, dtype=u64)
+            _store(k, config, at, columns)
+    return base + k.lg2(total) * LN2
+
+
+def _weights(
+    k: KernelBuilder, row: _Row, lane: Value, base: Value
+) -> Iterator[tuple[Value, Value, Value]]:
+    """Loops over all parts, as many bodies as come at once: number, whether there is such a part,
+    and exp(lse - base), 0 if there is not. Each lane computes that of one part in `WARP_SIZE`.
+    """
+    with k.loop(0, row.splits, step=WARP_SIZE) as first:
+        own, mine = k.var(f32, 0.0), first + lane
+        with k.when(mine < row.splits):
+            k.ex2((_lse(k, row, mine) - base) * LOG2E, into=own)
+        left = k.min(row.splits - first, WARP_SIZE)
+        with k.loop(0, left, step=_AT_ONCE) as nth:
+            for n in range(_AT_ONCE):
+                weight = k.shfl(own, (nth + n).as_(u32), WARP_SIZE - 1, -1, mode="idx")
+                yield first + nth + n, nth + n < left, weight
+
+
+def _lse(k: KernelBuilder, row: _Row, split: Value) -> Value:
+    """The lse of a part."""
+    at = row.lses + (k.cvt(split, dtype=s64) * row.lse_bytes).as_(u64)
+    return k.load(Pointer(at, "global", f32))
+
+
+def _add_part(
+    k: KernelBuilder, config: MergeConfig, row: _Row, split: Value, column: Value, weight: Value,
+    sums: list[list[Var]],
+) -> None:  # fmt: skip
+    """Add a part times its weight to this lane's columns."""
+    first = row.parts + (k.cvt(split, dtype=s64) * row.part_bytes).as_(u64)
+    span, nbytes = WARP_SIZE * config.width, config.parts.nbytes
+    for n, found in enumerate(sums):
+        with k.when(column < config.head_dim_v - n * span):
+            at = first + k.cvt((column + n * span) * nbytes, dtype=u64)
+            for total, part in zip(found, _load(k, config, at), strict=True):
+                k.fma(weight, part, total, into=total)
+
+
+def _load(k: KernelBuilder, config: MergeConfig, at: Value) -> list[Value]:
+    """`width` neighbouring elements of a part, as f32."""
+    width, scalar = config.width, config.parts.scalar
+    if scalar is f32:
+        loaded = k.load(Pointer(at, "global", f32), width)
+        return list(loaded) if isinstance(loaded, tuple) else [loaded]
+    bits = k.load(Pointer(at, "global", u16), width)
+    halves = list(bits) if isinstance(bits, tuple) else [bits]
+    return [k.cvt(half.as_(scalar), dtype=f32) for half in halves]
+
+
+def _store(k: KernelBuilder, config: MergeConfig, at: Value, values: Sequence[Value | Var]) -> None:
+    """Round the columns and write them."""
+    scalar, width = config.dtype.scalar, config.width
+    if scalar is f32:
+        k.store(Pointer(at, "global", f32), values if width > 1 else values[0])
+        return
+    rounded = [k.cvt(value, dtype=scalar, rnd="rn").as_(u16) for value in values]
+    k.store(Pointer(at, "global", u16), rounded if width > 1 else rounded[0])

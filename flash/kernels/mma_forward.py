@@ -1,0 +1,252 @@
+"""The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
+(FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
+
+One CTA computes `block_q` rows of one head, or packed ones of several
+(`flash/device/grouped_heads.py`); of values wider than it can hold a slice of the columns. Products
+of 16-bit elements are exact and summed in f32; P is rounded to the 16-bit type, O once at the end.
+What is done with f32, `flash/device/tf32_products.py` says. K and V are walked from the last tile,
+so that the tiles which a mask or the end of the keys cuts come first, in a loop of their own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from flash.device.append_in_place import OwnRows
+from flash.device.cta import Cta
+from flash.device.epilogue import store_outputs
+from flash.device.lazy_softmax import LazySoftmax
+from flash.device.mma_products import (
+    FRAGMENT_STEP,
+    QUAD,
+    QUAD_LANES,
+    MmaProducts,
+    Tiles,
+    WarpPlace,
+    WarpProducts,
+    fragment_columns,
+    fragment_rows,
+    of_quad,
+)
+from flash.device.nonfinite import NonFinite
+from flash.device.panel_loader import PanelLoader
+from flash.device.parameters import Arguments, ScoreArray
+from flash.device.pipeline import KeyValuePipeline
+from flash.device.score_plane import ScorePlaces
+from flash.device.swizzle import SwizzledTile
+from flash.device.tf32_products import Tf32Products
+from flash.device.tiles import await_copies
+from flash.device.widening_loader import WideningLoader
+from flash.problem.config import KernelConfig
+from flash.problem.mma_tiling import HALF, MmaTiling
+from flash.problem.philox import KEYS_PER_BLOCK
+from ptxgen import ir
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.types import bf16, f16, f32
+
+# P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
+# large that P V would not be finite.
+_SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
+# A scale of 0 becomes this: 0 * -inf would be NaN, and scores times this are 0 to any exp2.
+_LEAST_SCALE: Final = 2.0**-126
+
+
+def mma_attention_forward(config: KernelConfig) -> ir.Module:
+    """The module with the kernel of this configuration; `flash/contract/forward.py` says what its
+    parameters mean.
+    """
+    t, dtype = config.tiling, config.dtype.scalar
+    assert isinstance(t, MmaTiling)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    given = Arguments.declare(k, config)
+    cta = Cta.entered(k, config, given)
+    me = WarpPlace.of(k)
+
+    tiles, pipeline = _start_copies(k, config, cta, OwnRows.written(k, config, given, cta))
+    products: WarpProducts = (
+        MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
+    )
+    # What `scoring` makes is in units of log2 already.
+    scale = k.max(k.abs(cta.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
+    rows, keys = fragment_rows(t), fragment_columns(t.tile)
+    sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
+    softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)
+    O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
+    S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
+    # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
+    odd = NonFinite(k, config) if cta.mask.hides_keys else None
+    mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
+    my_first_row = cta.first_row + k.signed(me.first_row(t))
+    query_of = _queries(k, cta, me, my_first_row, len(rows))
+
+    def attend(n: Value, cut: _Cut) -> None:
+        """Take in the next tile, the last of -n that are left."""
+        pipeline.await_keys(n, ragged=cut.is_ragged(config))
+        k.note("S = Q K^T")
+        products.scores(S, pipeline.key_stage)
+        places = None
+        if cut.hides or cta.scoring is not None or cta.dropout is not None:
+            first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
+            places = ScorePlaces(
+                k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, cta.packing,
+                query_of,
+            )  # fmt: skip
+            if cta.scoring is not None:
+                cta.scoring.apply(S, places)
+            if cut.hides:
+                mask().apply(k, S, places, in_front=cut is _Cut.IN_FRONT)
+        k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
+        softmax.take(S, lambda factors: _rescale(k, O, factors))
+        if cta.dropout is not None and places is not None:
+            cta.dropout.apply(S, places)
+        P = products.weights(S)
+        pipeline.await_values(n, on_arrival=odd.clear if odd is not None and cut.hides else None)
+        k.note("O += P V")
+        products.outputs(O, P, pipeline.value_stage)
+        pipeline.advance()
+
+    for begin, end, cut in _runs(k, cta, lambda: Cta.of(k, config, given)):
+        with k.loop(-begin, end if isinstance(end, int) else -end) as n:
+            attend(n, cut)
+
+    # Found out again: kept in registers through the loops, this is what would be spilled.
+    cta, me = Cta.of(k, config, given), WarpPlace.of(k)
+    _finish(k, t, (cta, me), softmax, O, given.operands.get("v_scale"))
+    through = tiles[0] if config.output is config.dtype else None
+    store_outputs(k, t, me, products, through, (cta.O, cta.first_row), O)
+    if odd is not None:
+        runs = [r[:2] for r in _runs(k, cta, lambda: cta) if r[2].hides]
+        odd.restore(cta, t.block_q, [(end * t.tile, begin * t.tile) for begin, end in runs])
+    return k.build()
+
+
+def _queries(
+    k: KernelBuilder, cta: Cta, me: WarpPlace, my_first_row: Value, rows: int
+) -> Callable[[int], Value] | None:
+    """Gives the query of each of a lane's rows; None if that is the row itself, or nobody asks.
+
+    The lanes of a quad have the same rows: each does the division for every fourth of them and
+    hands it to the others when they ask, because registers are short.
+    """
+    if not cta.packs_queries:
+        return None
+    mine = my_first_row + k.signed(me.in_quad) * FRAGMENT_STEP
+    found = [cta.query(mine + FRAGMENT_STEP * n) for n in range(0, rows, QUAD_LANES)]
+    return lambda i: of_quad(k, found[i // QUAD_LANES], i % QUAD_LANES)
+
+
+class _Cut(enum.Enum):
+    """Which keys of a run of tiles a row may not see."""
+
+    NONE = enum.auto()
+    IN_FRONT = enum.auto()  # those in front of the first that it sees: there are all keys
+    ANYWHERE = enum.auto()
+
+    @property
+    def hides(self) -> bool:
+        """Whether there are any."""
+        return self is not _Cut.NONE
+
+    def is_ragged(self, config: KernelConfig) -> bool:
+        """Whether copies ask for each row if it is there. In front all are, which of packed
+        sequences is not proved.
+        """
+        return self is _Cut.ANYWHERE or (self is _Cut.IN_FRONT and config.features.varlen)
+
+
+def _runs(
+    k: KernelBuilder, cta: Cta, again: Callable[[], Cta]
+) -> Iterator[tuple[Value, Value | int, _Cut]]:
+    """The tiles of keys from the last to the first, as (behind the last, the first, what is cut).
+
+    A third run would keep more in registers through the first two than there are: what it goes by
+    is found out `again` in front of it.
+    """
+    first: Value | int = 0 if cta.first_tile is None else cta.first_tile
+    if cta.mask.hides_anywhere:
+        yield cta.tiles, first, _Cut.ANYWHERE
+        return
+    end, begin = cta.whole_tiles(k)
+    if begin is None:
+        yield cta.tiles, end, _Cut.ANYWHERE
+        yield end, first, _Cut.NONE
+        return
+    yield cta.tiles, k.max(end, first), _Cut.ANYWHERE
+    end, begin = again().whole_tiles(k)
+    assert begin is not None
+    yield end, begin, _Cut.NONE
+    cta = again()
+    _, begin = cta.whole_tiles(k)
+    assert begin is not None
+    assert cta.first_tile is not None
+    yield begin, cta.first_tile, _Cut.IN_FRONT
+
+
+def _start_copies(
+    k: KernelBuilder, config: KernelConfig, cta: Cta, own: OwnRows | None
+) -> tuple[Tiles, KeyValuePipeline]:
+    """The tiles of Q, K and V, and the first of them on their way."""
+    k.note("shared memory, and the first tiles on their way there")
+    t, dtype = config.tiling, config.dtype.scalar
+    assert isinstance(t, MmaTiling)
+    Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
+    K_tile = SwizzledTile(k, "K_tile", t.tile, t.score_width, dtype, t.stages)
+    V_tile = SwizzledTile(k, "V_tile", t.tile, t.output_width, dtype, t.stages)
+    loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
+    Q_loader = PanelLoader(k, cta.Q, Q_tile)
+    K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
+    guarded = cta.part is not None and cta.mask.left is not None
+    pipeline = KeyValuePipeline(
+        k, K_loader, V_loader, cta.tiles, cta.first_tile, guarded=guarded,
+        is_asynchronous=any(x.is_asynchronous for x in (Q_loader, K_loader, V_loader)),
+    )  # fmt: skip
+    with k.when(pipeline.has_tiles, uniform=True):
+        Q_loader.start(cta.first_row)
+        pipeline.fill()
+        if cta.scoring is None:
+            with k.when(cta.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
+                if Q_loader.is_asynchronous:
+                    await_copies(k)
+                Q_loader.flip_signs()
+        if own is not None and own.turns:
+            if Q_loader.is_asynchronous:
+                await_copies(k)
+            k.barrier()
+            own.turn_queries(Q_tile.element)
+    return (Q_tile, K_tile, V_tile), pipeline
+
+
+def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
+    """Multiply each row by its factor."""
+    for row, factor in zip(O, factors, strict=True):
+        for output in row:
+            k.mul(output, factor, into=output)
+
+
+def _finish(
+    k: KernelBuilder,
+    t: MmaTiling,
+    where: tuple[Cta, WarpPlace],
+    softmax: LazySoftmax,
+    O: Fragment,
+    v_scale: ScoreArray | None,
+) -> None:
+    """O /= sum, times the scale of V if that has one, and, if wanted, LSE."""
+    k.note("O / sum, LSE")
+    cta, me = where
+    first_row = cta.first_row + k.signed(me.first_row(t))
+    factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
+    for i, down in enumerate(fragment_rows(t)):
+        inverse, lse = softmax.finish(i)
+        if cta.dropout is not None:
+            inverse = inverse * cta.dropout.scale
+        if factor is not None:
+            inverse = inverse * factor
+        for output in O.row(i):
+            k.mul(output, inverse, into=output)
+        if cta.LSE is not None:
+            row = first_row + down
+            with k.when(cta.writes_lse((row < cta.O.rows) & (me.in_quad == 0))):
+                k.store(cta.LSE.at(k, row), lse)

@@ -1,0 +1,215 @@
+"""The f32 forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
+(FlashAttention-2, algorithm 1).
+
+One CTA computes `block_q` rows of one head, or packed ones of several
+(`flash/device/grouped_heads.py`); of values wider than it can hold a slice of the columns.
+Everything is f32 and each operation is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flash.device.append_in_place import OwnRows
+from flash.device.cta import Cta, Thread
+from flash.device.dropout import OCTET
+from flash.device.parameters import Arguments
+from flash.device.score_plane import ScorePlaces
+from flash.device.simt_products import Products, add_product, add_product_if_seen
+from flash.device.softmax import OnlineSoftmax
+from flash.device.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
+from flash.problem.config import KernelConfig
+from flash.problem.philox import KEYS_PER_BLOCK
+from flash.problem.simt_tiling import CHUNK, F32_BYTES, Tiling
+from ptxgen import ir
+from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var
+from ptxgen.types import s32, u64
+
+
+def attention_forward(config: KernelConfig) -> ir.Module:
+    """The module with the kernel of this configuration; `flash/contract/forward.py` says what its
+    parameters mean.
+    """
+    t = config.tiling
+    assert isinstance(t, Tiling)
+    k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
+    given = Arguments.declare(k, config)
+    cta = Cta.entered(k, config, given)
+    own = OwnRows.written(k, config, given, cta)
+    me = Thread.of(k, t)
+    my_first_row = cta.first_row + k.signed(me.group)
+
+    k.note("shared memory, and the first tiles on their way there")
+    products = Products(k, t, me)
+    Q_loader = TileLoader(k, cta.Q, products.Q_tile, cta.first_row)
+    begin = None if cta.first_tile is None else cta.first_tile * t.tile
+    K_loader = TileLoader(k, cta.K, products.K_tile, begin)
+    V_loader = TileLoader(k, cta.V, products.V_tile, begin)
+    _start_first(k, cta, (Q_loader, K_loader), own, products.Q_tile)
+
+    sinks = cta.sinks(k, me.key_lane, t.score_rows, lambda: my_first_row)
+    softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
+    O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
+    S = k.fragment(t.rows, t.keys)
+    # Found once, because that takes divisions.
+    queries = [cta.query(my_first_row + row) for row in t.score_rows if cta.packs_queries]
+    with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
+        await_copies(k)
+        k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
+        _start(k, V_loader)
+
+        k.note("S = scale * Q K^T")
+        products.scores(S)
+        lane, begins_block = me.key_lane, t.tile >= KEYS_PER_BLOCK and t.key_lanes <= OCTET
+        places = ScorePlaces(
+            k, my_first_row, first_key, lane, t.score_rows, t.score_keys, begins_block,
+            cta.packing, queries.__getitem__ if queries else None,
+        )  # fmt: skip
+        hides_keys = _score(k, S, given, cta, places)
+
+        k.note("P = exp2(S - max); rescale what was summed under the old maximum")
+        rescale = softmax.take(S)
+        if cta.dropout is not None:
+            cta.dropout.apply(S, places)
+        products.share_weights(S)
+        _rescale(k, O, rescale)
+
+        V_loader.advance()
+        K_loader.advance()
+        await_copies(k)
+        k.barrier()  # V and P have arrived for all, and nobody still reads this K
+        with k.when(first_key < (cta.tiles - 1) * t.tile, uniform=True):
+            _start(k, K_loader)
+
+        k.note("O += P V")
+        _add_outputs(k, products, O, cta, hides_keys)
+
+    _store(k, t, cta, me, softmax, O)
+    return k.build()
+
+
+def _start_first(
+    k: KernelBuilder,
+    cta: Cta,
+    loaders: tuple[TileLoader, ...],
+    own: OwnRows | None,
+    Q_tile: SharedTile,
+) -> None:
+    """Start the first copies, if there is a tile, and turn queries that are to be turned."""
+    with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
+        _start(k, *loaders)
+        if own is not None and own.turns:
+            await_copies(k)
+            k.barrier()
+            own.turn_queries(Q_tile.pointer)
+
+
+def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
+    """Start the copies of these loaders as one group."""
+    for loader in loaders:
+        loader.start()
+    commit_copies(k)
+
+
+def _score(
+    k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces
+) -> Value | None:
+    """Make scores of products, -inf for those of keys that are not seen. Returns whether a row of
+    the CTA may not see a key of the tile; None if that is so of all tiles.
+    """
+    if cta.scoring is None:
+        _multiply(k, S.all(), given.scale_log2)
+    else:
+        cta.scoring.apply(S, places)
+    if cta.mask.hides_anywhere:
+        cta.mask.apply(k, S, places)
+        return None
+    hides_keys = cta.hides_keys(places.first_key)
+    with k.when(hides_keys, uniform=True):
+        cta.mask.apply(k, S, places)
+    return hides_keys
+
+
+def _add_outputs(
+    k: KernelBuilder, products: Products, O: Fragment, cta: Cta, hides_keys: Value | None
+) -> None:
+    """O += P V, where NaN in keys that a row does not see must not reach it."""
+    if not cta.mask.hides_keys:  # the only keys unseen are beyond the end, where V is zero
+        products.outputs(O, add_product)
+    elif hides_keys is None:
+        products.outputs(O, add_product_if_seen)
+    else:
+        with k.when(hides_keys, uniform=True):
+            products.outputs(O, add_product_if_seen)
+        with k.otherwise():
+            products.outputs(O, add_product)
+
+
+def _multiply(k: KernelBuilder, variables: Iterable[Var], factor: Value) -> None:
+    """Multiply each variable by the factor."""
+    for variable in variables:
+        k.mul(variable, factor, into=variable)
+
+
+def _rescale(k: KernelBuilder, O: Fragment, factors: list[Value]) -> None:
+    """Multiply each row by its factor."""
+    for row, factor in zip(O, factors, strict=True):
+        _multiply(k, row, factor)
+
+
+def _store(
+    k: KernelBuilder,
+    t: Tiling,
+    cta: Cta,
+    me: Thread,
+    softmax: OnlineSoftmax,
+    O: Fragment,
+) -> None:
+    """Write O / sum and, if wanted, LSE."""
+    k.note("O / sum, LSE")
+    my_first_row = cta.first_row + k.signed(me.group)
+    for i in range(t.rows):
+        row = my_first_row + t.groups * i
+        inverse, lse = softmax.finish(i)
+        if cta.dropout is not None:
+            inverse = inverse * cta.dropout.scale
+        with k.when(row < cta.O.rows):
+            _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
+            if cta.LSE is not None:
+                with k.when(cta.writes_lse(me.lane == 0)):
+                    k.store(cta.LSE.at(k, row), lse)
+
+
+def _store_row(
+    k: KernelBuilder, t: Tiling, O: Matrix, row: Value, me: Thread, values: list[Value]
+) -> None:
+    """Write this thread's chunks of one row of O."""
+    at = O.row(k, row) + k.cvt(me.lane * (CHUNK * F32_BYTES), dtype=u64)
+    full = t.slices.width // CHUNK  # chunks without padding
+    for c in range(t.chunks):
+        chunk = at + t.lanes * CHUNK * F32_BYTES * c
+        part = values[c * CHUNK : (c + 1) * CHUNK]
+        nth = t.lanes * c  # of lane 0
+        column = (me.lane + nth).as_(s32) * CHUNK if nth * CHUNK < t.slices.shared else None
+        if nth + t.lanes <= full:
+            _store_chunk(k, chunk, part, O, column)
+            continue
+        if nth < full:
+            with k.when(me.lane < full - nth):
+                _store_chunk(k, chunk, part, O, column)
+        if nth <= full < t.value_chunks:
+            with k.when(me.lane == full - nth):
+                store_chunk(k, chunk, part[: t.slices.width % CHUNK], O.width)
+
+
+def _store_chunk(
+    k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None
+) -> None:
+    """Write what begins in this column; None where all CTAs write all of it."""
+    if column is None or O.written_from is None:
+        store_chunk(k, at, values, O.width)
+        return
+    for piece in range(0, CHUNK, O.width):
+        with k.when(column + piece >= O.written_from):
+            part = values[piece : piece + O.width]
+            store_chunk(k, at + piece * F32_BYTES, part, O.width)

@@ -1,0 +1,142 @@
+"""A checked call, and how it runs on the CPU: by numpy, or by interpreting the kernel's PTX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.contract.catalogue import Build
+from flash.cpu.attention import attention_cpu
+from flash.device.cta_order import USUAL_CACHE_BYTES
+from flash.host.arrays import ArrayView, host_array
+from flash.launch.checks import Geometry, grid_ctas, section
+from flash.launch.operands import Operands
+from flash.launch.varlen import LENGTHS
+from flash.problem.config import AttentionConfig
+from flash.problem.sequences import each_sequence
+from ptxgen import interpreter
+from ptxgen.runtime.plan import LaunchPlan
+
+
+class Call(NamedTuple):  # and not a dataclass, which takes four times as long to make
+    """One checked call: what to compute, and the arrays it is computed from and into."""
+
+    config: AttentionConfig
+    geometry: Geometry
+    layout: str
+    scale: float
+    q: ArrayView
+    k: ArrayView
+    v: ArrayView
+    out: ArrayView
+    lse: ArrayView | None
+    operands: Operands = MappingProxyType({})
+    numbers: Mapping[str, int | float] = MappingProxyType({})  # those of the kernel's features
+
+
+def make_plan(
+    build: Build,
+    geometry: Geometry,
+    scale: float,
+    addresses: tuple[int, ...],
+    numbers: Mapping[str, int | float] = MappingProxyType({}),
+    cache_bytes: int = USUAL_CACHE_BYTES,
+) -> LaunchPlan:
+    """The launch of a kernel; `addresses` are those of Q, K, V, O, LSE if the kernel writes it, and
+    its operands. `numbers` are those of its features, `cache_bytes` is the L2 cache of its device.
+    """
+    t, operands = build.config.tiling, build.config.features.operands
+    names = ["Q", "K", "V", "O"] + (["LSE"] if build.config.return_lse else [])
+    names += [operand.name for operand in operands]
+    values: dict[str, int | float] = dict(zip(names, addresses, strict=True))
+    for operand, steps in zip(operands, geometry.operand_strides, strict=True):
+        for axis, step in zip(operand.axes, steps, strict=True):
+            values[operand.stride(axis)] = step
+    for name, strides in zip("QKVO", geometry.strides, strict=True):
+        for what, stride in zip(("batch", "head", "row"), strides, strict=True):
+            values[f"{name}_{what}_stride"] = stride
+    rows_q, rows_k = build.config.features.row_counts
+    values |= {
+        rows_q: geometry.seq_q,
+        rows_k: geometry.seq_k,
+        "max_seqlen_q": geometry.longest_q,
+        "heads": geometry.heads,
+        "group": geometry.group,
+    }
+    values["section"] = section(build.config, geometry, cache_bytes)
+    values |= {"softmax_scale": scale, **numbers}
+    return LaunchPlan(
+        entry=build.kernel.name,
+        grid=(grid_ctas(build.config, geometry), 1, 1),
+        block=(t.threads, 1, 1),
+        dynamic_shared=build.kernel.dynamic_shared_bytes,
+        slots=build.slots,
+        values=tuple(values[slot.name] for slot in build.slots),
+    )
+
+
+def run_on_cpu(call: Call) -> None:
+    """Compute the call with numpy."""
+    config = call.config
+    operands: dict[str, Any] = {name: host_array(array) for name, array in call.operands.items()}
+    attend = functools.partial(
+        attention_cpu,
+        softmax_scale=call.scale,
+        causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
+        window=config.window,
+        softcap=config.softcap,
+        dropout=config.dropout,
+        dropout_seed=int(call.numbers.get("dropout_seed", 0)),
+    )
+    lse = None if call.lse is None else host_array(call.lse)
+    if config.varlen:
+        _each_on_cpu(call, attend, operands, lse)
+        return
+    q, k, v, out = (_bhsd(array, call.layout) for array in (call.q, call.k, call.v, call.out))
+    attend(q, k, v, out, None if lse is None else lse.reshape(out.shape[:3]), **operands)
+
+
+def _each_on_cpu(
+    call: Call, attend: Callable[..., None], operands: dict[str, Any], lse: NDArray[Any] | None
+) -> None:
+    """Compute packed sequences one after another."""
+    q, k, v, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.k, call.v, call.out))
+    lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
+    of_heads = call.geometry.batch, call.geometry.heads
+    wide = {name: np.broadcast_to(array, of_heads) for name, array in operands.items()}
+    for b, rows, keys in each_sequence(**lengths):
+        attend(
+            q[None, :, rows], k[None, :, keys], v[None, :, keys], out[None, :, rows],
+            None if lse is None else lse[None, :, rows],
+            **{name: array[b : b + 1] for name, array in wide.items()},
+            first_batch=b,
+        )  # fmt: skip
+
+
+def run_on_interpreter(call: Call, build: Build) -> None:
+    """Run the kernel's PTX on the call's arrays, in place."""
+    arrays = [call.q, call.k, call.v, call.out] + ([call.lse] if call.lse is not None else [])
+    arrays += call.operands.values()
+    addresses = tuple(array.pointer for array in arrays)
+    plan = make_plan(build, call.geometry, call.scale, addresses, call.numbers)
+    memory = [host_array(array) for array in arrays]
+    interpreter.run(
+        build.module,
+        grid=plan.grid,
+        block=plan.block,
+        args=[*memory, *plan.values[len(memory) :]],
+        dynamic_smem=plan.dynamic_shared,
+    )
+
+
+def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:
+    """The array as [batch, heads, seq, dim]; a 3-D one has batch 1."""
+    found = host_array(array)
+    if found.ndim == 3:
+        return found[np.newaxis]
+    return found if layout == "bhsd" else found.transpose(0, 2, 1, 3)

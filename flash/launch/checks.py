@@ -1,0 +1,450 @@
+"""The checks of a launch: from the caller's arrays to sizes and strides that a kernel may rely on.
+
+Nothing here asks a device for anything. All problems of a call are reported at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from flash.device.cta_order import heads_per_section
+from flash.device.grouped_heads import packing_saves_ctas
+from flash.host import overlap
+from flash.host.arrays import UNKNOWN_DEVICE, ArrayView
+from flash.host.caller import LAUNCH, Caller, raise_problems
+from flash.host.dlpack import dense_strides
+from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides
+from flash.launch.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
+from flash.problem.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, KernelConfig, is_scale
+from flash.problem.dtypes import DTYPES, OF_ARRAYS, DType
+from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
+from flash.problem.tile_choice import natural_alignment
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import LaunchError, did_you_mean, shown
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key
+class Geometry:
+    """The sizes and strides of a checked call, without addresses: what repeated calls share.
+
+    `strides` are those of batch, head and row of Q, K, V and O, in elements, zero where a dimension
+    has one element or none; `operand_strides` those of the axes of each operand.
+    `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
+    is, for each of the four, the byte offset of its first byte and of the byte after its last one,
+    from its pointer. Shapes are in the caller's layout. `nbytes` is the size of an element of the
+    four, `natural_alignment` the most bytes that their rows let a kernel use at once. Of packed
+    sequences seq_q and seq_k are the rows of all, and `max_seqlen_q` the most queries of one; else
+    it is None.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    strides: tuple[tuple[int, int, int], ...]
+    stride_alignment: int
+    reach: tuple[tuple[int, int], ...]
+    out_shape: tuple[int, ...]
+    lse_shape: tuple[int, ...]
+    nbytes: int
+    natural_alignment: int
+    operand_strides: tuple[tuple[int, ...], ...] = ()
+    max_seqlen_q: int | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key/value head."""
+        return self.heads // self.kv_heads if self.kv_heads else 1
+
+    @property
+    def packed_rows(self) -> int:
+        """Queries of all heads that share a key/value head."""
+        return self.seq_q * self.group
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row of output, so that nothing needs to run."""
+        return 0 in (self.batch, self.heads, self.seq_q, self.longest_q)
+
+    @property
+    def longest_q(self) -> int:
+        """The most queries of a sequence."""
+        return self.seq_q if self.max_seqlen_q is None else self.max_seqlen_q
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a launch on a device: query rows of a CTA, dynamic shared memory in bytes, and
+    slices of values. `packed` says that the rows are those of all heads that share a head of K and
+    V.
+    """
+
+    block_q: int
+    shared_needed: int
+    shared_available: int
+    device: str
+    max_seq: int = MAX_SEQ
+    value_slices: int = 1
+    packed: bool = False
+
+
+def check(
+    config: AttentionConfig,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView | None,
+    *,
+    layout: str = "bhsd",
+    operands: Operands = MappingProxyType({}),
+    max_seqlen_q: int | None = None,
+    caller: Caller = LAUNCH,
+) -> Geometry:
+    """The geometry of a call; without `out` that of a dense one. Shapes as in
+    `AttentionKernel.launch`. `operands` are those that the config's features have, `max_seqlen_q`
+    is that of packed sequences.
+
+    Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
+    """
+    if not is_one_of(layout, LAYOUTS):
+        raise LaunchError(
+            f"{caller.name}: layout must be one of {', '.join(LAYOUTS)}, got "
+            f"{shown(layout)}{did_you_mean(layout, LAYOUTS)}"
+        )
+    layout = _layout_of(config, layout)
+    arrays = {"q": q, "k": k, "v": v} | ({"out": out} if out is not None else {})
+    problems = list(_dtype_problems(config.element, arrays, caller))
+    problems += [p for name, array in arrays.items() for p in _array_problems(name, array)]
+    problems += _device_problems({**arrays, **operands})
+    ranks = rank_problems(arrays, layout)
+    if not ranks:
+        ranks = shape_problems(config, q.shape, k.shape, v.shape, layout, caller)
+    if config.varlen:
+        ranks += batch_problems(operands)
+    if ranks:
+        raise_problems(problems + ranks, caller.name)
+    geometry = _geometry(config, q, k, v, out, layout)
+    if config.varlen:
+        batch = operands["cu_seqlens_q"].size - 1
+        geometry = replace(geometry, batch=batch, max_seqlen_q=max_seqlen_q or 0)
+    problems += out_problems(out, geometry.out_shape)
+    problems += _size_problems(geometry, max_seq(config.features))
+    if not operands:
+        raise_problems(problems, caller.name)
+        return geometry
+    sizes = {axis: getattr(geometry, axis) for axis in ("batch", "heads", "seq_q", "seq_k")}
+    problems += operand_problems(config.features.operands, operands, sizes)
+    raise_problems(problems, caller.name)
+    return replace(geometry, operand_strides=operand_strides(config.features, operands))
+
+
+def _layout_of(config: AttentionConfig, layout: str) -> str:
+    """The layout of Q, K, V and O: packed sequences have only one."""
+    if not config.varlen:
+        return layout
+    if layout != LAYOUTS[0]:
+        raise LaunchError(
+            f"launch: layout is for batches of one length, got {shown(layout)}, but with "
+            "varlen q, k "
+            "and v are [total, heads, dim]; leave out the layout"
+        )
+    return PACKED
+
+
+def check_addresses(
+    geometry: Geometry,
+    arrays: tuple[ArrayView, ...],
+    operands: Operands = MappingProxyType({}),
+    who: str = LAUNCH.name,
+) -> None:
+    """Refuse null and misaligned pointers, and an output that shares memory with an input.
+
+    `arrays` are q, k, v and, if the caller gave it, out. Raises `LaunchError` with all problems.
+    """
+    problems: list[str] = []
+    for name, array in zip(("q", "k", "v", "out"), arrays, strict=False):
+        if not array.pointer or array.pointer % geometry.nbytes:
+            problems += _address_problems(name, array, geometry.nbytes)
+    for name, array in operands.items():
+        problems += _address_problems(name, array, OF_ARRAYS[array.dtype].nbytes)
+    if len(arrays) > 3 and not problems:
+        out, (low, high) = arrays[3], geometry.reach[3]
+        for name, array, (first, end) in zip(("q", "k", "v"), arrays, geometry.reach, strict=False):
+            apart = (
+                array.pointer + end <= out.pointer + low
+                or out.pointer + high <= array.pointer + first
+            )
+            if not apart and overlap.may_share_elements(out, array):
+                problems.append(
+                    f"out must not share memory with {name}, because rows are written while "
+                    "others are read; leave out=None, or pass an array of its own"
+                )
+        problems += [
+            f"out must not share memory with {name}; leave out=None, or pass an array of its own"
+            for name, array in operands.items()
+            if overlap.may_share_elements(out, array)
+        ]
+    raise_problems(problems, who)
+
+
+def _address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]:
+    if not array.pointer and array.size:
+        yield f"{name} must have memory, got a null pointer for shape {list(array.shape)}"
+    if array.pointer % nbytes:
+        yield (
+            f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}; "
+            f"{_copy(name, array)}"
+        )
+
+
+def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
+    """The alignment, in bytes, of the kernel variant for these pointers: 16, 8, 4 or 2.
+
+    Raises `LaunchError` if the config asks for more than the arrays have.
+    """
+    merged = geometry.stride_alignment
+    for pointer in pointers:
+        merged |= pointer
+    found = math.gcd(ALIGNMENTS[0], merged)
+    if config.alignment == "auto":
+        return min(found, geometry.natural_alignment)
+    if found % int(config.alignment):
+        raise LaunchError(
+            "launch: the config promises pointers and strides that are multiples of "
+            f"{config.alignment} bytes, these are multiples of {found}; use alignment='auto'"
+        )
+    return int(config.alignment)
+
+
+def scale(config: AttentionConfig, softmax_scale: object, caller: Caller = LAUNCH) -> float:
+    """The scale of a call: its own, else the config's. Raises `LaunchError` for no scale."""
+    if softmax_scale is None:
+        return config.scale
+    if not is_scale(softmax_scale):
+        usual = f"the config's {config.scale:g}" if caller.has_config else "1/sqrt(head_dim)"
+        raise LaunchError(
+            f"{caller.name}: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
+            f"or None for {usual}, got {shown(softmax_scale)}"
+        )
+    return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has said that it is a number
+
+
+def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH) -> int:
+    """The seed of a call. Raises `LaunchError` for no seed, or one without dropout."""
+    if not config.dropout:
+        has_not, cure = "dropout is 0", "dropout=0.1"
+        if caller.has_config:
+            has_not, cure = "the config has no dropout", f"AttentionConfig({cure}, ...)"
+        raise LaunchError(f"{caller.name}: dropout_seed is given, but {has_not}; use {cure}")
+    found = integer(dropout_seed, 0, (1 << 64) - 1)
+    if found is not None:
+        return found
+    has = "the config has " if caller.has_config else ""
+    raise LaunchError(
+        f"{caller.name}: dropout_seed must be an integer from 0 to 2**64 - 1, because "
+        f"{has}dropout={config.dropout:g}, got {shown(dropout_seed)}"
+    )
+
+
+def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView], caller: Caller) -> Iterator[str]:
+    found = {array.dtype for array in arrays.values()}
+    other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
+    # Where the arrays agree, the config may be what is wrong.
+    fits = other is not None and other.name in DTYPES
+    or_else = caller.or_use(f"dtype={other.name!r}") if other and fits else ""
+    for name, array in arrays.items():
+        if array.dtype != wanted.array_name:
+            yield (
+                f"{name} must be {wanted.array_name}, {caller.said('as q is')}, got {array.dtype}; "
+                f"convert with {conversion(name, array, wanted)}{or_else}"
+            )
+
+
+def conversion(name: str, array: ArrayView, to: DType) -> str:
+    """The expression, in terms of the array's library, that converts it: for a message."""
+    if array.kind == "torch":
+        return f"{name}.{_TORCH_METHODS[to.name]}()"
+    # The name alone means something to numpy only once ml_dtypes is imported.
+    kind = "ml_dtypes.bfloat16" if to.name == "bf16" else repr(to.array_name)
+    return f"{name}.astype({kind})"
+
+
+_TORCH_METHODS: Final = {"f32": "float", "f16": "half", "bf16": "bfloat16"}
+
+
+def _array_problems(name: str, array: ArrayView) -> Iterator[str]:
+    if array.shape and array.shape[-1] > 1 and array.size and array.strides[-1] != 1:
+        yield (
+            f"{name} must be dense in its last dimension (stride 1), got strides "
+            f"{list(array.strides)} for shape {list(array.shape)}; {_copy(name, array)}"
+        )
+
+
+def _device_problems(arrays: dict[str, ArrayView]) -> list[str]:
+    devices = {array.device for array in arrays.values() if array.device[1] != UNKNOWN_DEVICE}
+    kinds = {array.device[0] for array in arrays.values()}
+    if len(devices) <= 1 and len(kinds) == 1:
+        return []
+    where = ", ".join(f"{name} on {array.device_name}" for name, array in arrays.items())
+    return [f"all arrays must be on one device, got {where}; move them to that of q"]
+
+
+def _geometry(
+    config: AttentionConfig,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView | None,
+    layout: str,
+) -> Geometry:
+    batch, heads, seq_q, _ = split(q.shape, layout, 1)
+    _, kv_heads, seq_k, _ = split(k.shape, layout, 1)
+    rank = len(q.shape)
+    out_shape = joined(batch, heads, seq_q, config.value_dim, rank=rank, layout=layout)
+    of_out = (out.shape, out.strides) if out is not None else (out_shape, dense_strides(out_shape))
+    layouts = [(array.shape, array.strides) for array in (q, k, v)] + [of_out]
+    strides = tuple(_strides(shape, steps, layout) for shape, steps in layouts)
+    nbytes = config.element.nbytes
+    in_bytes = [nbytes * step for three in strides for step in three]
+    return Geometry(
+        batch, heads, kv_heads, seq_q, seq_k,
+        strides=strides,
+        stride_alignment=math.gcd(ALIGNMENTS[0], *in_bytes),
+        reach=tuple(overlap.reach(shape, steps, nbytes) for shape, steps in layouts),
+        out_shape=out_shape,
+        lse_shape=(heads, seq_q) if rank == 3 else (batch, heads, seq_q),
+        nbytes=nbytes,
+        natural_alignment=natural_alignment(config.head_dim, config.value_dim, config.element),
+    )  # fmt: skip
+
+
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> tuple[int, int, int]:
+    """Strides of batch, head and row; what a library says of a dimension of one element is
+    arbitrary.
+    """
+    if 0 in shape:
+        return 0, 0, 0
+    steps = split(
+        tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True)),
+        layout,
+        0,
+    )
+    return steps[:3]
+
+
+def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
+    """Why results of a shape cannot be written to `out`, if the caller gave one."""
+    if out is None:
+        return []
+    problems = []
+    if tuple(out.shape) != shape:
+        problems.append(
+            f"out must have shape {list(shape)}, got {list(out.shape)}; leave out=None to have it "
+            "made"
+        )
+    if out.read_only:
+        why = "a tensor that requires gradients" if out.kind == "torch" else "a read-only array"
+        cure = "pass out.detach()" if out.kind == "torch" else "pass a writable one"
+        problems.append(f"out must be writable, got {why}; {cure}")
+    if overlap.may_overlap_itself(out.shape, out.strides):
+        problems.append(
+            f"out must have an element of its own for each index, got strides {list(out.strides)} "
+            f"for shape {list(out.shape)}; {_copy('out', out)}"
+        )
+    return problems
+
+
+def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> KernelConfig:
+    """The kernel of a launch with `pack_gqa` of its config: `kernel`, or that with packed heads if
+    it is "auto" and packing is possible and saves CTAs.
+    """
+    if (
+        pack_gqa != "auto"
+        or kernel.features.varlen
+        or geometry.packed_rows > max_seq(kernel.features)
+        or not packing_saves_ctas(geometry.seq_q, geometry.group, kernel.tiling.block_q)
+    ):
+        return kernel
+    return replace(kernel, packed=True)
+
+
+def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
+    """How many CTAs a launch has: one for each block of rows of each head and each slice of the
+    values; of packed sequences as many for each as for the longest.
+    """
+    rows, heads = _rows_of_heads(geometry, kernel.packed)
+    t = kernel.tiling
+    return -(-rows // t.block_q) * heads * geometry.batch * t.value_slices
+
+
+def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
+    """How many heads of a causal kernel take turns on a device with so much L2 cache; of packed
+    sequences by their mean length.
+    """
+    t = kernel.tiling
+    packed_sequences = geometry.batch if kernel.features.varlen else 1
+    keys = -(-geometry.seq_k // max(packed_sequences, 1))
+    nbytes = keys * (t.head_dim + t.head_dim_v) * geometry.nbytes
+    _, heads = _rows_of_heads(geometry, kernel.packed)
+    group = 1 if kernel.packed else geometry.group
+    return heads_per_section(heads * geometry.batch, group, nbytes, cache_bytes)
+
+
+def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
+    """How many rows a head has, and how many heads a batch: those of K and V if they are packed."""
+    if packed:
+        return geometry.packed_rows, geometry.kv_heads
+    return geometry.longest_q, geometry.heads
+
+
+def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
+    """What no backend computes: more rows than kernels number, more heads than a grid has CTAs."""
+    names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
+    for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
+        if length > most:
+            yield f"{name} must be at most {most}, got {length}; split it and merge by LSE"
+    if geometry.batch * geometry.heads > MAX_CTAS:
+        yield (
+            f"batch times heads must be at most {MAX_CTAS}, got {geometry.batch} * "
+            f"{geometry.heads}; split the batch"
+        )
+
+
+def check_limits(geometry: Geometry, limits: Limits, who: str = LAUNCH.name) -> None:
+    """Refuse, with all problems in one `LaunchError`, what a kernel or its device cannot do."""
+    raise_problems(list(_limit_problems(geometry, limits)), who)
+
+
+def _limit_problems(geometry: Geometry, limits: Limits) -> Iterator[str]:
+    rows, heads = _rows_of_heads(geometry, limits.packed)
+    if limits.packed and rows > limits.max_seq >= geometry.seq_q:
+        yield (
+            f"seq_q times heads / kv_heads must be at most {limits.max_seq} with pack_gqa=True, "
+            f"got {geometry.seq_q} * {geometry.group}; use pack_gqa='auto'"
+        )
+    slices = limits.value_slices
+    ctas = -(-rows // limits.block_q) * heads * geometry.batch * slices
+    if ctas > MAX_CTAS:
+        kind = "kv_heads" if limits.packed else "heads"
+        yield (
+            f"a grid has at most {MAX_CTAS} CTAs, this call needs {ctas} (ceil({rows} / "
+            f"{limits.block_q}) query blocks * {heads} {kind} * {geometry.batch} batch"
+            f"{f' * {slices} slices of head_dim_v' if slices > 1 else ''}); "
+            "split the batch or use a larger block_q"
+        )
+    if limits.shared_needed > limits.shared_available:
+        yield (
+            f"the kernel needs {limits.shared_needed} bytes of shared memory per block, but "
+            f"{limits.device} allows {limits.shared_available}; use a smaller tile or block_q"
+        )
+
+
+def _copy(name: str, array: ArrayView) -> str:
+    if array.kind == "torch":
+        return f"copy it with {name}.clone(memory_format=torch.contiguous_format)"
+    return f"copy it with {name}.copy()"

@@ -1,0 +1,162 @@
+"""What a launch would do, and why, in words."""
+
+from __future__ import annotations
+
+import functools
+
+from flash.contract.catalogue import Build, proved_build
+from flash.contract.forward import CAUSAL
+from flash.host.arrays import HOST, ArrayView, host_array
+from flash.launch.checks import Geometry, alignment, grid_ctas, variant
+from flash.launch.gpu import GpuLauncher
+from flash.launch.operands import Operands
+from flash.launch.varlen import LENGTHS
+from flash.problem.config import AttentionConfig
+from flash.problem.sequences import each_sequence
+from flash.problem.tile_choice import AnyTiling
+from ptxgen.check.global_verdicts import GlobalProof
+from ptxgen.check.proof_verdicts import Proof
+
+_SHOWN_DIGITS = 12  # of a cache key
+
+
+def explain(
+    config: AttentionConfig,
+    gpu: GpuLauncher,
+    geometry: Geometry,
+    arrays: tuple[ArrayView, ...],
+    operands: Operands,
+    backend: str,
+    why: str,
+) -> str:
+    """Lines about the backend, the problem, the kernel and its cost; `arrays` are q, k, v and
+    perhaps out, `operands` those of the config's features.
+    """
+    g = geometry
+    aligned = alignment(config, g, *(array.pointer for array in arrays))
+    if backend == "cuda":
+        ordinal = arrays[0].device[1] if arrays[0].device != HOST else gpu.backend.current_device()
+        made = gpu.build(geometry, ordinal, aligned, config.return_lse)
+    else:
+        made = proved_build(variant(config.kernel(None, aligned), config.pack_gqa, geometry))
+    lines = {
+        "backend": f"{backend} ({why})",
+        "problem": (
+            f"batch {g.batch}, heads {g.heads}, kv_heads {g.kv_heads}, {_rows(g)}, head_dim "
+            f"{config.head_dim}, head_dim_v {config.value_dim}, {config.dtype}"
+        ),
+        "causal": CAUSAL[config.causal or ""],  # type: ignore[index]  # True became "bottom_right"
+        **_scores(config),
+        "data": _data(backend, arrays[0]),
+        **(
+            {"kernel": "none: numpy computes it"}
+            if backend == "cpu"
+            else _kernel(made, geometry, gpu, backend)
+        ),
+        "work": _work(config, made, geometry, operands),
+    }
+    return "\n".join(f"{name + ':':<9} {text}" for name, text in lines.items())
+
+
+def _scores(config: AttentionConfig) -> dict[str, str]:
+    """What a kernel does to scores beyond scaling them, if there is anything."""
+    words = [f"window {config.window}"] if config.window else []
+    words += [f"softcap {config.softcap:g}"] if config.softcap is not None else []
+    words += [
+        f"{operand.name} ({operand.dtype.name})"
+        for operand in config.features.operands
+        if operand.name not in LENGTHS
+    ]
+    words += [f"dropout {config.dropout:g}"] if config.dropout else []
+    return {"scores": ", ".join(words)} if words else {}
+
+
+def _data(backend: str, q: ArrayView) -> str:
+    if backend == "cuda" and q.device == HOST:
+        return f"{q.kind} arrays on the host, copied to the GPU and back"
+    return f"{q.kind} arrays on {q.device_name}, used in place"
+
+
+def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> dict[str, str]:
+    config, t = made.config, made.config.tiling
+    lines = {
+        "kernel": f"{config.name} for {config.target}, verified",
+        "proved": f"{_proved(made.proof)}; {_proved_global(made.global_proof)}",
+        "access": f"{config.alignment} bytes at once, as addresses and strides allow",
+        "tiles": f"{t.block_q} {_queries(made, geometry)} by {t.tile} keys{_slice(t)}, {t.threads} "
+        "threads",
+        "grid": f"{grid_ctas(config, geometry)} CTAs"
+        if not geometry.is_empty
+        else "nothing to launch: no query",
+        "needs": str(made.resources),
+    }
+    if backend == "cuda":
+        key = gpu.cache_key(made)
+        lines["cache"] = f"{key.digest[:_SHOWN_DIGITS]} ({key.assembler} {key.version})".replace(
+            " )", ")"
+        )
+    return lines
+
+
+def _slice(t: AnyTiling) -> str:
+    """Of which columns of wide values."""
+    if t.value_slices == 1:
+        return ""
+    return f" and {t.slices.width} of {t.head_dim_v} columns of V"
+
+
+def _queries(made: Build, geometry: Geometry) -> str:
+    """What the rows of a CTA are."""
+    return f"queries of {geometry.group} packed heads" if made.config.packed else "queries"
+
+
+def _proved(proof: Proof) -> str:
+    """How much of the kernel's use of shared memory is proved, and why the rest is not."""
+    accesses, barriers = len(proof.accesses), len(proof.barriers)
+    if proof.complete:
+        return f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform"
+    total = accesses + barriers
+    return f"all but {len(proof.unknown)} of {total} accesses and barriers ({_why(proof)})"
+
+
+def _proved_global(proof: GlobalProof) -> str:
+    """The same of global memory."""
+    if proof.complete:
+        return f"all {len(proof.accesses)} global accesses in bounds"
+    return f"all but {len(proof.unknown)} of {len(proof.accesses)} global accesses ({_why(proof)})"
+
+
+def _why(proof: Proof | GlobalProof) -> str:
+    return "; ".join(dict.fromkeys(v.reason for v in proof.unknown))
+
+
+def _rows(g: Geometry) -> str:
+    if g.max_seqlen_q is None:
+        return f"seq_q {g.seq_q}, seq_k {g.seq_k}"
+    return f"total_q {g.seq_q}, total_k {g.seq_k}, max_seqlen_q {g.max_seqlen_q}"
+
+
+def _work(config: AttentionConfig, made: Build, g: Geometry, operands: Operands) -> str:
+    resources = made.resources
+    if g.max_seqlen_q is None:
+        lengths = [(g.seq_q, g.seq_k)] * min(g.batch, 1)
+        sizes = (g.batch, g.heads, g.seq_q, g.seq_k)
+        times, memory = g.batch, resources.memory(*sizes, kv_heads=g.kv_heads)
+    else:
+        given = {name: operands[name] for name in LENGTHS if name in operands}
+        if any(array.device != HOST for array in given.values()):
+            return "as much as the lengths say, which are on a GPU and not read"
+        of_host = {name: host_array(array) for name, array in given.items()}
+        lengths = [sequence.lengths for sequence in each_sequence(**of_host)]
+        times, memory = 1, resources.packed_memory(g.heads, g.kv_heads, lengths)
+    needed, done = (
+        times * sum(count(1, g.heads, *rows, config.window) for rows in lengths)
+        for count in (
+            resources.useful_flops,
+            functools.partial(resources.flops, kv_heads=g.kv_heads),
+        )
+    )
+    return (
+        f"{needed / 1e9:.3g} GFLOP needed, {done / 1e9:.3g} by the kernel's whole tiles; memory "
+        f"{memory}"
+    )

@@ -1,0 +1,221 @@
+"""A checked call on a GPU: which kernel, loaded where, launched how."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from flash.contract.built_kernel import Made
+from flash.contract.catalogue import Build, proved_build
+from flash.host.arrays import UNKNOWN_DEVICE, ArrayView, host_array
+from flash.host.caller import LAUNCH
+from flash.host.dlpack import LEGACY_DEFAULT_STREAM
+from flash.host.staging import Staging
+from flash.launch.calls import Call, make_plan
+from flash.launch.checks import Geometry, Limits, alignment, check, check_limits, variant
+from flash.problem.config import AttentionConfig
+from flash.problem.limits import max_seq
+from ptxgen.errors import LaunchError
+from ptxgen.runtime.cache import CacheKey, ModuleCache, default_cache
+from ptxgen.runtime.cuda import CudaBackend, LoadedKernel
+from ptxgen.runtime.plan import LaunchPlan
+from ptxgen.target import Target, target_for_device
+from ptxgen.target import target as find_target
+
+_MOST_PLANS: Final = 512  # that are kept; decoding makes a new one at every step
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A loaded kernel, and a plan in which only the addresses change."""
+
+    kernel: LoadedKernel
+    plan: LaunchPlan
+
+
+class Launcher:
+    """Launches kernels on any GPU of the machine. `cache` is where compiled ones are kept, by
+    default that of the process.
+    """
+
+    def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
+        self.backend = backend
+        self._cache = cache
+        self._loaded: dict[tuple[Made, int], LoadedKernel] = {}
+
+    def own_target(self, ordinal: int) -> Target:
+        """The target of a device."""
+        device = self.backend.device_properties(ordinal)
+        return target_for_device(device.major, device.minor)
+
+    def cache_key(self, made: Made) -> CacheKey:
+        """What the compiled kernel is kept under."""
+        target = made.target
+        name, _, version = self.backend.version(target).partition(" ")
+        return CacheKey(made.text, target.name, name, version)
+
+    def program(self, made: Made) -> bytes:
+        """The compiled kernel, from the cache or made now."""
+        cache = self._cache or default_cache()
+        target = made.target
+        return cache.get_or_build(
+            self.cache_key(made), lambda: self.backend.compile(made.text, target)
+        )
+
+    def load(self, made: Made, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
+        """The kernel on a device, of `plan` or another one for it."""
+        found = self._loaded.get((made, ordinal))
+        if found is None:
+            program = self.program(made)
+            found = self.backend.load(program, plan.entry, plan.dynamic_shared, ordinal)
+            if len(self._loaded) >= _MOST_PLANS:
+                self._loaded.clear()
+            self._loaded[made, ordinal] = found
+        return found
+
+    def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
+        """The array with the device it is on, where its interface does not say that. Raises
+        `LaunchError` if it is on none.
+        """
+        if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
+            return array
+        ordinal = self.backend.device_of_pointer(array.pointer)
+        if ordinal is None:
+            raise LaunchError(
+                f"{who}: address {array.pointer:#x} of a {type(array.owner).__name__} is not on "
+                "a GPU of this process; pass an array whose memory is alive"
+            )
+        return array._replace(device=("cuda", ordinal))
+
+    def wait_for_producers(self, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:
+        """CUDA Array Interface, "Synchronization": a consumer on another stream waits for the
+        producer's.
+        """
+        for array in arrays:
+            if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
+                self.backend.synchronize(array.stream, ordinal=ordinal)
+
+
+@functools.lru_cache(maxsize=16)
+def launcher_of(backend: CudaBackend) -> Launcher:
+    """The launcher of a backend, for kernels of no config."""
+    return Launcher(backend)
+
+
+class GpuLauncher(Launcher):
+    """Launches the kernels of one config."""
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        backend: CudaBackend,
+        cache: ModuleCache | None = None,
+        who: str = LAUNCH.name,
+    ) -> None:
+        super().__init__(backend, cache)
+        self._who = who
+        self.config = config
+        self._ready: dict[tuple[Geometry, int, bool, float, int, float], Ready] = {}
+
+    def target(self, ordinal: int) -> Target:
+        """The config's target, or the device's own. Raises `LaunchError` if the device does not run
+        it.
+        """
+        if self.config.target is None:
+            return self.own_target(ordinal)
+        device = self.backend.device_properties(ordinal)
+        target = find_target(self.config.target)
+        if not target.runs_on(device.major, device.minor):
+            raise LaunchError(
+                f"launch: the config is for {target}, which {device} does not run; leave "
+                "target=None, or use a device of that architecture"
+            )
+        return target
+
+    def check_limits(self, geometry: Geometry, ordinal: int) -> None:
+        """Raise `LaunchError` for what the kernel or the device cannot do, `ConfigError` if no tile
+        fits the target.
+        """
+        device = self.backend.device_properties(ordinal)
+        kernel = variant(self.config.kernel(self.target(ordinal)), self.config.pack_gqa, geometry)
+        tiling = kernel.tiling
+        limits = Limits(
+            tiling.block_q,
+            tiling.shared_bytes,
+            device.shared_per_block_optin,
+            str(device),
+            max_seq(self.config.features),
+            tiling.value_slices,
+            kernel.packed,
+        )
+        check_limits(geometry, limits, self._who)
+
+    def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool) -> Build:
+        """The kernel for a launch on a device, of arrays of some alignment in bytes."""
+        kernel = self.config.kernel(self.target(ordinal), aligned, with_lse)
+        return proved_build(variant(kernel, self.config.pack_gqa, geometry))
+
+    def launch(self, call: Call, stream: int) -> None:
+        """Put the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
+        geometry, ordinal = call.geometry, call.q.device[1]
+        arrays = (call.q, call.k, call.v, call.out)
+        operands = tuple(call.operands.values())
+        # An array without elements is not read, so any address that is not null will do.
+        spare = call.q.pointer
+        addresses = tuple([array.pointer or spare for array in arrays])
+        aligned = alignment(self.config, geometry, *addresses)
+        if call.lse is not None:
+            addresses = (*addresses, call.lse.pointer)
+        if operands:
+            addresses += tuple([array.pointer or spare for array in operands])
+        seed = call.numbers.get("dropout_seed", 0)  # the only number that is not the config's
+        key = (geometry, aligned, call.lse is not None, call.scale, ordinal, seed)
+        ready = self._ready.get(key)
+        if ready is None:
+            ready = self._make_ready(call, aligned, ordinal, addresses)
+            if len(self._ready) >= _MOST_PLANS:
+                self._ready.clear()
+            self._ready[key] = ready
+        self.wait_for_producers(arrays + operands, stream, ordinal)
+        self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
+
+    def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
+        """Copy the call's arrays to a GPU, launch there, copy the results back, wait for them."""
+        self.check_limits(call.geometry, ordinal)
+        with Staging(self.backend, stream, ordinal) as staging:
+            q, k, v = (staging.copy_of(array) for array in (call.q, call.k, call.v))
+            out = staging.room_for(call.out)
+            lse = None if call.lse is None else staging.room_for(call.lse)
+            # The copies are dense, which the caller's arrays may not be.
+            operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
+            geometry = check(
+                self.config, q, k, v, out, layout=call.layout, operands=operands,
+                max_seqlen_q=call.geometry.max_seqlen_q,
+            )  # fmt: skip
+            staged = call._replace(
+                geometry=geometry, q=q, k=k, v=v, out=out, lse=lse, operands=operands
+            )
+            self.launch(staged, stream)
+            fetched = [
+                (into, staging.fetch(there))
+                for into, there in ((call.out, out), (call.lse, lse))
+                if into is not None and there is not None
+            ]
+            staging.wait()
+        for into, values in fetched:
+            host_array(into)[...] = values
+
+    def _make_ready(
+        self, call: Call, aligned: int, ordinal: int, addresses: tuple[int, ...]
+    ) -> Ready:
+        self.check_limits(call.geometry, ordinal)
+        made = self.build(call.geometry, ordinal, aligned, call.lse is not None)
+        plan = make_plan(
+            made, call.geometry, call.scale, addresses, call.numbers,
+            self.backend.device_properties(ordinal).l2_cache,
+        )  # fmt: skip
+        kernel = self.load(made, plan, ordinal)
+        made.registers = kernel.registers
+        return Ready(kernel, plan)

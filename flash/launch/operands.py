@@ -1,0 +1,91 @@
+"""The checks of a launch's arrays beside Q, K, V and O (`flash/problem/features.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from flash.host.arrays import ArrayView
+from flash.host.caller import LAUNCH, Caller
+from flash.problem.features import Features, Operand
+from ptxgen.errors import LaunchError
+
+Operands = Mapping[str, ArrayView]
+
+# What a user writes in a config for each operand.
+_SETTINGS = {
+    "alibi_slopes": "alibi=True",
+    "bias": "bias='f32'",
+    "mask": "mask=True",
+    "sink": "sink=True",
+    "cu_seqlens_q": "varlen=True",
+    "cu_seqlens_k": "varlen=True",
+    "seqused_q": "seqused_q=True",
+    "seqused_k": "seqused_k=True",
+}
+
+
+def require_operands(
+    features: Features, given: Mapping[str, object], caller: Caller = LAUNCH
+) -> None:
+    """Raise `LaunchError` if an operand that the config speaks of is None, or another is not."""
+    wanted = {operand.name for operand in features.operands}
+    problems = [
+        f"{name} must be given"
+        + (f", because the config says {_SETTINGS[name]}" if caller.has_config else "")
+        if array is None
+        else f"{name} is given, but the config does not say so; use "
+        f"AttentionConfig({_SETTINGS[name]}, ...)"
+        for name, array in given.items()
+        if (array is not None) != (name in wanted)
+    ]
+    if problems:
+        raise LaunchError(f"{caller.name}: " + "; ".join(problems))
+
+
+def batch_problems(operands: Operands) -> list[str]:
+    """Why the number of packed sequences is not known."""
+    shape = list(operands["cu_seqlens_q"].shape)
+    if len(shape) == 1 and shape[0]:
+        return []
+    return [f"cu_seqlens_q must be [batch + 1], one more than there are sequences, got {shape}"]
+
+
+def operand_problems(
+    wanted: Iterable[Operand], operands: Operands, sizes: Mapping[str, int]
+) -> Iterator[str]:
+    """What is wrong with types and shapes; `sizes` are those of the axes."""
+    for operand in wanted:
+        array = operands[operand.name]
+        if array.dtype != operand.dtype.array_name:
+            yield (
+                f"{operand.name} must be {operand.dtype.array_name}, got {array.dtype}; convert it"
+            )
+        if not _fits(operand, tuple(array.shape), sizes):
+            lengths = [sizes[axis] + operand.more for axis in operand.axes]
+            or_else = "" if operand.more else ", or of a shape that broadcasts to it"
+            yield (
+                f"{operand.name} must be {list(map(operand.extent, operand.axes))} = {lengths}"
+                f"{or_else}, got {list(array.shape)}"
+            ).replace("'", "")
+
+
+def _fits(operand: Operand, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+    if operand.more:
+        return shape == tuple(sizes[axis] + operand.more for axis in operand.axes)
+    if len(shape) > len(operand.axes):
+        return False
+    axes = operand.axes[len(operand.axes) - len(shape) :]
+    return all(length in (1, sizes[axis]) for length, axis in zip(shape, axes, strict=True))
+
+
+def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:
+    """The strides of each operand's axes, in elements: 0 where it is broadcast. Shapes fit."""
+    found = []
+    for operand in features.operands:
+        array = operands[operand.name]
+        steps = [
+            step if length > 1 else 0
+            for length, step in zip(array.shape, array.strides, strict=True)
+        ]
+        found.append((0,) * (len(operand.axes) - len(steps)) + tuple(steps))
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""Batches whose sequences have lengths of their own and lie one after another: where each begins
+and ends, and what is wrong with arrays that say so, where the host can read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.host.arrays import HOST, ArrayView, host_array
+from flash.host.caller import LAUNCH
+from flash.problem.dtypes import I32
+from flash.problem.features import MAX_WINDOWED_SEQ
+from ptxgen.arguments import integer
+from ptxgen.errors import LaunchError, shown
+from ptxgen.runtime.plan import MAX_GRID
+
+Array = NDArray[Any]
+
+LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+
+
+def most_queries(
+    operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name
+) -> int | None:
+    """The most queries of a sequence: as the caller gives them, else found from arrays on the host;
+    None if these are no such arrays, as the checks of operands will say.
+
+    Raises `LaunchError` for what is no number of queries, and without one for arrays elsewhere.
+    """
+    if given is not None:
+        count = integer(given, 0, MAX_WINDOWED_SEQ)
+        if count is not None:
+            return count
+        raise LaunchError(
+            f"{who}: max_seqlen_q must be an integer from 0 to {MAX_WINDOWED_SEQ}, got "
+            f"{shown(given)}"
+        )
+    ends = operands["cu_seqlens_q"]
+    if ends.device != HOST:
+        raise LaunchError(
+            f"{who}: max_seqlen_q must be given, because cu_seqlens_q is on "
+            f"{ends.device_name}, which a launch does not wait for; pass the most queries of a "
+            "sequence"
+        )
+    used = operands.get("seqused_q")
+    if not _is_list(ends) or not ends.shape or (used is not None and not _is_list(used)):
+        return None
+    counts = np.diff(host_array(ends).astype(np.int64)) if used is None else host_array(used)
+    return max(int(counts.max(initial=0)), 0)
+
+
+def _is_list(array: ArrayView) -> bool:
+    """Whether lengths are of their type, and not of more sequences than a launch has."""
+    return array.dtype == I32.array_name and len(array.shape) <= 1 and 0 < array.size <= MAX_GRID[0]
+
+
+def length_problems(
+    operands: Mapping[str, ArrayView], total_q: int, total_k: int, max_seqlen_q: int
+) -> Iterator[str]:
+    """What is wrong with the numbers in arrays of the right types and shapes: of each the first
+    wrong one. Nothing is read that is not on the host.
+    """
+    host = {
+        name: host_array(operands[name]).astype(np.int64)
+        for name in LENGTHS
+        if name in operands and operands[name].device == HOST
+    }
+    counts: dict[str, Array] = {}
+    for side, total in (("q", total_q), ("k", total_k)):
+        ends = host.get(f"cu_seqlens_{side}")
+        if ends is None:
+            continue
+        problem = _wrong_end(side, ends, total)
+        if problem:
+            yield problem
+            continue
+        counts[side] = np.diff(ends)
+        used = host.get(f"seqused_{side}")
+        if used is not None:
+            yield from _wrong_use(side, used, counts[side])
+            counts[side] = np.broadcast_to(used, counts[side].shape)
+    if "q" in counts and counts["q"].size and counts["q"].max() > max_seqlen_q:
+        longest = int(counts["q"].argmax())
+        yield (
+            f"max_seqlen_q must be at least {counts['q'][longest]}, the queries of sequence "
+            f"{longest}, got {max_seqlen_q}; leave it out to have it found"
+        )
+
+
+def _wrong_end(side: str, ends: Array, total: int) -> str:
+    before = np.concatenate(([0], ends[:-1]))
+    wrong = np.flatnonzero((ends < before) | (ends > total))
+    if not wrong.size:
+        return ""
+    at, name = int(wrong[0]), f"cu_seqlens_{side}"
+    low = f"{before[at]}, which is {name}[{at - 1}]," if at else "0"
+    return f"{name}[{at}] must be from {low} to {total}, the rows of {side}, got {ends[at]}"
+
+
+def _wrong_use(side: str, used: Array, counts: Array) -> Iterator[str]:
+    wide = np.broadcast_to(used, counts.shape)
+    wrong = np.flatnonzero((wide < 0) | (wide > counts))
+    if wrong.size:
+        at = int(wrong[0])
+        yield (
+            f"seqused_{side}[{at}] must be from 0 to {counts[at]}, the rows of that sequence, got "
+            f"{wide[at]}"
+        )

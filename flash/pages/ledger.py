@@ -1,0 +1,102 @@
+"""How many tokens each sequence of a KV cache has in each layer, and whether there is room for
+more: numbers and places, no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.pages.journal import Journal
+from flash.pages.placement import Copy, Placement, Stretch
+from ptxgen.errors import CacheFullError
+
+
+class Ledger:
+    """`lengths` is int32 [layers, batch], and always the same array. What changes is noted in the
+    journal of a call.
+    """
+
+    def __init__(self, layers: int, batch: int, capacity: int, placement: Placement) -> None:
+        self.lengths: Final[NDArray[np.int32]] = np.zeros((layers, batch), np.int32)
+        self._capacity = capacity
+        self._placement = placement
+
+    def of(self, layer: int, sequences: Sequence[int]) -> list[int]:
+        """How many tokens these sequences have in a layer."""
+        of_layer: list[int] = self.lengths[layer].tolist()
+        return [of_layer[sequence] for sequence in sequences]
+
+    def longest(self, sequence: int) -> int:
+        """How many tokens a sequence has in the layer where these are most."""
+        return int(self.lengths[:, sequence].max())
+
+    def first_empty(self, other_than: int) -> int | None:
+        """The first sequence without tokens in any layer."""
+        empty = np.flatnonzero(~self.lengths.any(axis=0))
+        return next((int(sequence) for sequence in empty if sequence != other_than), None)
+
+    def append(
+        self,
+        who: str,
+        layer: int,
+        sequences: Sequence[int],
+        rows: Sequence[int],
+        journal: Journal,
+    ) -> tuple[list[Stretch], list[Copy]]:
+        """Let sequences have so many more rows in a layer; which these are, and what is to be
+        copied before they are written. Raises `CacheFullError` if there is no room for all.
+        """
+        stretches = []
+        for sequence, count, length in zip(sequences, rows, self.of(layer, sequences), strict=True):
+            self._require_room(who, layer, sequence, length, count)
+            stretches.append(Stretch(sequence, length, length + count))
+        copies = self._take_places(who, stretches, journal)
+        journal.write(self.lengths, (layer, sequences), [stretch.end for stretch in stretches])
+        return stretches, copies
+
+    def grow(self, who: str, sequences: Sequence[int], rows: int, journal: Journal) -> list[Copy]:
+        """The same in every layer."""
+        stretches = []
+        for sequence in sequences:
+            of_layers = self.lengths[:, sequence]
+            least, most = int(of_layers.min()), int(of_layers.max())
+            self._require_room(who, int(of_layers.argmax()), sequence, most, rows)
+            stretches.append(Stretch(sequence, least, most + rows))
+        copies = self._take_places(who, stretches, journal)
+        of = (slice(None), sequences)
+        journal.write(self.lengths, of, self.lengths[of] + rows)
+        return copies
+
+    def cut(self, sequence: int, length: int, journal: Journal) -> None:
+        """A sequence has so many rows in every layer, and no more of them than now."""
+        journal.write(self.lengths, (slice(None), sequence), length)
+        self._placement.cut(sequence, length, journal)
+
+    def share(self, source: int, target: int, journal: Journal) -> list[Copy]:
+        """`target`, which has no rows, has those of `source`; what to copy for that."""
+        copies = self._placement.share(source, target, self.longest(source), journal)
+        journal.write(self.lengths, (slice(None), target), self.lengths[:, source])
+        return copies
+
+    def _require_room(self, who: str, layer: int, sequence: int, length: int, count: int) -> None:
+        if length + count > self._capacity:
+            raise CacheFullError(
+                f"{who}: sequence {sequence} has {length} of {self._capacity} tokens in layer "
+                f"{layer}, which leaves no room for {count} more; truncate or reset it, or "
+                "make a cache with a larger capacity"
+            )
+
+    def _take_places(self, who: str, stretches: Sequence[Stretch], journal: Journal) -> list[Copy]:
+        placement = self._placement
+        needed = placement.needed(stretches)
+        if needed > (placement.free or 0):
+            raise CacheFullError(
+                f"{who}: {needed} more pages are needed, but {placement.free} of "
+                f"{placement.places} are free; truncate or reset sequences, or make a cache "
+                "with more pages"
+            )
+        return [copy for stretch in stretches for copy in placement.make_room(stretch, journal)]

@@ -1,0 +1,129 @@
+"""Numbers that a user gives a KV cache: read, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.host.arrays import is_tensor
+from flash.host.caller import views_of
+from flash.pages.placement import MAX_PAGE_SIZE, Contiguous, Paged, Placement
+from flash.problem.dtypes import CACHE_DTYPES, DType, config_name
+from flash.problem.limits import INT32_MAX
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
+
+MOST_ITEMS: Final = 2**24  # of a list that is read; a broadcast array may seem to have any number
+
+
+def size(name: str, value: object, most: int) -> int:
+    """`value` as an int from 1 to `most`. Raises `ConfigError` for anything else."""
+    found = integer(value, 1, most)
+    if found is None:
+        raise ConfigError(
+            f"KVCache: {name} must be an integer from 1 to {most}, got {shown(value)}"
+        )
+    return found
+
+
+def one_of(name: str, value: object, known: Sequence[str]) -> str:
+    """`value` if it is one of `known`. Raises `ConfigError` otherwise."""
+    if not is_one_of(value, known):
+        raise ConfigError(
+            f"KVCache: {name} must be one of {', '.join(known)}, got {shown(value)}"
+            f"{did_you_mean(value, known)}"
+        )
+    return str(value)
+
+
+def element(value: object) -> DType:
+    """The type of a cache's elements. Raises `ConfigError` for what is none."""
+    return CACHE_DTYPES[one_of("dtype", config_name(value), tuple(CACHE_DTYPES))]
+
+
+def placement_of(batch: int, capacity: int, page_size: object, pages: object) -> Placement:
+    """Where rows lie: in pages, or without a page size contiguous. Raises `ConfigError`."""
+    if page_size is None:
+        if pages is not None:
+            raise ConfigError(
+                f"KVCache: pages={shown(pages)} is for paged memory; give page_size, too, "
+                "or leave out "
+                "pages"
+            )
+        return Contiguous(batch, capacity)
+    rows = size("page_size", page_size, MAX_PAGE_SIZE)
+    enough = batch * -(-capacity // rows)
+    return Paged(
+        batch, capacity, rows, size("pages", enough if pages is None else pages, INT32_MAX)
+    )
+
+
+def device(given: object) -> int:
+    """The number of a GPU. Raises `ConfigError` for what is none."""
+    found = integer(given, 0, INT32_MAX)
+    if found is None:
+        raise ConfigError(
+            f"KVCache: device must be the number of a GPU, from 0 on, got {shown(given)}"
+        )
+    return found
+
+
+def require_no_device(given: object, backend: str) -> None:
+    """Raise `ConfigError` if a cache on the host is given a device."""
+    if given is not None:
+        raise ConfigError(
+            f"KVCache: device={shown(given)} is for backend='cuda', got "
+            f"backend={backend!r}; leave out "
+            "the device"
+        )
+
+
+def integers(values: object, least: int, most: int, count: int | None = None) -> list[int] | None:
+    """`values`, a list or a one-dimensional array of `count` (None: up to `MOST_ITEMS`) integers
+    within bounds; None for anything else.
+    """
+    try:
+        found = np.asarray(values)
+    except MemoryError:  # says nothing of the values
+        raise
+    except Exception:  # ragged, on a GPU, or whatever the class of the values raises
+        return None
+    if found.ndim != 1 or found.size > MOST_ITEMS or (count is not None and found.size != count):
+        return None
+    if found.size and (found.dtype.kind not in "iu" or found.min() < least or found.max() > most):
+        return None
+    return [int(value) for value in found]
+
+
+def scale(who: str, name: str, given: object, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Positive numbers of a shape that broadcasts to `shape`, as f32 of that shape. Raises
+    `LaunchError` for anything else.
+    """
+    if is_tensor(given):
+        views_of({name: given}, who)
+        given = given.detach()  # type: ignore[attr-defined]  # or numpy refuses it
+    try:
+        wide = np.broadcast_to(np.asarray(given), shape).astype(np.float64).astype(np.float32)
+    except MemoryError:  # says nothing of the numbers
+        raise
+    except Exception:  # no numbers, of no such shape, or whatever the class of the values raises
+        raise LaunchError(
+            f"{who}: {name} must be numbers of a shape that broadcasts to [layers, kv_heads] = "
+            f"{list(shape)}, got {_shown(given)}"
+        ) from None
+    wrong = np.argwhere(~(np.isfinite(wide) & (wide > 0)))
+    if wrong.size:
+        layer, head = wrong[0]
+        raise LaunchError(
+            f"{who}: {name} must be finite and above 0 in float32, got {wide[layer, head]} for "
+            f"layer {layer}, head {head}"
+        )
+    return wide
+
+
+def _shown(given: object) -> str:
+    shape = getattr(given, "shape", None)
+    return shown(given) if not isinstance(shape, tuple) else f"shape {list(shape)}"

@@ -1,0 +1,1 @@
+"""What is asked, and the rules that need no GPU: configurations, tilings, limits, types."""

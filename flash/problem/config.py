@@ -1,0 +1,476 @@
+"""What the user asks for (`AttentionConfig`) and what the kernel's text depends on
+(`KernelConfig`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from flash.problem.dtypes import DTYPES, F32, DType, config_name
+from flash.problem.features import MAX_WINDOWED_SEQ, NO_FEATURES, SECTION, Features, Number
+from flash.problem.mma_tiling import MmaTiling
+from flash.problem.philox import threshold
+from flash.problem.precision import IEEE, choices, resolved
+from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
+from flash.problem.tile_choice import (
+    AnyTiling,
+    TileRequest,
+    choose_tiling,
+    largest_tile,
+    most_generous,
+    natural_alignment,
+    offered_tiles,
+)
+from ptxgen.arguments import integer, is_one_of
+from ptxgen.errors import ConfigError, did_you_mean, shown
+from ptxgen.target import Target
+from ptxgen.target import target as find_target
+
+WIDENED: Final = (
+    8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
+)
+DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
+ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
+# The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
+MAX_SCALE: Final = 2.0**127
+STAGES: Final = (1, 2, 3, 4)
+CAUSAL: Final = (False, True, "bottom_right", "top_left")
+_SIDES: Final = 2  # of a window
+_UNLIMITED: Final = -1  # a side of a window, as flash-attn writes it
+_FLAGS: Final = (
+    "return_lse", "alibi", "mask", "sink", "varlen", "seqused_q", "seqused_k",
+)  # fmt: skip
+# Scores are divided by it, and the results multiplied: both in f32, without loss at either end.
+_LEAST_SOFTCAP: Final = 2.0**-20
+_MOST_SOFTCAP: Final = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """Everything the emitted text depends on, and nothing else. Same value, same bytes.
+
+    `alignment` is the promise, in bytes, that every pointer and stride of Q, K, V and O is a
+    multiple of it (`alignment_of` says where that is not so).
+    """
+
+    target: Target
+    tiling: AnyTiling
+    causal: str  # "", "bottom_right" or "top_left"
+    return_lse: bool
+    alignment: int
+    dtype: DType = F32
+    features: Features = NO_FEATURES
+    packed: bool = False  # whether a CTA's rows are of all heads that share a head of K and V
+
+    @property
+    def precision(self) -> str | None:
+        """How f32 is multiplied (`flash/problem/precision.py`); None for 16-bit types."""
+        if self.dtype is not F32:
+            return None
+        return self.tiling.operands.name if isinstance(self.tiling, MmaTiling) else IEEE
+
+    @property
+    def output(self) -> DType:
+        """The type of O: that of Q, or of parts that are to be merged f32."""
+        return F32 if self.features.splits else self.dtype
+
+    def element_of(self, array: str) -> DType:
+        """The type of one of Q, K, V and O."""
+        if array == "O":
+            return self.output
+        stored = self.features.kv_dtype
+        return stored if stored is not None and array in ("K", "V") else self.dtype
+
+    def alignment_of(self, array: str) -> int:
+        """The promise, in bytes, for one of Q, K, V and O. Parts of O that are to be merged are not
+        the caller's: they are as aligned as their rows. Of one byte an element, so many are widened
+        together.
+        """
+        t = self.tiling
+        if array == "O" and self.features.splits:
+            return natural_alignment(t.head_dim_v, t.head_dim_v, F32)
+        if self.features.kv_dtype is not None and array in ("K", "V"):
+            return WIDENED
+        return self.alignment
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers that a launch passes beside sizes, in the order of the parameters."""
+        return (*([SECTION] if self.takes_turns else []), *self.features.numbers)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether heads take turns, those blocks of queries first that see the most keys
+        (`flash/device/cta_order.py`). Where keys are shared by several CTAs, there are few blocks.
+        """
+        return bool(self.causal) and not self.features.splits
+
+    @property
+    def name(self) -> str:
+        """The entry's name, which says the configuration."""
+        t = self.tiling
+        dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
+        kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
+        words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
+        words += [f"s{t.stages}"] if isinstance(t, MmaTiling) and t.stages > 1 else []
+        words += [self.causal] if self.causal else []
+        words += self.features.words
+        words += ["packed"] if self.packed else []
+        words += ["lse"] if self.return_lse else []
+        words += (
+            [f"align{self.alignment}"]
+            if self.alignment != natural_alignment(t.head_dim, t.head_dim_v, self.dtype)
+            else []
+        )
+        return "_".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
+
+    head_dim: 1..256; head_dim_v: 1..512, by default head_dim. Wide values are dealt to several CTAs
+    by columns, of which each computes the scores for itself (`flash/problem/tile_choice.py`).
+    dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
+        "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit ones run on tensor
+        cores and need sm_80 or later.
+    precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
+    of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of Q, K,
+    P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact anyway.
+    Tensor cores need sm_80 or later.
+    causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
+    caches need);
+        "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
+    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the
+    same, on tensor cores at least 32. "auto" takes the documented default for head_dim and target
+    (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
+    stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
+    memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
+    softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
+    part of its text.
+    return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
+    seq_q]).
+    window: (left, right), how many keys before and behind its own position a query sees; None or -1
+        for no limit on that side. Positions are aligned as `causal` says, and by the last query and
+        key without it; with causality nothing behind is seen anyway.
+    softcap: scaled scores become softcap * tanh(score / softcap); None or 0 for no cap.
+    alibi, mask, sink: whether launches give `alibi_slopes`, `mask` and `sink`.
+    dropout: the probability, from 0 to less than 1 and in steps of 1/65536, to make a weight 0; the
+        others are divided by the probability to be kept. Launches give `dropout_seed`.
+    bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
+    pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
+        then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
+        takes fewer CTAs (for emitted text never); varlen does not go with True.
+    varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
+        another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias or mask.
+    seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
+        queries, and keys, count.
+    target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
+    a GPU.
+    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
+    allows for emitted text, and what the arrays have for a launch.
+
+    Raises `ConfigError` for anything that cannot be generated.
+    """
+
+    head_dim: int
+    head_dim_v: int | None = None
+    dtype: str = "f32"
+    causal: bool | str = False
+    tile: int | str = "auto"
+    block_q: int | str = "auto"
+    stages: int | str = "auto"
+    softmax_scale: float | None = None
+    return_lse: bool = False
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    bias: str | None = None
+    mask: bool = False
+    sink: bool = False
+    dropout: float = 0.0
+    varlen: bool = False
+    seqused_q: bool = False
+    seqused_k: bool = False
+    target: str | None = None
+    alignment: int | str = "auto"
+    precision: str | None = None
+    pack_gqa: bool | str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
+        value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
+        object.__setattr__(self, "head_dim_v", _head_dim_v(value_dim))
+        object.__setattr__(self, "dtype", config_name(self.dtype))
+        _require_one_of("dtype", self.dtype, tuple(DTYPES))
+        _require_one_of(
+            "precision", self.precision, choices(self.element), hint=self._why_no_precision
+        )
+        object.__setattr__(self, "precision", resolved(self.element, self.precision))
+        _require_one_of("causal", self.causal, CAUSAL)
+        if self.causal is True:
+            object.__setattr__(self, "causal", "bottom_right")
+        if self.target is not None:
+            object.__setattr__(self, "target", find_target(self.target).name)
+        _require_dropout(self.dropout)
+        for flag in _FLAGS:
+            if not isinstance(getattr(self, flag), bool):
+                raise ConfigError(
+                    f"AttentionConfig: {flag} must be True or False, got "
+                    f"{shown(getattr(self, flag))}"
+                )
+        object.__setattr__(self, "bias", config_name(self.bias))
+        _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
+        self._require_packable()
+        object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
+        object.__setattr__(self, "softcap", _softcap(self.softcap))
+        _require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
+        _require_packing(self.pack_gqa, self.features)
+        stages = (1,) if self.precision == IEEE else STAGES
+        _require_one_of("stages", self.stages, (*stages, "auto"))
+        _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
+        blocks_q = self.tile_request.blocks_q
+        _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
+        alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
+        _require_one_of("alignment", self.alignment, (*alignments, "auto"))
+        _require_scale(self.softmax_scale)
+        choose_tiling(
+            self.tile_request, find_target(self.target) if self.target else most_generous()
+        )
+
+    def _require_packable(self) -> None:
+        for name in ("seqused_q", "seqused_k"):
+            if getattr(self, name) and not self.varlen:
+                raise ConfigError(
+                    f"AttentionConfig: {name} is for sequences of their own lengths; use "
+                    f"varlen=True with it, or leave {name}=False"
+                )
+        for name in ("bias", "mask"):
+            if getattr(self, name) and self.varlen:
+                raise ConfigError(
+                    f"AttentionConfig: varlen cannot be combined with {name}, which has a number "
+                    "for each score of [batch, heads, seq_q, seq_k], and sequences of their own "
+                    "lengths have no such array; use window, causal or alibi, or a batch for each "
+                    "length"
+                )
+
+    def _why_no_precision(self) -> str:
+        if self.element is F32:
+            return ""
+        return f"; products of {self.dtype} are exact, and the choice is that of f32"
+
+    def _largest_tile(self) -> str:
+        target = find_target(self.target or DEFAULT_TARGET)
+        tile = largest_tile(self.tile_request, target)
+        if not tile:
+            return ""
+        return (
+            f"; the largest tile that fits head_dim={self.head_dim}, head_dim_v={self.head_dim_v} "
+            f"on {target.name} is {tile}"
+        )
+
+    @property
+    def tile_request(self) -> TileRequest:
+        """What the choice of tiles depends on."""
+        return TileRequest(
+            self.head_dim,
+            self.value_dim,
+            self.element,
+            self.tile,
+            self.block_q,
+            stages=1 if self.stages == "auto" else int(self.stages),
+            other_registers=self.features.registers,
+            has_planes=self.features.hides_anywhere,
+            precision=self.precision,
+        )
+
+    @property
+    def element(self) -> DType:
+        """The type of the elements of Q, K, V and O."""
+        return DTYPES[self.dtype]
+
+    @property
+    def value_dim(self) -> int:
+        """head_dim_v as an int: never None once the config is made."""
+        assert self.head_dim_v is not None  # set in __post_init__
+        return self.head_dim_v
+
+    @property
+    def features(self) -> Features:
+        """What the kernel's text depends on beside types, tiles and causality."""
+        left, right = self.window or (None, None)
+        return Features(
+            window_left=left is not None,
+            window_right=right is not None,
+            softcap=self.softcap is not None,
+            alibi=self.alibi,
+            bias=None if self.bias is None else DTYPES[self.bias],
+            mask=self.mask,
+            sink=self.sink,
+            dropout=self.dropout > 0,
+            varlen=self.varlen,
+            seqused_q=self.seqused_q,
+            seqused_k=self.seqused_k,
+        )
+
+    @property
+    def numbers(self) -> dict[str, int | float]:
+        """The values of those of `features.numbers` that the config knows, by name."""
+        left, right = self.window or (None, None)
+        values = {
+            "window_left": left,
+            "window_right": right,
+            "softcap": self.softcap,
+            "dropout_keep": threshold(self.dropout) if self.dropout else None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def scale(self) -> float:
+        """The softmax scale that will be used."""
+        return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
+
+    def kernel(
+        self,
+        target: Target | str | None = None,
+        alignment: int | None = None,
+        return_lse: bool | None = None,
+    ) -> KernelConfig:
+        """The kernel for a target (default: the config's own, else sm_80) and for arrays of some
+        alignment in bytes.
+
+        Raises `ConfigError` if the tiles do not fit the target.
+        """
+        target = find_target(self.target or DEFAULT_TARGET if target is None else target)
+        if alignment is not None:
+            possible = [n for n in ALIGNMENTS if n >= self.element.nbytes]
+            _require_one_of("alignment", alignment, (*possible, None))
+        else:
+            natural = natural_alignment(self.head_dim, self.value_dim, self.element)
+            alignment = natural if self.alignment == "auto" else int(self.alignment)
+        return KernelConfig(
+            target,
+            choose_tiling(self.tile_request, target, alignment),
+            self.causal or "",  # type: ignore[arg-type]  # True became "bottom_right"
+            self.return_lse if return_lse is None else return_lse,
+            alignment,
+            self.element,
+            self.features,
+            self.pack_gqa is True,
+        )
+
+    def with_target(self, target: str) -> AttentionConfig:
+        """The same problem for another target."""
+        return replace(self, target=target)
+
+
+def config_of_call(who: str, **fields: Any) -> AttentionConfig:
+    """The config that a function makes of its arguments. Raises `ConfigError`, of which `who` is
+    the function that was called.
+    """
+    try:
+        return AttentionConfig(**fields)
+    except ConfigError as error:
+        said = str(error).removeprefix(f"{AttentionConfig.__name__}: ")
+        raise ConfigError(f"{who}: {said}") from None
+
+
+def _require_packing(pack_gqa: bool | str, features: Features) -> None:
+    if pack_gqa is True and features.varlen:
+        raise ConfigError(
+            "AttentionConfig: pack_gqa=True does not go with varlen; use pack_gqa=False, or leave "
+            "it 'auto'"
+        )
+
+
+def _head_dim(value: Any) -> int:
+    size = integer(value, 1, MAX_HEAD_DIM)
+    if size is not None:
+        return size
+    target = most_generous()
+    tile = max(tile for tile, _ in offered_tiles(MAX_HEAD_DIM, MAX_HEAD_DIM, target))
+    raise ConfigError(
+        f"AttentionConfig: head_dim must be an integer from 1 to {MAX_HEAD_DIM}, got "
+        f"{shown(value)}; "
+        f"beyond {MAX_HEAD_DIM} a CTA cannot keep its rows in registers and shared memory, where "
+        f"the largest tile that fits {MAX_HEAD_DIM} is {tile} on {target.name}"
+    )
+
+
+def _head_dim_v(value: Any) -> int:
+    size = integer(value, 1, MAX_HEAD_DIM_V)
+    if size is not None:
+        return size
+    raise ConfigError(
+        f"AttentionConfig: head_dim_v must be an integer from 1 to {MAX_HEAD_DIM_V}, got "
+        f"{shown(value)}; beyond {MAX_HEAD_DIM_V} split V by columns, and each call gives "
+        "those of O"
+    )
+
+
+def _require_one_of(
+    name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
+) -> None:
+    if not is_one_of(value, legal):
+        words = ", ".join(map(repr, legal))
+        meant = did_you_mean(value, [choice for choice in legal if isinstance(choice, str)])
+        raise ConfigError(
+            f"AttentionConfig: {name} must be one of {words}, got {shown(value)}{meant or hint()}"
+        )
+
+
+def is_scale(value: object) -> bool:
+    """Whether a kernel can multiply by it: a finite number, also in f32 and in units of log2."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= MAX_SCALE
+
+
+def _require_scale(value: Any) -> None:
+    if value is not None and not is_scale(value):
+        raise ConfigError(
+            f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
+            f"or None for 1/sqrt(head_dim), got {shown(value)}"
+        )
+
+
+def _window(value: Any, is_causal: bool) -> tuple[int | None, int | None] | None:
+    """The window with what causality hides left out; None if nothing else is hidden."""
+    if value is None:
+        return None
+    sides = tuple(value) if isinstance(value, (tuple, list)) else ()
+    counts = [
+        None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides
+    ]
+    if len(sides) != _SIDES or any(
+        count is None and side is not None for side, count in zip(sides, counts, strict=True)
+    ):
+        raise ConfigError(
+            "AttentionConfig: window must be (left, right), each a number of keys from 0 to "
+            f"{MAX_WINDOWED_SEQ}, or None or -1 for no limit, got {shown(value)}"
+        )
+    left, right = (None if count == _UNLIMITED else count for count in counts)
+    right = None if is_causal else right
+    return None if (left, right) == (None, None) else (left, right)
+
+
+def _softcap(value: Any) -> float | None:
+    """The cap; None for none, which 0 is, too."""
+    if value is None or (is_scale(value) and value == 0):
+        return None
+    if not (is_scale(value) and _LEAST_SOFTCAP <= value <= _MOST_SOFTCAP):
+        raise ConfigError(
+            f"AttentionConfig: softcap must be a number from {_LEAST_SOFTCAP:g} to "
+            f"{_MOST_SOFTCAP:g}, or None or 0 for no cap, got {shown(value)}"
+        )
+    return float(value)
+
+
+def _require_dropout(value: Any) -> None:
+    if not is_scale(value) or not 0 <= value < 1:
+        raise ConfigError(
+            "AttentionConfig: dropout must be a probability from 0 to less than 1, got "
+            f"{shown(value)}"
+        )

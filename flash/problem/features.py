@@ -1,0 +1,405 @@
+"""What a kernel does to scores beyond scaling them, and what a launch gives it for that.
+
+Each operand and number is declared here once; parameters, their meaning, the proof's contract, the
+checks of a launch and its argument block follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from flash.problem.dtypes import BOOL, F32, I32, DType
+from ptxgen.types import ScalarType, f32, s32, u32, u64
+
+# Of either sequence in kernels with a window, whose sums of a row, a length and a window must not
+# leave s32, and of all rows together of packed sequences; also the widest window.
+MAX_WINDOWED_SEQ: Final = 2**30 - 256
+_MOST: Final = 2**31 - 1  # of what is counted in s32
+MAX_SPLITS: Final = 1 << 15  # of the keys
+MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
+# Rows of a head that a kernel appends before it attends: its CTA has a warp write one at a time.
+MAX_NEW_ROWS: Final = 16
+# How many rows of the cache are keys, from which on, and of which sequence.
+LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
+
+_PER_HEAD: Final = ("batch", "heads")
+_PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
+_PER_SEQUENCE: Final = ("batch",)
+# Of a mask in a cache, whose sequences have lengths of their own: it speaks of so many keys at the
+# end of each.
+LAST_KEYS: Final = "last_keys"
+_PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
+
+    One with `more` numbers along its axis than that has is not broadcast; of one with `columns` so
+    many numbers lie together at each place, its last dimension, which words call `last`.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    meaning: str
+    more: int = 0
+    columns: int = 0
+    last: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Of what lies together."""
+        return max(self.columns, 1) * self.dtype.nbytes
+
+    def extent(self, axis: str) -> str:
+        """How many numbers lie along an axis."""
+        return f"{axis} + {self.more}" if self.more else axis
+
+    @property
+    def dims(self) -> str:
+        """All dimensions, in words."""
+        return ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
+
+    def stride(self, axis: str) -> str:
+        """The name of the parameter with the stride of an axis, in elements."""
+        return f"{self.name}_{axis}_stride"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that a launch passes; `bounds` are those of an integer."""
+
+    name: str
+    type: ScalarType
+    meaning: str
+    bounds: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """New rows that a kernel writes into the cache before it attends: of this type and so many
+    columns. Of each row of them and of Q the first `rotary_dim` columns are turned on the way,
+    neighbours together if `interleaved`.
+    """
+
+    dtype: DType
+    head_dim: int
+    head_dim_v: int
+    rotary_dim: int = 0
+    interleaved: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """As in the kernel's name."""
+        turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
+        return ["append", *turned, *(["interleaved"] if self.interleaved else [])]
+
+    @property
+    def operands(self) -> Iterator[Operand]:
+        """The rows, and the angles."""
+        for name, what, columns, last in (
+            ("k_new", "keys", self.head_dim, "head_dim"),
+            ("v_new", "values", self.head_dim_v, "head_dim_v"),
+        ):
+            yield Operand(
+                name, self.dtype, ("batch", "kv_heads", "n"),
+                f"the new {what}: row i becomes row seqused_k - n + i of its sequence, or none if "
+                "that is negative",
+                columns=columns, last=last,
+            )  # fmt: skip
+        for name, what in (("rotary_cos", "cosines"), ("rotary_sin", "sines")):
+            if self.rotary_dim:
+                yield Operand(
+                    name, F32, ("positions",),
+                    f"{what} of the angles by which new rows of K and rows of Q are turned, row r "
+                    "of a sequence by those of position r, less its padding, at least 0 and at "
+                    "most the last",
+                    columns=self.rotary_dim // 2, last="rotary_dim / 2",
+                )  # fmt: skip
+
+    @property
+    def numbers(self) -> Iterator[Number]:
+        """How many there are."""
+        yield Number(
+            "n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS)
+        )
+        if self.rotary_dim:
+            yield Number(
+                "positions", u32, f"rows of rotary_cos and rotary_sin, 1 to {MAX_POSITIONS}",
+                (1, MAX_POSITIONS),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the text of a kernel depends on beside types, tiles and causality."""
+
+    window_left: bool = False
+    window_right: bool = False
+    softcap: bool = False
+    alibi: bool = False
+    bias: DType | None = None
+    mask: bool = False
+    sink: bool = False
+    dropout: bool = False
+    varlen: bool = False
+    seqused_q: bool = False
+    seqused_k: bool = False
+    splits: bool = False
+    leftpad_k: bool = False
+    cache_batch_idx: bool = False
+    page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
+    kv_dtype: DType | None = None  # of K and V, with scales, if it is not that of Q
+    appended: Appended | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The features that are there, as in the kernel's name."""
+        flags = {
+            "left": self.window_left,
+            "right": self.window_right,
+            "softcap": self.softcap,
+            "alibi": self.alibi,
+            "mask": self.mask,
+            "sink": self.sink,
+            "dropout": self.dropout,
+            "varlen": self.varlen,
+            "usedq": self.seqused_q,
+            "usedk": self.seqused_k,
+            "splits": self.splits,
+            "leftpad": self.leftpad_k,
+            "indexed": self.cache_batch_idx,
+            f"page{self.page_size}": self.page_size > 0,
+        }
+        words = [word for word, there in flags.items() if there]
+        words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
+        words += self.appended.words if self.appended is not None else []
+        return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a query sees only keys near its own position, on either side."""
+        return self.window_left or self.window_right
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether scores are more than products times a scale, or compared with what is not."""
+        return self.softcap or self.alibi or self.bias is not None or self.sink
+
+    @property
+    def hides_anywhere(self) -> bool:
+        """Whether any key may be hidden from any query."""
+        return self.mask or self.bias is not None
+
+    @property
+    def row_counts(self) -> tuple[str, str]:
+        """The parameters with the numbers of rows of Q and O, and of K and V."""
+        return ("total_q", "total_k") if self.varlen else ("seq_q", "seq_k")
+
+    @property
+    def longest_q(self) -> str:
+        """The parameter with the most query rows of a sequence, for which the grid is made."""
+        return "max_seqlen_q" if self.varlen else "seq_q"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What Q, K, V and O have strides of, beside their dense columns."""
+        return ("head", "row") if self.varlen else ("batch", "head", "row")
+
+    def steps_of(self, array: str) -> tuple[str, ...]:
+        """The same of one of them: O has a place for the part of each split, and of K and V the
+        sequences may be in pages.
+        """
+        if self.page_size and array in ("K", "V"):
+            return ("page", "head", "row")
+        return (*self.steps, "split") if self.splits and array == "O" else self.steps
+
+    @property
+    def cached(self) -> bool:
+        """Whether K and V are in a cache, where each sequence of a batch has as many keys as there
+        are in it by now.
+        """
+        of_sequence = self.leftpad_k or self.cache_batch_idx or self.page_size > 0
+        narrow = self.kv_dtype is not None
+        return of_sequence or narrow or (self.seqused_k and not self.varlen)
+
+    @property
+    def kv_batch(self) -> str:
+        """How many sequences K and V have, which may be more than queries have."""
+        return "kv_batch" if self.cache_batch_idx else "batch"
+
+    @property
+    def registers(self) -> int:
+        """Registers that a kernel may need for them, by what the assembler was seen to take: they
+        come one after another.
+        """
+        needs = {32: self.hides_anywhere, 24: self.dropout, 8: self.softcap, 4: self.alibi}
+        return max((n for n, there in needs.items() if there), default=0) + 12 * self.sink
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The arrays, in the order of the kernel's parameters."""
+        found = []
+        if self.alibi:
+            found.append(
+                Operand(
+                    "alibi_slopes", F32, _PER_HEAD,
+                    "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
+                    "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
+                )
+            )  # fmt: skip
+        if self.bias is not None:
+            found.append(
+                Operand(
+                    "bias", self.bias, _PER_SCORE,
+                    "added to the scaled scores; -inf hides the key",
+                )
+            )  # fmt: skip
+        if self.mask:
+            found.append(self._mask)
+        if self.sink:
+            found.append(
+                Operand(
+                    "sink", F32, _PER_HEAD,
+                    "a score that every row has beside those of its keys, with a value of 0",
+                )
+            )  # fmt: skip
+        new = self.appended.operands if self.appended is not None else ()
+        return (*found, *self._of_sequences, *new)
+
+    @property
+    def _mask(self) -> Operand:
+        hides = "0 hides the key, any other byte lets it be seen"
+        if not self.cached:
+            return Operand("mask", BOOL, _PER_SCORE, hides)
+        return Operand(
+            "mask", BOOL, _PER_LAST_SCORE,
+            f"{hides}; the last column is of the last key of each sequence, keys before those with "
+            "a column are seen, and columns before the first key are of none",
+        )  # fmt: skip
+
+    @property
+    def _of_sequences(self) -> Iterator[Operand]:
+        """Where each sequence's rows begin and end among all, and how many of them count."""
+        if self.varlen:
+            for side, what in (("q", "queries"), ("k", "keys")):
+                yield Operand(
+                    f"cu_seqlens_{side}", I32, _PER_SEQUENCE,
+                    f"the {what} of sequence b are rows cu_seqlens_{side}[b] to "
+                    f"cu_seqlens_{side}[b + 1] - 1 of total_{side}; never decreasing",
+                    more=1,
+                )  # fmt: skip
+        for side, what, there in (
+            ("q", "queries", self.seqused_q),
+            ("k", "keys", self.seqused_k),
+        ):
+            if there:
+                new = ", the new ones among them" if self.appended is not None else ""
+                yield Operand(
+                    f"seqused_{side}", I32, _PER_SEQUENCE,
+                    f"how many {what} each sequence has{new}: the first of its rows",
+                )  # fmt: skip
+        if self.kv_dtype is not None:
+            for what in ("k", "v"):
+                new = ", and new rows divided by" if self.appended is not None else ""
+                yield Operand(
+                    f"{what}_scale", F32, ("kv_heads",),
+                    f"what the numbers of {what.upper()} are multiplied with{new}, above 0",
+                )  # fmt: skip
+        if self.leftpad_k:
+            yield Operand(
+                "leftpad_k", I32, _PER_SEQUENCE,
+                "how many of each sequence's rows, the first ones, are no keys of it",
+            )  # fmt: skip
+        if self.cache_batch_idx:
+            yield Operand(
+                "cache_batch_idx", I32, _PER_SEQUENCE,
+                "which sequence of K and V the queries of each sequence are for",
+            )  # fmt: skip
+        if self.page_size:
+            yield Operand(
+                "block_table", I32, (self.kv_batch, "table_columns"),
+                f"in which page each {self.page_size} keys of a sequence of K and V are",
+            )  # fmt: skip
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers, in the order of the kernel's parameters."""
+        found = []
+        for side, there, sign in (
+            ("left", self.window_left, "-"),
+            ("right", self.window_right, "+"),
+        ):
+            if there:
+                found.append(
+                    Number(
+                        f"window_{side}", s32,
+                        f"query i sees no key {'below' if sign == '-' else 'above'} i + offset "
+                        f"{sign} window_{side}; offset is seq_k - seq_q, or 0 with top_left "
+                        "causality",
+                        (0, MAX_WINDOWED_SEQ),
+                    )
+                )  # fmt: skip
+        if self.softcap:
+            found.append(
+                Number(
+                    "softcap", f32,
+                    "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi",
+                )
+            )  # fmt: skip
+        if self.varlen:
+            found.append(
+                Number(
+                    "max_seqlen_q", u32,
+                    "the most queries of a sequence, for which the grid is made; those of longer "
+                    f"ones beyond it are left out; 1 to {MAX_WINDOWED_SEQ}",
+                    (1, MAX_WINDOWED_SEQ),
+                )
+            )  # fmt: skip
+        if self.splits:
+            found.append(
+                Number(
+                    "splits", u32,
+                    "how many CTAs share the keys of a block of queries: each takes as many tiles "
+                    f"of them, in their order, and writes O and LSE of these; 1 to {MAX_SPLITS}",
+                    (1, MAX_SPLITS),
+                )
+            )  # fmt: skip
+        if self.mask and self.cached:
+            found.append(
+                Number(
+                    LAST_KEYS, u32,
+                    "of how many keys, the last ones of a sequence, the mask speaks; 0 to "
+                    f"{MAX_WINDOWED_SEQ}",
+                    (0, MAX_WINDOWED_SEQ),
+                )
+            )  # fmt: skip
+        if self.cache_batch_idx:
+            found.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
+        if self.page_size:
+            found.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
+        found += self.appended.numbers if self.appended is not None else []
+        if self.dropout:
+            found += [
+                Number(
+                    "dropout_keep", u32,
+                    "of 65536, how many of the random numbers keep a weight, 1 to 65535; what is "
+                    "kept is multiplied by 65536 / dropout_keep",
+                ),
+                Number("dropout_seed", u64, "key of the random numbers (Philox4x32-7)"),
+            ]  # fmt: skip
+        return tuple(found)
+
+
+NO_FEATURES: Final = Features()
+
+SECTION: Final = Number(
+    "section", u32,
+    "how many heads of all batches take turns: the last block of query rows of each of them, then "
+    "the blocks before, then the next so many heads; at least 1, and better no more than have "
+    "their K and V in the cache together. The results do not depend on it",
+    (1, 2**31 - 1),
+)  # fmt: skip

@@ -1,0 +1,200 @@
+"""How a tensor-core kernel's work is dealt to warps.
+
+A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Each warp takes
+`16 * row_tiles` of the rows and all keys of a tile, so that a row's maximum and sum are those of
+four lanes. The product is `mma.sync` of 16 rows by 8 columns, 32 bytes of an operand's row deep
+(`m16n8k16` of 16-bit elements, `m16n8k8` of tf32): head_dim and head_dim_v are padded in shared
+memory, with zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flash.problem.simt_tiling import ValueSlices, padded
+from ptxgen.target import WARP_SIZE, Target
+
+MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
+MMA_KEYS: Final = 8  # N
+_MMA_BYTES: Final = 32  # of K: of a row of A
+PANEL_BYTES: Final = 128  # of a row of the widest panel (`flash/device/swizzle.py`)
+MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """How the elements of Q, K, V and P enter a tensor core."""
+
+    name: str
+    nbytes: int  # of an element in shared memory
+    products: int = 1  # of `mma` for one of the matrices
+
+    @property
+    def depth(self) -> int:
+        """Columns of A and rows of B that one product takes, its K."""
+        return _MMA_BYTES // self.nbytes
+
+    @property
+    def panel(self) -> int:
+        """Columns of the widest panel."""
+        return PANEL_BYTES // self.nbytes
+
+
+HALF: Final = Operands("half", 2)  # f16 and bf16
+TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
+F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # and this takes 22 in three products
+
+# Of f32: steps of the depth of a product that are summed together
+# (`flash/device/tf32_products.py`), and fewer where O has more columns than so many, which leaves
+# registers for the operands of fewer.
+LONGEST_GROUP: Final = 4
+_SMALL_GROUP: Final = 2
+_WIDE: Final = 128
+WIDEST_F32_GRADE: Final = 160  # columns of O of a CTA: beyond, every tile spills
+# As _OTHER_REGISTERS, for one product of tf32, for three, and for each step of a group of three.
+_TF32_REGISTERS: Final = 88
+_F32_GRADE_REGISTERS: Final = 111
+_STEP_REGISTERS: Final = 16
+
+# Registers beside the accumulators, what P takes and the operands in flight: what the assembler
+# was seen to add.
+_OTHER_REGISTERS: Final = 48
+_MOST_REGISTERS: Final = 255
+# A longer Q Kᵀ of one warp, in `mma` instructions, was seen to spill where the rest of the estimate
+# is near the limit: it is unrolled, and half of what it has more is taken to be a register each.
+_SHORT_PRODUCT: Final = 192
+_ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTiling:
+    """Tiles and warps of one kernel; all sizes in elements unless they say bytes.
+
+    `stages` is how many tiles of K, and of V, shared memory holds.
+    """
+
+    head_dim: int
+    head_dim_v: int
+    tile: int
+    block_q: int
+    warps: int
+    stages: int = 1
+    operands: Operands = HALF
+    value_slices: int = 1  # of the columns of V and O
+
+    @property
+    def slices(self) -> ValueSlices:
+        """How the columns of V and O are dealt to CTAs."""
+        return ValueSlices.of(self.head_dim_v, self.value_slices, self._output_unit)
+
+    @property
+    def row_tiles(self) -> int:
+        """Blocks of 16 query rows that one warp computes."""
+        return self.block_q // (MMA_ROWS * self.warps)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.warps * WARP_SIZE
+
+    @property
+    def score_columns(self) -> int:
+        """head_dim with the padding that Q Kᵀ sums over."""
+        return padded(self.head_dim, self.operands.depth)
+
+    @property
+    def output_columns(self) -> int:
+        """Columns of head_dim_v that a CTA computes, with the padding that P V needs."""
+        return padded(self.slices.width, self._output_unit)
+
+    @property
+    def _output_unit(self) -> int:
+        """Columns of which P V computes whole multiples: of tf32 whole panels, of which a lane
+        reads neighbouring columns at once.
+        """
+        of = self.operands
+        return of.depth if of is HALF else of.panel
+
+    @property
+    def score_width(self) -> int:
+        """Columns of the Q and K tiles in shared memory."""
+        return self._width(self.score_columns)
+
+    @property
+    def output_width(self) -> int:
+        """Columns of the V tiles in shared memory."""
+        return self._width(self.output_columns)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: the Q, K and V tiles. O leaves through that of Q."""
+        keys = self.stages * self.tile
+        elements = (self.block_q + keys) * self.score_width + keys * self.output_width
+        return self.operands.nbytes * elements
+
+    @property
+    def group(self) -> int:
+        """Steps of the depth of a product of tf32 that are summed together."""
+        return LONGEST_GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
+
+    @property
+    def registers(self) -> int:
+        """Estimated registers of a thread: the accumulators of S and O, P, and the rest."""
+        columns = self.tile + self.output_columns
+        accumulators = self.row_tiles * columns // MMA_KEYS * _ACCUMULATOR
+        if self.operands is TF32:
+            return accumulators + _TF32_REGISTERS
+        if self.operands is F32_GRADE:
+            in_flight = self.row_tiles * self.group * _STEP_REGISTERS
+            return accumulators + in_flight + _F32_GRADE_REGISTERS
+        depth = self.operands.depth
+        product = self.row_tiles * (self.tile // MMA_KEYS) * (self.score_columns // depth)
+        in_flight = max(product - _SHORT_PRODUCT, 0) // 2
+        return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
+
+    def fits(self, target: Target, other_registers: int = 0) -> bool:
+        """Whether a CTA of this shape, whose threads need so many registers more, can run on the
+        target without spilling. Of f32 these are no more: where they are needed, the operands that
+        are split are not.
+        """
+        others = other_registers if self.operands is HALF else 0
+        return self.row_tiles > 0 and self.registers + others <= min(
+            _MOST_REGISTERS, target.registers_per_block // self.threads
+        )
+
+    def _width(self, columns: int) -> int:
+        """Columns of a tile that holds so many: whole panels, and of 16-bit elements at most one
+        narrower one (`flash/device/swizzle.py`). Each other width would cost addresses, which are
+        registers. O of f32 leaves through whole panels of the Q tile.
+        """
+        panel = self.operands.panel
+        if self.operands is not HALF:
+            return padded(columns, panel)
+        whole, rest = divmod(columns, panel)
+        return panel * whole + (1 << (rest - 1).bit_length() if rest else 0)
+
+
+def mma_tilings(
+    head_dim: int,
+    head_dim_v: int,
+    tile: int,
+    block_q: int,
+    stages: int,
+    target: Target,
+    other_registers: int = 0,
+    operands: Operands = HALF,
+    value_slices: int = 1,
+) -> list[MmaTiling]:
+    """The tilings of a CTA that fit the target, the best first; `other_registers` are needed for
+    what the kernel does beside.
+
+    More rows in a warp mean fewer reads of K and V from shared memory for each product, so four
+    warps come before eight.
+    """
+    found = [
+        MmaTiling(head_dim, head_dim_v, tile, block_q, warps, stages, operands, value_slices)
+        for warps in (4, 8, 2)
+        if block_q % (warps * MMA_ROWS) == 0
+    ]
+    return [t for t in found if t.fits(target, other_registers)]

@@ -1,0 +1,48 @@
+"""Batches whose sequences lie one after another, each with lengths of its own: where each begins
+and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Sequence(NamedTuple):
+    """The rows of one sequence of a batch among those of all."""
+
+    number: int
+    queries: slice
+    keys: slice
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many queries and keys it has."""
+        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
+
+
+def each_sequence(
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    seqused_q: Array | None = None,
+    seqused_k: Array | None = None,
+) -> Iterator[Sequence]:
+    """The sequences of a batch: `cu_seqlens_*` are [batch + 1], `seqused_*` [batch] or what
+    broadcasts to that.
+    """
+    queries = _slices(cu_seqlens_q, seqused_q)
+    for number, (of_q, of_k) in enumerate(
+        zip(queries, _slices(cu_seqlens_k, seqused_k), strict=True)
+    ):
+        yield Sequence(number, of_q, of_k)
+
+
+def _slices(ends: Array, used: Array | None) -> list[slice]:
+    first = ends[:-1].astype(np.int64)
+    count = np.diff(ends.astype(np.int64)) if used is None else used
+    return [slice(int(a), int(b)) for a, b in np.broadcast(first, first + count)]

@@ -1,0 +1,259 @@
+"""Which tiles a kernel gets: what the user says, and a documented default for what is left open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from flash.problem.dtypes import DTYPES, F32, DType
+from flash.problem.mma_tiling import (
+    F32_GRADE,
+    MMA_BLOCKS_Q,
+    TF32,
+    WIDEST_F32_GRADE,
+    MmaTiling,
+    Operands,
+    mma_tilings,
+)
+from flash.problem.precision import IEEE, operands_of
+from flash.problem.simt_tiling import BLOCKS_Q, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
+from ptxgen.errors import ConfigError
+from ptxgen.target import TARGETS, Target
+
+# The default tile and block_q, by the target's shared memory per block (at least so many bytes)
+# and head_dim or the columns of V that a CTA takes, whichever is more (at most so many). Chosen by
+# `Tiling.cost` among the shapes that let eight warps, or as many as fit, live on one
+# multiprocessor; `tools/bench.py` measures them.
+_KIB: Final = 1024
+DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    227 * _KIB: {
+        32: (32, 128), 64: (64, 128), 96: (32, 128), 192: (32, 64), 256: (16, 64),
+    },
+    163 * _KIB: {
+        64: (32, 128), 128: (32, 64), 256: (16, 64),
+    },
+    99 * _KIB: {
+        64: (32, 64), 96: (32, 128), 160: (32, 64), 192: (16, 64), 256: (16, 32),
+    },
+    64 * _KIB: {
+        96: (32, 64), 128: (32, 32), 192: (16, 32), 256: (16, 16),
+    },
+}  # fmt: skip
+
+# The same for 16-bit types, whose kernels use tensor cores.
+DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
+    163 * _KIB: {
+        64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64),
+    },
+    99 * _KIB: {
+        64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64),
+    },
+}  # fmt: skip
+# The same for f32 on tensor cores, by precision, on every target that has them.
+DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
+    F32_GRADE.name: {128: (32, 64), 256: (16, 64)},
+    TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
+}
+LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
+# Narrower copies go through registers, which larger tiles do not leave.
+_TILE_THROUGH_REGISTERS: Final = 32
+# So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
+_TILE_WITH_PLANES: Final = 32
+_WIDE: Final = 128  # elements of a row
+# Of f32 by f32, so many rows leave no registers for what is looked up in larger tiles.
+_TILE_LOOKED_UP: Final = 32
+_ROWS_LOOKED_UP: Final = 64
+FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
+
+AnyTiling = Tiling | MmaTiling
+
+
+def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
+    """The largest alignment that contiguous arrays of these head dimensions have, in bytes: 16, 8,
+    4 or, for 16-bit types, 2.
+    """
+    return math.gcd(16, head_dim * dtype.nbytes, head_dim_v * dtype.nbytes)
+
+
+def default_tile(
+    head_dim: int, target: Target, dtype: DType = F32, precision: str | None = None
+) -> tuple[int, int]:
+    """The documented default (tile, block_q); `head_dim` is that, or the columns of V that a CTA
+    takes if they are more.
+    """
+    operands = operands_of(dtype, precision)
+    if dtype is F32 and operands:
+        by_dim = DEFAULT_TF32_TILES[operands.name]
+    else:
+        table = DEFAULT_MMA_TILES if operands else DEFAULT_TILES
+        enough = (of for of in table.items() if target.shared_per_block_optin >= of[0])
+        by_dim = next(enough)[1]
+    return next(tiles for most, tiles in by_dim.items() if head_dim <= most)
+
+
+@dataclass(frozen=True, slots=True)
+class TileRequest:
+    """What the choice of tiles depends on; `tile` and `block_q` may be "auto"."""
+
+    head_dim: int
+    head_dim_v: int
+    dtype: DType = F32
+    tile: int | str = "auto"
+    block_q: int | str = "auto"
+    stages: int = 1
+    other_registers: int = 0  # of a thread, for what the kernel does beside
+    has_planes: bool = False  # whether there is a mask or a bias
+    looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
+    precision: str | None = None
+
+    @property
+    def operands(self) -> Operands | None:
+        """How elements enter a tensor core; None for a kernel without."""
+        return operands_of(self.dtype, self.precision)
+
+    @property
+    def blocks_q(self) -> tuple[int, ...]:
+        """The query rows that a CTA of such a kernel may have."""
+        return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
+
+    @property
+    def alignment(self) -> int:
+        """That of contiguous arrays, in bytes."""
+        return natural_alignment(self.head_dim, self.head_dim_v, self.dtype)
+
+    @property
+    def value_slices(self) -> int:
+        """Slices of the columns of V and O: as few as a CTA has registers for, because each of them
+        computes the scores again.
+        """
+        widest = WIDEST_F32_GRADE if self.operands is F32_GRADE else MAX_HEAD_DIM
+        return -(-self.head_dim_v // widest)
+
+    @property
+    def columns(self) -> int:
+        """The most elements of a row of Q, K or V that a CTA takes."""
+        return max(self.head_dim, -(-self.head_dim_v // self.value_slices))
+
+
+@lru_cache(maxsize=1024)
+def choose_tiling(request: TileRequest, target: Target, alignment: int | None = None) -> AnyTiling:
+    """The tiling of a kernel on a target: what is asked for, the default for what is left open.
+
+    If the default does not go with what is said, the nearest smaller size that does is taken.
+    Raises `ConfigError` with the limit and the largest tile that fits.
+    """
+    _require_target(request, target)
+    default = default_tile(request.columns, target, request.dtype, request.precision)
+    if alignment is None:
+        alignment = request.alignment
+    if alignment < LEAST_ASYNCHRONOUS:
+        default = min(default[0], _TILE_THROUGH_REGISTERS), default[1]
+    if request.dtype is not F32 and request.has_planes and request.columns > _WIDE:
+        default = min(default[0], _TILE_WITH_PLANES), default[1]
+    blocks = _candidates(request.block_q, default[1], request.blocks_q)
+    if request.looks_up and request.operands is None and blocks[0] >= _ROWS_LOOKED_UP:
+        default = min(default[0], _TILE_LOOKED_UP), default[1]
+    tiles = _candidates(request.tile, default[0], TILES)
+    for tile in tiles:
+        for block_q in blocks:
+            tiling = _tiling(request, tile, block_q, target)
+            if tiling is not None:
+                return tiling
+    raise ConfigError(_does_not_fit(request, tiles[0], blocks, target))
+
+
+def offered_tiles(
+    head_dim: int,
+    head_dim_v: int,
+    target: Target,
+    dtype: str = F32.name,
+    precision: str | None = None,
+) -> list[tuple[int, int]]:
+    """Every (tile, block_q) that a kernel of these head dimensions can have on the target."""
+    request = TileRequest(head_dim, head_dim_v, DTYPES[dtype], precision=precision)
+    return tiles_that_fit(request, target)
+
+
+def largest_tile(request: TileRequest, target: Target) -> int:
+    """The largest tile of keys that fits, whatever `request.tile` is; 0 if none does."""
+    return max((tile for tile, _ in tiles_that_fit(request, target)), default=0)
+
+
+def most_generous() -> Target:
+    """The target with the most shared memory."""
+    return max(TARGETS.values(), key=lambda t: t.shared_per_block_optin)
+
+
+def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
+    """Every (tile, block_q) that such a kernel can have, whatever `request` asks of the two."""
+    return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
+
+
+def _tiling(request: TileRequest, tile: int, block_q: int, target: Target) -> AnyTiling | None:
+    sizes = request.head_dim, request.head_dim_v, tile, block_q
+    slices = request.value_slices
+    found: Sequence[AnyTiling]
+    if request.operands is None:
+        found = micro_tiles(*sizes, target, slices)
+    else:
+        beside = request.other_registers
+        found = mma_tilings(*sizes, request.stages, target, beside, request.operands, slices)
+    return next((t for t in found if t.shared_bytes <= target.shared_per_block_optin), None)
+
+
+def _require_target(request: TileRequest, target: Target) -> None:
+    if request.operands is None or target.sm >= FIRST_WITH_MMA:
+        return
+    of_f32 = request.dtype is F32
+    what = f"precision={request.precision!r}" if of_f32 else f"dtype={request.dtype.name!r}"
+    raise ConfigError(
+        f"AttentionConfig: {what} needs sm_{FIRST_WITH_MMA} or later, whose tensor cores and "
+        f"asynchronous copies the kernel uses, got {target.name}; use "
+        f"{'precision' if of_f32 else 'dtype'}={(IEEE if of_f32 else F32.name)!r}"
+    )
+
+
+def _candidates(asked: int | str, default: int, offered: tuple[int, ...]) -> tuple[int, ...]:
+    if asked != "auto":
+        return (int(asked),)
+    return (default, *(n for n in reversed(offered) if n < default))
+
+
+def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], target: Target) -> str:
+    dims = request.head_dim, request.head_dim_v
+    block_q = blocks[-1]
+    limit = target.shared_per_block_optin
+    slices = request.value_slices
+    smallest: AnyTiling = (
+        Tiling(*dims, tile, block_q, 4, 4, 1, slices)
+        if request.operands is None
+        else MmaTiling(*dims, tile, block_q, 4, request.stages, request.operands, slices)
+    )
+    offered = tiles_that_fit(request, target)
+    fitting = [pair for pair in offered if pair[1] in blocks]
+    if offered:
+        largest, goes_with = max(fitting or offered)
+        cure = f"the largest tile that fits is {largest}, with block_q={goes_with}"
+    else:
+        cure = (
+            f"no tile fits with stages={request.stages}; use stages={_most_stages(request, target)}"
+        )
+    problem = (
+        f"needs {smallest.shared_bytes} bytes of shared memory, but {target.name} allows {limit} "
+        "bytes per block"
+        if smallest.shared_bytes > limit
+        else f"has no division among threads that fits the registers of {target.name}"
+    )
+    return (
+        f"AttentionConfig: head_dim={dims[0]}, head_dim_v={dims[1]}, tile={tile}, "
+        f"block_q={block_q} {problem}; {cure}"
+    )
+
+
+def _most_stages(request: TileRequest, target: Target) -> int:
+    """The most stages with which there is a tile; there is one with 1."""
+    fewer = range(request.stages - 1, 0, -1)
+    return next(n for n in fewer if tiles_that_fit(replace(request, stages=n), target))

@@ -1,0 +1,1 @@
+"""The mutation campaign behind `tools/mutate.py`."""

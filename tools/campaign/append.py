@@ -1,0 +1,196 @@
+"""The kernel that appends to a cache, as the campaign makes it wrong: its problems, and what it
+must make of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from flash.cache.host_memory import stored
+from flash.decode.append_launch import NewRows, Turned, append_step
+from flash.host.arrays import view
+from flash.launch.step import Step
+from flash.problem.dtypes import E4M3, F32, I32, DType
+from flash.problem.rotary import rotary_tables, rotated
+from ptxgen.target import target
+from tools.campaign.arrays import bits_differ, copied, with_margins, within_margins
+from tools.campaign.subject import Array, Launch, Subject
+
+_SEED: Final = 20251
+_SEQUENCES, _CAPACITY = 5, 23  # of the cache; what pages make of it is more
+_ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # for one byte
+
+
+@dataclass(frozen=True, slots=True)
+class AppendProblem:
+    """What is appended: `n` rows of each item, behind which each of `used` has so many. `padding`
+    and `index` are those of the items; the tables of angles have `positions` rows.
+    """
+
+    n: int
+    seq_q: int
+    used: tuple[int, ...]
+    padding: tuple[int, ...]
+    index: tuple[int, ...]
+    heads: int = 3
+    kv_heads: int = 2
+    positions: int = _CAPACITY
+
+
+# Items with more rows than they have room for, or fewer than are new; warps without a row of K, or
+# of Q; no query at all.
+_PROBLEMS: Final = (
+    AppendProblem(3, 2, (23, 3, 2), (4, 1, 0), (4, 0, 2)),
+    AppendProblem(1, 1, (1,), (0,), (3,)),
+    AppendProblem(2, 1, (2**31 - 1, 0), (2, 5), (1, 4)),
+    AppendProblem(2, 0, (5,), (1,), (0,)),
+    AppendProblem(2, 3, (9,), (9,), (2,), heads=1, kv_heads=2),
+    AppendProblem(1, 4, (17, 16), (3, 0), (2, 0), positions=9),
+    AppendProblem(4, 1, (4, 8), (0, 1), (1, 3), heads=5, kv_heads=1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendSettings:
+    """What an append kernel is made for. `scales` makes the cache one of e4m3; without `index`
+    items have sequences of their own numbers, and without `padding` no row is padding.
+    """
+
+    target: str
+    dims: tuple[int, int]
+    dtype: DType
+    rotary_dim: int
+    interleaved: bool = False
+    page_size: int = 0
+    padding: bool = True
+    index: bool = True
+    scales: bool = False
+
+    @property
+    def stored(self) -> DType:
+        """The type of the cache."""
+        return E4M3 if self.scales else self.dtype
+
+
+def append_subject(name: str, **settings: Any) -> Subject:
+    """The kernel of `AppendSettings`."""
+    own = AppendSettings(**settings)
+
+    def prepare(problem: AppendProblem) -> Launch:
+        arrays = _Arrays.of(own, problem)
+        return Launch.of(arrays.step(), arrays.results, arrays.wrong)
+
+    made = _Arrays.of(own, _PROBLEMS[0]).step().made
+    return Subject(name, made.kernel.name, made.threads, made.module, _PROBLEMS, prepare)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Those of a problem, within margins: new rows and the queries, the tables of angles, what says
+    where rows go, and the cache and turned queries with what they should be, margins included.
+    """
+
+    settings: AppendSettings
+    new: tuple[Array, Array, Array]
+    tables: tuple[Array, Array]
+    operands: dict[str, Array]
+    results: tuple[Array, Array, Array]
+    wanted: tuple[Array, Array, Array]
+
+    @classmethod
+    def of(cls, own: AppendSettings, p: AppendProblem) -> _Arrays:
+        """The arrays of a problem, the same each time."""
+        random, batch = np.random.default_rng(_SEED), len(p.used)
+        dim, dim_v = own.dims
+        sizes = ((p.kv_heads, p.n, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
+        new = [with_margins((batch, *s), own.dtype, random, reverse=False) for s in sizes]
+        new[1][0, 0, 0, : len(_ODD)] = _ODD
+        tables = rotary_tables(p.positions, own.rotary_dim)
+        operands = {"seqused_k": np.array(p.used)}
+        operands |= {"leftpad_k": np.array(p.padding)} if own.padding else {}
+        operands |= {"cache_batch_idx": np.array(p.index)} if own.index else {}
+        places = (_SEQUENCES if own.index else batch, p.kv_heads, _CAPACITY)
+        if own.page_size:
+            columns = -(-_CAPACITY // own.page_size)
+            pages = random.permutation(places[0] * columns)
+            operands["block_table"] = pages.reshape(places[0], columns)
+            places = (pages.size, p.kv_heads, own.page_size)
+        given = {name: within_margins(array, I32) for name, array in operands.items()}
+        for name in ("k_scale", "v_scale") if own.scales else ():
+            given[name] = within_margins(random.uniform(0.1, 3.0, p.kv_heads), F32)
+        results = [with_margins((*places, d), own.stored, None, reverse=False) for d in own.dims]
+        results.append(with_margins(new[2].shape, own.dtype, None, reverse=False))
+        made = cls(
+            own,
+            (new[0], new[1], new[2]),
+            (within_margins(tables[0], F32), within_margins(tables[1], F32)),
+            given,
+            (results[0], results[1], results[2]),
+            (copied(results[0]), copied(results[1]), copied(results[2])),
+        )
+        made._fill(p)
+        return made
+
+    def step(self) -> Step:
+        """The launch."""
+        names = ("k", "v", "q")
+        k_new, v_new, q = (view(a, name) for a, name in zip(self.new, names, strict=True))
+        k, v, q_out = (view(_plain(a), name) for a, name in zip(self.results, names, strict=True))
+        cos, sin = (view(table, "table") for table in self.tables)
+        operands = {name: view(array, name) for name, array in self.operands.items()}
+        own = self.settings
+        new = NewRows(k_new, v_new, k, v, operands, own.page_size)
+        turned = Turned(cos, sin, own.interleaved, q, q_out)
+        return append_step(target(own.target), own.dtype, new, turned)
+
+    def _fill(self, p: AppendProblem) -> None:
+        """Put into `wanted` what the kernel must write."""
+        capacity = _CAPACITY
+        if self.settings.page_size:
+            capacity = self.operands["block_table"].shape[1] * self.settings.page_size
+        used = np.minimum(p.used, capacity)
+        padding = np.minimum(p.padding, used) if self.settings.padding else np.zeros_like(used)
+        k, v, q_out = self.wanted
+        k_new, v_new, q = self.new
+        q_out[...] = self._turned(q, used, padding, p).astype(q.dtype)
+        rows = self._turned(k_new, used, padding, p)
+        if not self.settings.scales:
+            rows = rows.astype(k.dtype)
+        for b, i in np.ndindex(len(p.used), p.n):
+            row = int(used[b]) - p.n + i
+            if row < 0:
+                continue
+            place, within = self._place(b, row)
+            for to, of, name in ((k, rows, "k_scale"), (v, v_new, "v_scale")):
+                found = of[b, :, i]
+                if self.settings.scales:
+                    found = stored(found, E4M3, self.operands[name][:, None])
+                to[place, :, within] = found
+
+    def _turned(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
+        """Rows turned by their positions, f32."""
+        places = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
+        positions = np.clip(places, 0, p.positions - 1)
+        return rotated(x, *self.tables, positions, interleaved=self.settings.interleaved)
+
+    def _place(self, b: int, row: int) -> tuple[int, int]:
+        """The sequence or page of a row of an item, and the row there."""
+        index, table = (self.operands.get(n) for n in ("cache_batch_idx", "block_table"))
+        sequence = b if index is None else int(index[b])
+        if table is None:
+            return sequence, row
+        size = self.settings.page_size
+        return int(table[sequence, row // size]), row % size
+
+    def wrong(self) -> str:
+        """What is wrong with the results, in words; empty if nothing is."""
+        arrays = zip(("K", "V", "Q"), self.results, self.wanted, strict=True)
+        return next(filter(None, (bits_differ(*each) for each in arrays)), "")
+
+
+def _plain(array: Array) -> Array:
+    """A cache of one byte as the kernel takes it."""
+    return array.view(np.uint8) if array.itemsize == 1 else array

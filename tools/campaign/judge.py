@@ -1,0 +1,161 @@
+"""Who notices a mutant: the verifier, the proof, the sanitizers, the interpreter, the results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from ptxgen.check.proof import prove
+from ptxgen.check.verify import verify
+from ptxgen.errors import PtxGenError, TrapError
+from ptxgen.interpreter.policies import LOCKSTEP
+from ptxgen.ir import Module
+from tools.campaign.kernels import subjects
+from tools.campaign.mistakes import Mutant, mutants
+from tools.campaign.reasons import reason
+from tools.campaign.subject import Ran, Subject
+
+# Who catches mutants, in the order in which they are asked.
+CATCHERS: Final = {
+    "verifier": "refused before anything runs",
+    "proof": "an access is proved wrong before anything runs",
+    "sanitizer": "reported by a sanitizer in a run",
+    "trap": "the run stops: a bad address, a deadlock, no end",
+    "value": "the results are wrong",
+    "schedule": "any of these, in another order of warps",
+    "unproved": "the proof no longer says yes to what it says yes to in the right kernel",
+}
+EQUIVALENT: Final = "equivalent"  # nobody can notice, and the reason is known
+HOLE: Final = "hole"  # nobody has noticed, and should have
+
+_SCHEDULES: Final = ("pct:1", "pct:2", "pct:3")
+_SCHEDULED: Final = 2  # problems that run in these
+
+_PATIENCE: Final = 4  # times what the right kernel executes, then a mutant counts as endless
+_LEAST_PATIENCE: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant.
+
+    `caught_by` is the first of CATCHERS, or EQUIVALENT or HOLE; `also` are those who noticed in the
+    same run. `what` is what they say, or the reason. `problem` is the number of the problem that
+    showed it, -1 without a run.
+    """
+
+    kernel: str
+    name: str
+    kind: str
+    before: str
+    after: str
+    step: str
+    where: str
+    caught_by: str
+    what: str
+    also: tuple[str, ...] = ()
+    problem: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    caught_by: str
+    what: str
+    also: tuple[str, ...] = ()
+    problem: int = -1
+
+
+def judge(kernel: str, number: int) -> Verdict:
+    """The verdict on a kernel's mutant of this number."""
+    subject, mutant = subjects()[kernel], mutants_of(kernel)[number]
+    found = _found(subject, mutant)
+    return Verdict(
+        kernel, mutant.name, mutant.kind, mutant.before, mutant.after, mutant.step, mutant.where,
+        found.caught_by, found.what, found.also, found.problem,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def mutants_of(kernel: str) -> list[Mutant]:
+    """All mutants of a kernel of the campaign."""
+    subject = subjects()[kernel]
+    return mutants(subject.module, subject.entry)
+
+
+def _found(subject: Subject, mutant: Mutant) -> _Finding:
+    """One after another, so that nothing is run for what is known before."""
+    module = mutant.module
+    problems = verify(module)
+    if problems:
+        return _Finding("verifier", problems[0].message)
+    proof = prove(module, subject.entry, block=subject.block).shared
+    wrong = (*proof.problems, *proof.violations)
+    if wrong:
+        return _Finding("proof", str(wrong[0]))
+    same = True
+    for number, problem in enumerate(subject.problems):
+        found, ran = _run(subject, module, problem, number)
+        if found is not None:
+            return found
+        same = same and ran is not None and ran.results == right(subject.name, problem).results
+    return (
+        _scheduled(subject, module)
+        or (_Finding("unproved", str(proof.unknown[0])) if proof.unknown else None)
+        or _survivor(mutant, subject.block, same)
+    )
+
+
+def _run(
+    subject: Subject, module: Module, problem: Any, number: int, schedule: str = LOCKSTEP
+) -> tuple[_Finding | None, Ran | None]:
+    """What somebody notices in a run, and the run if it came to an end."""
+    limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem, schedule).dispatched)
+    how: dict[str, Any] = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
+    try:
+        ran = subject.run(module, problem, **how)
+    except TrapError as error:
+        return _Finding("trap", str(error), (), number), None
+    except PtxGenError as error:  # what the verifier lets pass and the interpreter does not
+        return _Finding("verifier", str(error), (), number), None
+    noticed = _noticed(ran)
+    if not noticed:
+        return None, ran
+    first, *others = noticed
+    return _Finding(first, noticed[first], tuple(others), number), ran
+
+
+def _scheduled(subject: Subject, module: Module) -> _Finding | None:
+    for number, problem in enumerate(subject.problems[:_SCHEDULED]):
+        for schedule in _SCHEDULES:
+            found, _ = _run(subject, module, problem, number, schedule)
+            if found is not None:
+                what = f"{schedule}: {found.what}"
+                return _Finding("schedule", what, (found.caught_by, *found.also), number)
+    return None
+
+
+def _survivor(mutant: Mutant, block: int, same: bool) -> _Finding:
+    known = reason(mutant, block, same=same)
+    if known is not None:
+        return _Finding(EQUIVALENT, known)
+    bits = "the same bits" if same else "other bits, within what is allowed"
+    return _Finding(HOLE, f"nothing reported; {bits}")
+
+
+def _noticed(ran: Ran) -> dict[str, str]:
+    """Who noticed something in a run, and what."""
+    reported = str(ran.reports[0]) if ran.reports else ""
+    return {who: what for who, what in (("sanitizer", reported), ("value", ran.wrong)) if what}
+
+
+@lru_cache(maxsize=256)
+def right(kernel: str, problem: Any, schedule: str = LOCKSTEP) -> Ran:
+    """What the unchanged kernel does. Raises `PtxGenError` if anything is wrong with it already:
+    then no mutant tells anything.
+    """
+    subject = subjects()[kernel]
+    ran = subject.run(subject.module, problem, sanitize=True, schedule=schedule)
+    for what in _noticed(ran).values():
+        raise PtxGenError(f"{kernel}: the kernel itself is found wrong on {problem}: {what}")
+    return ran

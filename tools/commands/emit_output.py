@@ -1,0 +1,184 @@
+"""What `tools/emit.py` does with a kernel: it is proved and assembled as asked, and what is asked
+for goes to standard output or to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from flash.contract.built_kernel import Made
+from ptxgen.errors import ConfigError
+from ptxgen.target import Target, target, target_for_device
+
+if TYPE_CHECKING:
+    from ptxgen.runtime.assembler import Assembly
+
+OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
+
+NATIVE: Final = "native"  # the word for the target of this machine's GPU
+STDOUT: Final = "-"
+
+
+class StopError(Exception):
+    """The end of the run with an exit code of its own."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def find_target(name: str) -> Target:
+    """The target called `name`; `native` is that of the GPU, and the only one to open a driver."""
+    if name != NATIVE:
+        return target(name)
+    from ptxgen.runtime.cuda import cuda_backend
+
+    backend = cuda_backend()
+    reason = backend.why_unavailable()
+    if reason:
+        raise StopError(NO_GPU, f"--target {NATIVE}: {reason}; name a target, such as sm_90")
+    device = backend.device_properties(backend.current_device())
+    return target_for_device(device.major, device.minor)
+
+
+def text_of(made: Made, arguments: argparse.Namespace) -> str:
+    """The text or the contract of a kernel, which the options about outputs let through."""
+    text = made.text
+    if arguments.json:
+        text = to_json({**made.contract, **(_proofs(made) if arguments.prove else {})})
+    if arguments.prove:
+        _require_proofs(made)
+    if arguments.assemble or arguments.cubin:
+        assembly = _assembled(made)
+        if arguments.assemble:
+            print(_report(made, assembly), file=sys.stderr)
+        _refuse_spills(made, assembly)
+        if arguments.cubin:
+            _write(Path(arguments.cubin), assembly.cubin)
+    return text
+
+
+def to_json(value: Any) -> str:
+    """Text for programs."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _proofs(made: Made) -> dict[str, Any]:
+    return {"proof": made.proof.to_dict(), "global_proof": made.global_proof.to_dict()}
+
+
+def _require_proofs(made: Made) -> None:
+    print(f"{made.proof.report()}\n{made.proof.table()}", file=sys.stderr)
+    print(made.global_proof.report(), file=sys.stderr)
+    made.proofs.require()
+
+
+def _assembled(made: Made) -> Assembly:
+    try:
+        # Here, because text alone is emitted without what running an assembler needs.
+        from ptxgen.runtime.assembler import find_assembler
+    except ModuleNotFoundError as error:
+        raise StopError(
+            FAILED,
+            f"--assemble and --cubin need the whole package: {error}; run pip install . in the "
+            "checkout",
+        ) from error
+    try:
+        assembler = find_assembler(target=made.module.target)
+    except ConfigError as error:  # of the environment, not of the kernel
+        raise StopError(USAGE, str(error)) from error
+    return assembler.assemble(made.text, made.module.target)
+
+
+def _report(made: Made, assembly: Assembly) -> str:
+    limits, usage = made.target, assembly.kernel(made.kernel.name)
+    shared = made.kernel.dynamic_shared_bytes
+    ctas = limits.blocks_per_sm_for(made.threads, usage.registers, shared)
+    rows = [
+        ("kernel", made.kernel.name),
+        ("assembler", f"{assembly.assembler} {assembly.version}, for {assembly.target}"),
+        ("registers", f"{usage.registers} of {limits.registers_per_thread} per thread"),
+        ("spills", f"{usage.spill_store_bytes} bytes stored, {usage.spill_load_bytes} loaded"),
+        ("stack", f"{usage.stack_bytes} bytes per thread"),
+        ("shared", f"{shared} of {limits.shared_per_block_optin} bytes per block"),
+        ("occupancy", f"{ctas} CTAs of {made.threads} threads per multiprocessor"),
+        ("cubin", f"{len(assembly.cubin)} bytes"),
+        *(("advisory", advisory.text) for advisory in assembly.advisories),
+    ]
+    return "\n".join(f"{name:<10} {value}" for name, value in rows)
+
+
+def _refuse_spills(made: Made, assembly: Assembly) -> None:
+    usage = assembly.kernel(made.kernel.name)
+    spilled = usage.spill_store_bytes + usage.spill_load_bytes + usage.stack_bytes
+    if spilled:
+        raise StopError(
+            FAILED,
+            f"{usage.name} would keep {usage.stack_bytes} bytes per thread in local memory "
+            f"({usage.spill_store_bytes} bytes of spill stores, {usage.spill_load_bytes} loads); "
+            "use a smaller tile or block_q",
+        )
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def deliver(text: str, output: str) -> None:
+    """Write the text to standard output, or in one step to a file. Raises `StopError`."""
+    data = text.encode()
+    if output != STDOUT:
+        _write(Path(output), data)
+        return
+    if sys.stdout is None:
+        raise StopError(FAILED, "standard output is closed; use -o FILE")
+    try:
+        # Past the text layer, which could change line ends or the encoding. Where Python was told
+        # not to buffer, a write may take a part only.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_standard_output()
+    except OSError as error:
+        _drop_standard_output()
+        message = f"cannot write standard output: {error.strerror}"
+        raise StopError(FAILED, message) from error
+
+
+def _drop_standard_output() -> None:
+    """Make the flush at the end of the process succeed: what is left has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, or raise `StopError`. A pipe or a device is written to, and not replaced."""
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace_file(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise StopError(FAILED, f"cannot write {path}: {error.strerror}") from error
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step, so that readers find the old bytes or the new; keep its mode."""
+    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename, or a power cut could leave an empty file
+        if path.exists():
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

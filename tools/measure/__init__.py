@@ -1,0 +1,1 @@
+"""What `tools/bench.py` and `tools/tune.py` measure."""

@@ -1,0 +1,62 @@
+"""How far rows of attention are from float64, in units of what numpy loses in f32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.reference import attention_reference
+from tools.measure.cpu import Array
+
+Rows = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
+
+
+def sampled_rows(size: tuple[int, int, int, int], count: int = 32) -> Rows:
+    """Batch, head and row of `count` rows of O [batch, heads, seq, d], a first and a last too."""
+    batch, heads, seq, _ = size
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, seq, count)
+    rows[:2] = 0, seq - 1
+    return rng.integers(0, batch, count), rng.integers(0, heads, count), rows
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Rows of O in float64, and how far the same-precision numpy reference is from them."""
+
+    exact: NDArray[np.float64]
+    usual: float  # the largest difference of the f32 reference
+
+    @classmethod
+    def of(cls, arrays: tuple[Array, Array, Array], rows: Rows, causal: bool) -> Judge:
+        """The judge of some rows of the attention of q, k and v, which are equally long."""
+        exact, same = (
+            np.stack([_row(arrays, b, h, i, causal, dtype) for b, h, i in zip(*rows, strict=True)])
+            for dtype in (np.float64, np.float32)
+        )
+        return cls(exact, float(np.abs(same - exact).max()))
+
+    def ratio(self, found: NDArray[Any]) -> float:
+        """The largest error of the same rows in units of the reference's; infinite for NaN."""
+        error = float(np.abs(found - self.exact).max())
+        if math.isnan(error):
+            return math.inf
+        return error / self.usual if self.usual else (0.0 if error == 0 else math.inf)
+
+
+def _row(
+    arrays: tuple[Array, Array, Array], b: int, h: int, i: int, causal: bool, dtype: Any
+) -> NDArray[Any]:
+    q, k, v = arrays
+    seen = slice(0, i + 1 if causal else None)
+    out, _ = attention_reference(
+        q[b : b + 1, h : h + 1, i : i + 1],
+        k[b : b + 1, h : h + 1, seen],
+        v[b : b + 1, h : h + 1, seen],
+        dtype=dtype,
+    )
+    return np.asarray(out[0, 0, 0])

@@ -1,0 +1,153 @@
+"""How good a kernel is as far as no GPU is needed to tell: what the assembler says, its main loop
+in machine code, and what the interpreter counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from flash.contract.catalogue import Build, build
+from flash.host.arrays import view
+from flash.launch.calls import make_plan
+from flash.launch.checks import alignment, check
+from flash.problem.config import AttentionConfig
+from ptxgen import interpreter
+from ptxgen.errors import BackendError
+from ptxgen.interpreter import Counters
+from ptxgen.runtime.assembler import find_assembler
+from ptxgen.target import WARP_SIZE, Target
+from tools.measure.cpu import normal
+from tools.measure.sass import Loop, find_disassembler, main_loop
+
+THOUSAND: Final = 1000  # scores, that figures are for
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kernel as text, and how it is launched; `shared_bytes` is dynamic shared memory of a CTA.
+
+    `columns` is head_dim + head_dim_v as the kernel pads them, head_dim for each slice of the
+    values: what a score costs in multiplications with an addition.
+    """
+
+    text: str
+    entry: str
+    threads: int
+    shared_bytes: int
+    columns: int
+
+    @classmethod
+    def of(cls, made: Build) -> Subject:
+        """One of our kernels."""
+        t, kernel = made.config.tiling, made.kernel
+        columns = t.value_slices * (t.score_columns + t.output_columns)
+        return cls(made.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What became of a kernel on a target: 32-bit registers of a thread, bytes that its spill code
+    moves, bytes of shared memory of a CTA; `occupancy` is the part of a multiprocessor's warps that
+    can be resident, 0 to 1. `loop` is None where `why_no_loop` says why.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    ctas_per_sm: int
+    occupancy: float
+    columns: int
+    loop: Loop | None
+    why_no_loop: str = ""
+
+    @property
+    def scores(self) -> float:
+        """Scores of a warp in one turn of the main loop, on tensor cores; 0 without one."""
+        return self.loop.macs / self.columns if self.loop else 0.0
+
+    @property
+    def loop_per_score(self) -> float:
+        """Machine instructions of a warp in the main loop for a thousand scores; 0 without one."""
+        return THOUSAND * len(self.loop.path) / self.scores if self.loop else 0.0
+
+    @property
+    def loop_share(self) -> float:
+        """The part of the main loop's instructions that are products, 0 to 1."""
+        return self.loop.products / len(self.loop.path) if self.loop else 0.0
+
+
+def assembled(subject: Subject, target: Target) -> Assembled:
+    """Raises `BackendError` without an assembler; without a disassembler, there is no loop."""
+    made = find_assembler(target=target.name).assemble(subject.text, target.name)
+    usage = made.kernel(subject.entry)
+    loop, why = None, "no loop has products on tensor cores"
+    try:
+        loop = main_loop(find_disassembler().instructions(made.cubin))
+    except BackendError as error:
+        why = str(error)
+    shared = subject.shared_bytes + usage.static_shared_bytes
+    ctas = target.blocks_per_sm_for(subject.threads, usage.registers, shared)
+    return Assembled(
+        usage.registers,
+        usage.spill_store_bytes + usage.spill_load_bytes,
+        shared,
+        ctas,
+        ctas * (subject.threads // WARP_SIZE) / target.warps_per_sm,
+        subject.columns,
+        loop,
+        "" if loop else why,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the interpreter counted in a launch, for a thousand scores that are seen: instructions
+    of a warp as PTX has them, and turns of shared memory (wavefronts), of which bank conflicts cost
+    `conflicts` in the whole launch. `product_share` is the part of the instructions that are
+    products on tensor cores, 0 to 1.
+    """
+
+    instructions: float
+    wavefronts: float
+    conflicts: int
+    product_share: float
+
+
+def counted(counters: Counters, scores: int) -> Counted:
+    """Of a launch that was profiled."""
+    products = sum(n for opcode, n in counters.by_opcode.items() if opcode.startswith("mma."))
+    wavefronts, conflicts = counters.shared_wavefronts, counters.shared_conflicts
+    assert wavefronts is not None, "the launch was not profiled"
+    assert conflicts is not None, "the launch was not profiled"
+    return Counted(
+        THOUSAND * counters.warp_instructions / scores,
+        THOUSAND * wavefronts / scores,
+        conflicts,
+        products / counters.warp_instructions,
+    )
+
+
+def seen_scores(seq: int, causal: bool) -> int:
+    """Pairs of a query and a key that it sees, for as many queries as keys and one head."""
+    return seq * (seq + 1) // 2 if causal else seq * seq
+
+
+def count(config: AttentionConfig, seq: int) -> Counted:
+    """One head of `seq` queries and as many keys, normally distributed, on the interpreter."""
+    (q, k), (v, out) = (
+        normal(*[(1, 1, seq, dim)] * 2) for dim in (config.head_dim, config.value_dim)
+    )
+    arrays = [view(x.astype(config.element.numpy), "array") for x in (q, k, v, out)]
+    geometry = check(config, *arrays)
+    pointers = tuple(array.pointer for array in arrays)
+    made = build(config.kernel(None, alignment(config, geometry, *pointers)))
+    plan = make_plan(made, geometry, config.scale, pointers)
+    memory = [np.asarray(array.owner) for array in arrays]
+    result = interpreter.run(
+        made.module, grid=plan.grid, block=plan.block, args=[*memory, *plan.values[len(memory) :]],
+        dynamic_smem=plan.dynamic_shared, profile=True,
+    )  # fmt: skip
+    return counted(result.counters, seen_scores(seq, bool(config.causal)))
