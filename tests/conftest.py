@@ -120,9 +120,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a `grid` that `make test` can do without."""
-    for case in dispensable(items):
-        case.add_marker("slow")
+    """Mark the cases that `make test`, or `.ci/run` as well, can do without."""
+    for case, marker in dispensable(items):
+        case.add_marker(marker)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,11 +10,13 @@ import pytest
 _GOLDEN: Final = (5**0.5 - 1) / 2
 
 
-def dispensable(items: Iterable[pytest.Item]) -> Iterator[pytest.Function]:
-    """The cases that `make test` can do without, of tests with one of two markers.
+def dispensable(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Function, str]]:
+    """The cases that `make test` can do without, of tests with one of two markers, and whether
+    `.ci/run` has them ("slow") or can do without them as well ("nightly").
 
-    Of a `grid` these are cases without which each value of each parameter still occurs, of
-    `sample(count)` all but `count`. Cases marked `slow`, `nightly` or `gpu` do not count.
+    Of a `grid` `make test` can do without cases as long as each value of each parameter still
+    occurs, of `sample(count)` without all but `count`; `.ci/run` has all cases of both, but of
+    `sample(count, gate=more)` only `more`. Cases marked `slow`, `nightly` or `gpu` do not count.
     """
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
@@ -26,27 +28,32 @@ def dispensable(items: Iterable[pytest.Item]) -> Iterator[pytest.Function]:
         values = [_values(case) for case in cases]
         sample = cases[0].get_closest_marker("sample")
         if sample is not None:
-            kept = sampled(values, sample.args[0])
+            few, more = sample.args[0], sample.kwargs.get("gate")
+            order = sampled(values, few if more is None else more)
+            kept = set(order[:few])
+            gate = set(range(len(cases)) if more is None else order)
         elif cases[0].get_closest_marker("grid"):
-            kept = covering(values)
+            kept, gate = covering(values), set(range(len(cases)))
         else:
             continue
-        yield from (case for number, case in enumerate(cases) if number not in kept)
+        for number, case in enumerate(cases):
+            if number not in kept:
+                yield case, "slow" if number in gate else "nightly"
 
 
-def sampled(cases: Sequence[frozenset[object]], count: int) -> set[int]:
-    """The indices of `count` cases, or of all if there are fewer: with as many values as so many
-    cases can have, and otherwise spread over all.
+def sampled(cases: Sequence[frozenset[object]], count: int) -> list[int]:
+    """The indices of `count` cases, or of all if there are fewer: the first of them, however many,
+    have as many values as so many cases can have, and otherwise are spread over all.
     """
     # Multiples of the golden ratio, less their integers, fill an interval evenly.
-    order = sorted(range(len(cases)), key=lambda n: n * _GOLDEN % 1)
-    chosen: set[int] = set()
+    left = sorted(range(len(cases)), key=lambda n: n * _GOLDEN % 1)
+    chosen: list[int] = []
     missing = frozenset[object]()
-    while len(chosen) < min(count, len(cases)):
-        left = [n for n in order if n not in chosen]
+    while left and len(chosen) < count:
         missing = missing or frozenset().union(*(cases[n] for n in left))
         best = max(left, key=lambda n: len(cases[n] & missing))
-        chosen.add(best)
+        chosen.append(best)
+        left.remove(best)
         missing -= cases[best]
     return chosen
 

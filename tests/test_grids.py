@@ -25,6 +25,10 @@ def test_without_parameters(): ...
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("a", [0, 1, pytest.param(2, marks=pytest.mark.nightly), 3, 4])
 def test_of_a_sample(a): ...
+
+@pytest.mark.sample(0, gate=1)
+@pytest.mark.parametrize("a", [0, 1])
+def test_of_two_samples(a): ...
 """
 
 
@@ -42,8 +46,8 @@ def test_each_value_occurs_in_the_few_cases_that_cover_a_grid() -> None:
 def test_a_sample_is_spread_over_all_cases_and_has_all_sizes() -> None:
     line = [frozenset({n}) for n in range(34)]
     assert sorted(sampled(line, 4)) == [0, 5, 13, 26]
-    assert sampled(line, 34) == sampled(line, 99) == set(range(34))
-    assert sampled([], 3) == set()
+    assert sorted(sampled(line, 34)) == sorted(sampled(line, 99)) == list(range(34))
+    assert sampled([], 3) == []
 
 
 def test_a_sample_of_a_grid_has_as_many_values_as_it_can() -> None:
@@ -56,10 +60,12 @@ def test_a_sample_of_a_grid_has_as_many_values_as_it_can() -> None:
 
 def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path: Path) -> None:
     found: list[str] = []
+    left_out: dict[str, str] = {}
 
     class Collected:
         def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-            found.extend(item.name for item in items if item not in list(dispensable(items)))
+            left_out.update((case.name, marker) for case, marker in dispensable(items))
+            found.extend(item.name for item in items if item.name not in left_out)
 
     path = tmp_path / "test_few.py"
     path.write_text(GRID)
@@ -80,3 +86,7 @@ def test_the_rest_of_grids_and_samples_is_dispensable_and_nothing_else(tmp_path:
         *(f"test_without_the_marker[{n}]" for n in range(3)), "test_without_parameters",
         "test_of_a_sample[0]", "test_of_a_sample[2]", "test_of_a_sample[3]",
     ]  # fmt: skip
+    nightly = [name for name, marker in left_out.items() if marker == "nightly"]
+    assert nightly == ["test_of_two_samples[1]"]
+    assert {left_out[name] for name in left_out if name not in nightly} == {"slow"}
+    assert "test_of_two_samples[0]" in left_out

@@ -43,13 +43,20 @@ ANYHOW: Final = Placed("anyhow")  # no rule says how it depends on the places
 
 
 class Places:
-    """Tells how the values of one kernel depend on the places of variables; `bounds` gives the
-    range of a number.
+    """Tells how the values of one kernel depend on the places of variables.
+
+    `bounds` gives the range of a number, `largest` the largest value, read as unsigned, that one
+    which follows from no address has anywhere in the kernel; None if that cannot be listed.
     """
 
-    def __init__(self, values: Values, bounds: Callable[[Node], Range]) -> None:
+    def __init__(
+        self, values: Values, bounds: Callable[[Node], Range],
+        largest: Callable[[Node], int | None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._values = values
         self._bounds = bounds
+        self._largest = largest
+        self._limits: dict[int, int] = {}
         self._known: dict[int, Placed] = {}
         # Numbers of the instructions that are followed only for addresses that are not before the
         # beginning of their variable: below address 0 they would wrap around.
@@ -192,8 +199,30 @@ class Places:
 
     def _below(self, mask: Node) -> int:
         """A power of two that a number is below; more than any period if it may be negative."""
-        first, last, _ = self._bounds(mask)
-        return 1 << last.bit_length() if first >= 0 else 2 * _LARGEST
+        if mask.id not in self._limits:
+            first, last, _ = self._bounds(mask)
+            if first < 0 or last >= _LARGEST:
+                last = self._listed_limit(mask)
+            self._limits[mask.id] = 1 << last.bit_length()
+        return self._limits[mask.id]
+
+    def _listed_limit(self, mask: Node) -> int:
+        """The largest value of a number, as the counters of loops let it be."""
+        if any(node.kind == "symbol" for node in self._all_parts(mask)):
+            return _LARGEST  # what it is depends on this very answer
+        largest = self._largest(mask)
+        return _LARGEST if largest is None else largest
+
+    def _all_parts(self, wanted: Node) -> Iterator[Node]:
+        """A value and everything that it follows from."""
+        seen, stack = {wanted.id}, [wanted]
+        while stack:
+            node = stack.pop()
+            yield node
+            for other in self._parts(node):
+                if other.id not in seen:
+                    seen.add(other.id)
+                    stack.append(other)
 
     def _compared(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
         """Two addresses of one variable compare as their distances from its beginning do."""

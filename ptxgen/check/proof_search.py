@@ -93,7 +93,7 @@ class Search:
         self._effort = effort
         self._ctas = ctas  # of a cluster, 0 if not known
         self._plain = Domain(shape, parameters, takes_part=self._takes_part)
-        self.places = Places(values, self._plain.range)
+        self.places = Places(values, self._plain.range, self._largest)
         self._refined = Refined(values, paths)
         self._taking_part: dict[int, bool] = {}
         self._listings: dict[tuple[Any, ...], Listing | str] = {}
@@ -348,6 +348,15 @@ class Search:
         return value - (1 << leaf.bits) if value >> (leaf.bits - 1) and leaf.bits > 1 else value
 
     # ------------------------------------------------------------------------------ listing
+
+    def _largest(self, node: Node) -> int | None:
+        """The largest value of a register in any thread and turn; None if they cannot be listed."""
+        try:
+            lister, table = self.table([node], ALWAYS, True, self.bases(0))
+            values = lister.evaluate(table, node)
+        except NotListedError:
+            return None
+        return int(values.max(initial=0))
 
     def condition(self, place: Place) -> Formula:
         """When the instruction is executed."""

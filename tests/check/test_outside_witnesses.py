@@ -154,7 +154,7 @@ CASES = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_sentryward_agrees_or_it_is_known_why_not(case: Case, tmp_path: Path) -> None:
     sentryward = pytest.importorskip("sentryward", reason="sentryward is not installed")

@@ -754,7 +754,7 @@ MUTANTS: dict[str, tuple[Callable[[str], str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=8)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_of_the_kernel_is_found(name: str) -> None:
     config = AttentionConfig(72, causal=True, return_lse=True, target="sm_80").kernel()

@@ -111,7 +111,15 @@ TWICE = (
     "ld.global.nc.u32 %r4, [%rd0]; bar.sync 0; {} bar.sync 0; ld.global.nc.u32 %r5, [%rd0];"
     "setp.ge.u32 %p1, %r4, 16; @%p1 bra end;"
 )
+FLIPS = (  # words of threads in another order in every second turn
+    "mov.u32 %r3, 0; mad.lo.u32 %r9, %r0, 4, %r8;\nL: rem.s32 %r4, %r3, 2; mul.lo.u32 %r4, %r4, {};"
+    "xor.b32 %r10, %r9, %r4; st.shared.u32 [%r10], %r0; add.s32 %r3, %r3, 1;"
+    "setp.lt.s32 %p1, %r3, 4; @%p1 bra L;"
+)
 SHARED = {
+    "a flipped bit is that of an address wherever its variable lies": Case(
+        FLIPS.format(64), FLIPS.format(8), block=16
+    ),
     "a saturated number is not the number": Case(
         "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 0xFFFF; sub.s32 %r4, %r4, 0x10000;"
         "cvt.sat.u32.s32 %r5, %r4; shr.s32 %r5, %r5, 12; add.s32 %r5, %r5, 16;" + PUT,

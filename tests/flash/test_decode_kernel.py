@@ -628,7 +628,7 @@ def test_many_rows_are_each_looked_up_in_turns(
     problem.check(*sanitized(problem.call(), 1))
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=4)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])
 @pytest.mark.parametrize(("splits", "page_size"), [(1, 0), (3, 4)])
 @OR_MASKED
@@ -642,7 +642,7 @@ def test_the_sanitizers_find_nothing_under_any_schedule(
         assert [array.tobytes() for array in got] == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=5)
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade", nightly("f16")])
 @pytest.mark.parametrize(
     "sizes", [(1, 0), (3, 4), *map(nightly, [(1, 3), (3, 1), (3, 16), (3, 256)])]
@@ -685,7 +685,7 @@ def assert_default_kernels_do_not_spill(
         assert spilled == 0, (kernel.name, usage)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", ["sm_80", nightly("sm_90")])
 @pytest.mark.parametrize("kind", KINDS)
@@ -700,7 +700,7 @@ def test_default_kernels_do_not_spill(
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     ("name", "kind", "head_dim"),

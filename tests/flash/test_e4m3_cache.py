@@ -123,7 +123,7 @@ def call_of(dtype: str, dim: int, page_size: int) -> CacheCall:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=3)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", ["sm_89", "sm_120"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

@@ -125,7 +125,7 @@ def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> No
 # each feature, and all of them
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, gate=25)
 @EVERY_DTYPE
 @EVERY_CAUSAL
 @EVERY_FEATURE
@@ -135,7 +135,7 @@ def test_every_feature_is_as_accurate_as_numpy(name: str, causal: Any, dtype: st
         check_random(config, Problem(seq_q, seq_k, 16, 16, batch=2, heads=4, kv_heads=2))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, gate=40)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 50), (50, 1), (17, 0)])
@@ -166,7 +166,7 @@ def test_a_bias_may_have_the_type_of_the_queries(dtype: str) -> None:
 # windows
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, gate=12)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
 @pytest.mark.parametrize("window", [(0, None), (7, None), (40, 3), (None, 0), (2, 60)])
@@ -319,6 +319,7 @@ def test_rows_that_a_plane_hides_all_keys_from_give_zero(dtype: str, by: str, ca
         np.testing.assert_array_equal(sums, -np.inf)
 
 
+@pytest.mark.sample(3, gate=25)
 @ONE_OF_EACH_KERNEL
 @EVERY_CAUSAL
 @pytest.mark.parametrize("features", [{"mask": True}, {"bias": "f32"}, {"window": (9, 5)}], ids=str)
@@ -485,7 +486,7 @@ def test_a_number_of_each_head_may_be_broadcast(
         check(config, arrays_of(config, Problem(20, 37, 16, 16, batch=2, heads=4)), backwards)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=6)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 def test_repeated_runs_and_other_orders_of_the_warps_give_the_same_bits(
@@ -522,7 +523,7 @@ def test_the_text_verifies_and_reads_back(name: str, dtype: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=12)
 @ONE_OF_EACH_KERNEL
 @EVERY_FEATURE
 @pytest.mark.parametrize("causal", [False, "bottom_right", nightly("top_left")])
@@ -534,7 +535,7 @@ def test_every_access_is_proved(name: str, dtype: str, causal: Any) -> None:
     assert not found.unknown, found.unknown
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", [nightly("sm_80"), "sm_90"])  # which takes the most registers
 @pytest.mark.parametrize("causal", [nightly(False), True])
@@ -562,7 +563,7 @@ ODD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", mostly_nightly(GENERATIONS, ["sm_90"]))
 @pytest.mark.parametrize("dims", mostly_nightly(ODD, [{"head_dim": 256, "head_dim_v": 255}]))
@@ -576,7 +577,7 @@ def test_no_default_kernel_spills_whose_rows_are_odd(
             assert_no_spill(AttentionConfig(causal=causal, **how), assembler)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.ptxas
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("causal", [nightly(False), "bottom_right", nightly("top_left")])

@@ -62,7 +62,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, gate=12)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", ["sm_75", "sm_80", "sm_90"])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
@@ -339,7 +339,7 @@ def test_the_version_is_the_lowest_that_has_everything_used() -> None:
     assert versions == {name: TARGETS[name].ptx for name in TARGETS}
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", mostly_nightly(TARGETS, SM_APART))
 def test_no_default_kernel_spills(name: str, assembler: Assembler) -> None:

@@ -71,7 +71,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
     check(config, Problem(seq_q, seq_k, 16, 16).arrays(dtype=NUMPY["bf16"]))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, gate=10)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("name", ["sm_80", "sm_86", nightly("sm_90")])
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, name: str) -> None:
@@ -358,7 +358,7 @@ def test_the_text_verifies_and_reads_back(head_dim: int, dtype: str) -> None:
     assert parse(render(module)) == module
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("name", mostly_nightly(WITH_MMA, SM_APART))
 @pytest.mark.parametrize("causal", [nightly(False), True])

@@ -145,7 +145,7 @@ def test_packed_rows_have_the_bits_of_those_that_are_not(causal: Any) -> None:
         assert_same_bits(run(config, arrays), run(unpacked(config), arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, gate=8)
 @ONE_OF_EACH_PRODUCT
 @pytest.mark.parametrize("window", [(7, None), (None, 3), (20, 5), (0, 0)], ids=str)
 @pytest.mark.parametrize("causal", [False, "top_left"])
@@ -531,7 +531,7 @@ PROVED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=4)
 @pytest.mark.parametrize("kind", ["f32", "f16", "f32_grade"])
 @pytest.mark.parametrize("features", PROVED, ids=str)
 def test_every_access_to_packed_rows_is_proved(kind: str, features: dict[str, Any]) -> None:
@@ -590,7 +590,7 @@ KERNELS_OF_ALL_KINDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize(
     "target", ["sm_80", *(nightly(name) for name in ("sm_86", "sm_90", "sm_120"))]

@@ -77,7 +77,7 @@ def test_a_causal_mask_lets_each_query_see_its_own_keys(
     check(config, Problem(seq_q, seq_k, 16, 16).arrays())
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, gate=8)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_head_dim_is_right_with_its_default_tiles(head_dim: int, precision: str) -> None:
@@ -318,7 +318,7 @@ def _synchronising() -> list[int]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=8)
 @pytest.mark.parametrize("at", _synchronising())
 def test_no_barrier_wait_or_commit_can_be_left_out(at: int) -> None:
     config = _mutant_config()

@@ -309,7 +309,7 @@ def test_ctas_behind_the_end_of_their_sequence_end_before_the_first_barrier(kind
     assert few["mov.u32"] < many["mov.u32"]
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=5)
 @pytest.mark.parametrize(
     "how",
     [
@@ -327,7 +327,7 @@ def test_every_access_and_barrier_is_proved_for_any_lengths(kind: str, how: dict
     assert made.global_proof.complete, made.global_proof.unknown
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=1)
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", ["sm_80", nightly("sm_86"), nightly("sm_90")])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f32_grade"])

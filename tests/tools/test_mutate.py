@@ -74,7 +74,7 @@ def masks() -> list[Mutant]:
 # ------------------------------------------------------------------------------------- the verdicts
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, gate=4)
 @pytest.mark.parametrize("kernel", list(subjects()))
 def test_a_right_kernel_passes_all_its_problems(kernel: str) -> None:
     for problem in subjects()[kernel].problems:
@@ -108,7 +108,7 @@ def test_what_is_known_before_a_run_needs_none() -> None:
     assert judge(COPYING, wide).caught_by == "verifier"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_barrier_of_one_warp_may_be_that_of_the_warp() -> None:
     found = [judge(SMALL, n) for n in numbers(SMALL, "barrier", "of each warp alone")]
     assert [v.caught_by for v in found] == ["equivalent", "equivalent"]
@@ -412,7 +412,7 @@ def test_the_table_in_the_docs_is_that_of_the_recorded_campaign() -> None:
 # ----------------------------------------------------------------------------------------- the tool
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_short_campaign_has_no_hole(capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main(["--short", "--kernel", SMALL, "--jobs", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -421,7 +421,7 @@ def test_the_short_campaign_has_no_hole(capsys: pytest.CaptureFixture[str]) -> N
     assert found["counts"]["judged"] == len({m.kind for m in mutants_of(SMALL)})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--kernel", SMALL, "--kind", "barrier"]
     assert tool.main([*argv, "--jobs", "1"]) == 0
