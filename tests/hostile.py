@@ -132,6 +132,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
         "merge_partials of one array",
         _case(flash.merge_partials, **stacked, backend="interpreter"),
     )
+    yield "rotary_tables", _case(flash.rotary_tables, positions=3, rotary_dim=4)
     yield "to_device", _case(flash.to_device, array=q)
 
 

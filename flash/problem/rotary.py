@@ -6,21 +6,52 @@ rows so turned, the product depends on how far apart their positions are, and no
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.problem.simt_tiling import MAX_HEAD_DIM
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, shown
+
 Array = NDArray[Any]
+
+_MOST_POSITIONS: Final = 2**27  # of tables that are some GiB; longer contexts have none so far
 
 
 def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tuple[Array, Array]:
     """cos and sin of position * base^(-2 i / rotary_dim), for the positions from 0 on and i below
     rotary_dim / 2: f32 [positions, rotary_dim / 2], computed in f64. RoFormer, equation 15.
+
+    `positions` is at most 2**27, `rotary_dim` even and at most 256 (the largest head_dim), `base` a
+    finite number from 1 on. Raises `ConfigError` for anything else.
     """
-    frequencies = base ** (-2.0 * np.arange(rotary_dim // 2) / rotary_dim)
+    if integer(positions, 0, _MOST_POSITIONS) is None:
+        raise ConfigError(
+            f"rotary_tables: positions must be an integer from 0 to {_MOST_POSITIONS}, got "
+            f"{shown(positions)}"
+        )
+    columns = integer(rotary_dim, 2, MAX_HEAD_DIM)
+    if columns is None or columns % 2:
+        raise ConfigError(
+            f"rotary_tables: rotary_dim must be an even integer from 2 to {MAX_HEAD_DIM}, got "
+            f"{shown(rotary_dim)}"
+        )
+    if not _is_base(base):
+        raise ConfigError(
+            f"rotary_tables: base must be a finite number from 1 on, got {shown(base)}"
+        )
+    frequencies = float(base) ** (-2.0 * np.arange(rotary_dim // 2) / rotary_dim)
     angles = np.arange(positions)[:, None] * frequencies
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _is_base(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(1 <= value <= sys.float_info.max)
 
 
 def rotated(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from flash import cache_kernels
+from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import Made
 from flash.contract.catalogue import build
-from flash.decode import emitted
-from flash.decode.emitted import CacheConfig
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError
 
@@ -24,7 +24,7 @@ DENSE = "the last dimension of all arrays is dense, the strides of the others ar
 
 
 def decoding(cache: CacheConfig = PLAIN, **how: Any) -> dict[str, Any]:
-    return emitted.decode(BF16, cache, **how).contract
+    return cache_kernels.decode(BF16, cache, **how).contract
 
 
 def meanings(contract: dict[str, Any]) -> dict[str, str]:
@@ -34,13 +34,15 @@ def meanings(contract: dict[str, Any]) -> dict[str, str]:
 BUILDS: dict[str, Callable[[], Made]] = {
     "f32": lambda: build(AttentionConfig(8, causal=True, return_lse=True).kernel()),
     "f16-varlen": lambda: build(AttentionConfig(8, dtype="f16", varlen=True).kernel()),
-    "decode-splits": lambda: emitted.decode(BF16, EVERYTHING, splits=True),
-    "decode-splits-append": lambda: emitted.decode(
+    "decode-splits": lambda: cache_kernels.decode(BF16, EVERYTHING, splits=True),
+    "decode-splits-append": lambda: cache_kernels.decode(
         BF16, EVERYTHING, splits=True, append=True, rotary_dim=32, group=8
     ),
-    "decode-append": lambda: emitted.decode(BF16, PLAIN, append=True),
-    "append": lambda: emitted.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True),
-    "merge": lambda: emitted.merge(64, return_lse=True),
+    "decode-append": lambda: cache_kernels.decode(BF16, PLAIN, append=True),
+    "append": lambda: cache_kernels.append(
+        64, cache=EVERYTHING, dtype="f16", rotary_dim=32, counts=True
+    ),
+    "merge": lambda: cache_kernels.merge(64, return_lse=True),
 }
 
 
@@ -111,7 +113,7 @@ def test_a_cache_has_room_for_rows() -> None:
     assert meanings(decoding())["seq_k"] == (
         f"rows that a sequence of the cache has room for, 1 to {longest}"
     )
-    paged = emitted.append(64, cache=CacheConfig(16)).contract
+    paged = cache_kernels.append(64, cache=CacheConfig(16)).contract
     assert meanings(paged)["seq_k"] == (
         "rows that a sequence of the cache has room for, 16 for each column of block_table, 1 to "
         "1073741824"
@@ -123,7 +125,7 @@ def test_a_cache_has_room_for_rows() -> None:
 
 
 def test_the_kernel_that_appends_says_what_lengths_count() -> None:
-    found = emitted.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32).contract
+    found = cache_kernels.append(64, cache=EVERYTHING, dtype="f16", rotary_dim=32).contract
     assert meanings(found)["seqused_k"] == (
         "device address of seqused_k: i32 [batch], read, strides as below; how many rows each "
         "sequence has with the new ones: new row i of n becomes row seqused_k - n + i, or none if "
@@ -154,7 +156,7 @@ def test_the_kernel_that_appends_says_what_lengths_count() -> None:
 
 
 def test_lengths_are_said_to_count_what_each_item_has() -> None:
-    found = emitted.append(64, cache=PLAIN, counts=True).contract
+    found = cache_kernels.append(64, cache=PLAIN, counts=True).contract
     assert meanings(found)["seqused_k"] == (
         "device address of seqused_k: i32 [batch], read, strides as below; how many rows each "
         "sequence has with the new ones: new row i of counts becomes row seqused_k - counts + i, "
@@ -167,11 +169,11 @@ def test_lengths_are_said_to_count_what_each_item_has() -> None:
 
 
 def test_without_rotary_embedding_there_is_nothing_of_it() -> None:
-    found = emitted.append(64, cache=PLAIN).contract
+    found = cache_kernels.append(64, cache=PLAIN).contract
     assert found["grid"]["formula"] == "(ceil(new_rows / 4), 1, 1)"
     assert list(meanings(found))[:5] == ["K_NEW", "V_NEW", "K", "V", "seqused_k"]
     assert "columns" not in found["constraints"][0]
-    turned = emitted.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
+    turned = cache_kernels.append(64, cache=PLAIN, rotary_dim=8, rotary_interleaved=True)
     assert turned.contract["constraints"][0] == (
         "columns 2 i and 2 i + 1 of a row are turned together"
     )
@@ -252,7 +254,7 @@ def test_heads_that_are_not_packed_are_as_many_as_those_of_k_where_one_appends()
 
 @pytest.mark.parametrize(("lse", "words"), [(False, "not written: "), (True, "device address of")])
 def test_the_kernel_that_merges_says_what_it_takes(lse: bool, words: str) -> None:
-    found = emitted.merge(64, dtype="bf16", return_lse=lse).contract
+    found = cache_kernels.merge(64, dtype="bf16", return_lse=lse).contract
     assert found["grid"]["formula"] == "(ceil(rows / 4), 1, 1)"
     assert found["constraints"][0] == (
         "PARTS, and its strides in bytes, are multiples of 16 bytes; those of O of 8; LSES, its "
@@ -272,7 +274,7 @@ def test_the_kernel_that_merges_says_what_it_takes(lse: bool, words: str) -> Non
 )
 def test_what_does_not_go_with_a_cache_is_refused(config: AttentionConfig, names: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        emitted.decode(config, PLAIN)
+        cache_kernels.decode(config, PLAIN)
     assert str(caught.value) == (
         f"DecodeKernel: config must be one that goes with a cache, got {names}; use "
         "AttentionKernel, or leave that out"

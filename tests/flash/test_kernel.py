@@ -971,7 +971,8 @@ def test_importing_flash_imports_neither_cuda_nor_torch() -> None:
 def test_the_public_names_are_these_and_no_others() -> None:
     assert flash.__all__ == [
         "AttentionConfig", "AttentionKernel", "DecodeKernel", "DecodeStep", "KVCache", "attention",
-        "attention_varlen", "attention_with_kvcache", "merge_partials", "to_device",
+        "attention_varlen", "attention_with_kvcache", "merge_partials", "rotary_tables",
+        "to_device",
     ]  # fmt: skip
     assert flash.AttentionConfig is AttentionConfig
     with pytest.raises(AttributeError) as caught:
@@ -979,7 +980,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
     assert str(caught.value) == (
         "module 'flash' has no attribute 'Attention'; "
         "it has AttentionConfig, AttentionKernel, DecodeKernel, DecodeStep, KVCache, attention, "
-        "attention_varlen, attention_with_kvcache, merge_partials, to_device"
+        "attention_varlen, attention_with_kvcache, merge_partials, rotary_tables, to_device"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from flash.problem.rotary import rotary_tables, rotated
+from ptxgen.errors import ConfigError
 
 pytestmark = pytest.mark.grid
 
@@ -65,3 +67,26 @@ def test_what_is_no_number_stays_in_its_row() -> None:
     got = rotated(x, *rotary_tables(3, 4), np.array([[1, 2]]), interleaved=True)
     assert not np.isfinite(got[0, 0, 0, :2]).any()
     assert np.isfinite(got[0, 0, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"positions": -1},
+            "rotary_tables: positions must be an integer from 0 to 134217728, got -1",
+        ),
+        (
+            {"rotary_dim": 7},
+            "rotary_tables: rotary_dim must be an even integer from 2 to 256, got 7",
+        ),
+        (
+            {"base": float("inf")},
+            "rotary_tables: base must be a finite number from 1 on, got inf",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_made_are_refused(wrong: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"positions": 3, "rotary_dim": 4, **wrong}
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        rotary_tables(**arguments)

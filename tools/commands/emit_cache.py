@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flash import cache_kernels
+from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import Made
-from flash.decode import emitted
-from flash.decode.emitted import CacheConfig
 from tools.commands.emit_options import (
     add_kernel_options,
     add_output_options,
@@ -156,7 +156,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
 
 def _decode(arguments: argparse.Namespace) -> Made:
     config = config_of(arguments, _target(arguments))
-    return emitted.decode(
+    return cache_kernels.decode(
         config,
         _cache(arguments),
         splits=arguments.splits,
@@ -184,7 +184,7 @@ def _add_append(group: argparse._ArgumentGroup) -> None:
 
 
 def _append(arguments: argparse.Namespace) -> Made:
-    return emitted.append(
+    return cache_kernels.append(
         arguments.head_dim,
         arguments.head_dim_v,
         cache=_cache(arguments),
@@ -207,7 +207,7 @@ def _add_merge(group: argparse._ArgumentGroup) -> None:
 
 
 def _merge(arguments: argparse.Namespace) -> Made:
-    return emitted.merge(
+    return cache_kernels.merge(
         arguments.head_dim_v,
         dtype=arguments.dtype,
         parts=arguments.parts,
