@@ -117,7 +117,6 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield "AttentionConfig", _case(config, head_dim=8)
     yield "AttentionConfig of packed sequences", _case(config, head_dim=8, varlen=True)
     yield "AttentionConfig.kernel", _case(config(8).kernel)
-    yield "AttentionConfig.with_target", _case(config(8).with_target, target="sm_90")
     yield "AttentionKernel", _case(flash.AttentionKernel, config=config(8))
     yield "AttentionKernel.launch", _case(every.launch, **three, **scores, dropout_seed=1)
     yield "AttentionKernel.explain", _case(every.explain, **three, **scores)

@@ -59,11 +59,6 @@ class KernelResources:
         return self.config.tiling.threads
 
     @property
-    def peak_on_chip_bytes(self) -> int:
-        """Registers and shared memory of a CTA."""
-        return self.threads * self.registers * F32_BYTES + self.shared_bytes
-
-    @property
     def ctas_per_sm(self) -> int:
         """How many CTAs one multiprocessor holds at once."""
         return self.config.target.blocks_per_sm_for(self.threads, self.registers, self.shared_bytes)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.problem.dtypes import DTYPES, F32, DType, config_name
@@ -360,10 +360,6 @@ class AttentionConfig:
             self.features,
             self.pack_gqa is True,
         )
-
-    def with_target(self, target: str) -> AttentionConfig:
-        """The same problem for another target."""
-        return replace(self, target=target)
 
 
 def config_of_call(who: str, **fields: Any) -> AttentionConfig:

@@ -334,12 +334,6 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
             lambda place: f"{what} of {self.mbarrier(place)}", woken,
         )  # fmt: skip
 
-    def defer(self, action: Callable[[], None], address: Lanes | Address) -> None:
-        """Have `action` done by an asynchronous agent: once some thread asks for the mbarrier at
-        `address` (the first active lane's), or when nothing else can run.
-        """
-        self.agents.add(int(self.positions(address, 8)[0]), action)
-
     def clock(self) -> int:
         """A count that grows with what has been executed."""
         return self.cycles & ((1 << 64) - 1)

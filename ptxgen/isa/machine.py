@@ -87,11 +87,6 @@ class Machine(Protocol):
         each address; `what` says in messages what is waited for, such as `phase 1`.
         """
 
-    def defer(self, action: Callable[[], None], address: Lanes) -> None:
-        """Have `action` done by an asynchronous agent: once some thread asks for the mbarrier at
-        `address` (one active lane's), or when nothing else can run.
-        """
-
     def ask(self, address: Lanes) -> None:
         """Have asynchronous agents do what is left to do for the mbarriers at these addresses of
         shared memory.

@@ -214,7 +214,7 @@ def test_no_limit_and_no_cap_may_be_written_as_flash_attn_does() -> None:
 
 def test_the_kernel_of_a_config_is_for_what_there_is() -> None:
     config = AttentionConfig(64)
-    assert config.kernel("sm_90") == config.with_target("sm_90").kernel()
+    assert config.kernel("sm_90") == AttentionConfig(64, target="sm_90").kernel()
     with pytest.raises(ConfigError) as caught:
         config.kernel(alignment="two")  # type: ignore[arg-type]
     assert str(caught.value) == (

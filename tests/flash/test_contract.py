@@ -340,7 +340,6 @@ def test_arithmetic_of_16_bit_types_is_padded_as_the_tiling_says(
 def test_what_a_cta_holds_and_how_many_fit() -> None:
     tiling = AttentionConfig(64).kernel().tiling
     found = KernelResources(AttentionConfig(64).kernel(), 128, True, tiling.shared_bytes)
-    assert found.peak_on_chip_bytes == tiling.threads * 128 * 4 + tiling.shared_bytes
     expected = target("sm_80").blocks_per_sm_for(tiling.threads, 128, tiling.shared_bytes)
     assert found.ctas_per_sm == expected
     assert found.occupancy == expected * tiling.threads / 2048

@@ -17,7 +17,7 @@ from fake_driver import A100, FakeDevice, FakeDriver, Launch, cubin, real
 from ptxgen.errors import BackendError, ConfigError, LaunchError, PoisonedContextError
 from ptxgen.parse import parse
 from ptxgen.runtime import cuda as module
-from ptxgen.runtime.backend import Backend, check_backend
+from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cuda import CudaBackend, check_shared, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, param_slots
 from ptxgen.runtime.settings import BACKENDS
@@ -759,8 +759,7 @@ def test_run_loads_and_launches_on_the_current_device() -> None:
     backend, driver = opened(FakeDevice(), A100)
     driver.retained[1] += 1
     driver.stack.append(driver.context_of(1))
-    as_protocol: Backend = backend
-    as_protocol.run(SAXPY.encode(), plan_of())
+    backend.run(SAXPY.encode(), plan_of())
     assert [launch.ordinal for launch in driver.launches] == [1]
     assert driver.stack == [driver.context_of(1)]
 
