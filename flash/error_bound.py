@@ -65,8 +65,8 @@ from flash.problem.config import DEFAULT_TARGET, AttentionConfig
 from flash.problem.dtypes import BF16, F16
 from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
 from flash.problem.philox import STEPS, threshold
-from flash.problem.precision import IEEE
 from flash.problem.sequences import each_sequence
+from flash.problem.simt_tiling import IEEE
 from flash.reference import (
     Causal,
     Window,

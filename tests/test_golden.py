@@ -18,8 +18,8 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward
 
+from flash.contract.catalogue import emit
 from flash.error_bound import arithmetic_of_config
-from flash.kernels.simt_forward import attention_forward
 from flash.problem.config import AttentionConfig
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
@@ -38,7 +38,7 @@ CONFIGS = {
 
 
 def emitted(name: str) -> str:
-    return render(attention_forward(CONFIGS[name].kernel()))
+    return render(emit(CONFIGS[name].kernel()))
 
 
 def golden(name: str) -> Path:
@@ -105,9 +105,9 @@ def test_every_process_emits_the_same_bytes(seed: str, tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {root!r})\n"
         "import hashlib\n"
         "from flash.problem.config import AttentionConfig\n"
-        "from flash.kernels.simt_forward import attention_forward\n"
+        "from flash.contract.catalogue import emit\n"
         "from ptxgen.text import render\n"
-        "text = render(attention_forward(AttentionConfig(72, 40, causal=True).kernel()))\n"
+        "text = render(emit(AttentionConfig(72, 40, causal=True).kernel()))\n"
         "print(hashlib.sha256(text.encode()).hexdigest())\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
@@ -119,5 +119,5 @@ def test_every_process_emits_the_same_bytes(seed: str, tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    text = render(attention_forward(AttentionConfig(72, 40, causal=True).kernel()))
+    text = render(emit(AttentionConfig(72, 40, causal=True).kernel()))
     assert child.stdout.strip() == hashlib.sha256(text.encode()).hexdigest()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from flash.contract.built_kernel import Made
 from flash.contract.resources import KernelResources
 from flash.kernels.mma_forward import mma_attention_forward
 from flash.kernels.simt_forward import attention_forward
 from flash.problem.config import KernelConfig
+from flash.problem.mma_tiling import MmaTiling
 from flash.problem.simt_tiling import Tiling
+from flash.problem.tile_choice import AnyTiling
 from ptxgen import ir
 from ptxgen.check.verify import require_valid
 
@@ -54,6 +57,18 @@ class Build(Made):
         )
 
 
+# The families of forward kernels: what emits the kernel of a configuration, by its tiling.
+FAMILIES: Final[dict[type[AnyTiling], Callable[[KernelConfig, Any], ir.Module]]] = {
+    Tiling: attention_forward,
+    MmaTiling: mma_attention_forward,
+}
+
+
+def emit(config: KernelConfig) -> ir.Module:
+    """The module of a configuration, as its family of kernels emits it; not verified."""
+    return FAMILIES[type(config.tiling)](config, config.tiling)
+
+
 @lru_cache(maxsize=256)
 def build(config: KernelConfig) -> Build:
     """The kernel of a configuration.
@@ -61,8 +76,7 @@ def build(config: KernelConfig) -> Build:
     Raises `VerifyError` if the generated module has a problem, which would be a fault of the
     generator's.
     """
-    make = attention_forward if isinstance(config.tiling, Tiling) else mma_attention_forward
-    module = make(config)
+    module = emit(config)
     require_valid(module)
     return Build(config, module)
 

@@ -53,18 +53,18 @@ _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
 _LEAST_SCALE: Final = 2.0**-126
 
 
-def mma_attention_forward(config: KernelConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `flash/contract/forward.py` says what its
-    parameters mean.
+def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
+    """The module with the kernel of a configuration, whose tiling is `t`.
+
+    `flash/contract/forward.py` says what its parameters mean.
     """
-    t, dtype = config.tiling, config.dtype.scalar
-    assert isinstance(t, MmaTiling)
+    dtype = config.dtype.scalar
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
     cta = Cta.entered(k, config, given)
     me = WarpPlace.of(k)
 
-    tiles, pipeline = _start_copies(k, config, cta, OwnRows.written(k, config, given, cta))
+    tiles, pipeline = _start_copies(k, config, t, cta, OwnRows.written(k, config, given, cta))
     products: WarpProducts = (
         MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
     )
@@ -185,12 +185,11 @@ def _runs(
 
 
 def _start_copies(
-    k: KernelBuilder, config: KernelConfig, cta: Cta, own: OwnRows | None
+    k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: OwnRows | None
 ) -> tuple[Tiles, KeyValuePipeline]:
     """The tiles of Q, K and V, and the first of them on their way."""
     k.note("shared memory, and the first tiles on their way there")
-    t, dtype = config.tiling, config.dtype.scalar
-    assert isinstance(t, MmaTiling)
+    dtype = config.dtype.scalar
     Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
     K_tile = SwizzledTile(k, "K_tile", t.tile, t.score_width, dtype, t.stages)
     V_tile = SwizzledTile(k, "V_tile", t.tile, t.output_width, dtype, t.stages)

@@ -26,12 +26,11 @@ from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var
 from ptxgen.types import s32, u64
 
 
-def attention_forward(config: KernelConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `flash/contract/forward.py` says what its
-    parameters mean.
+def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
+    """The module with the kernel of a configuration, whose tiling is `t`.
+
+    `flash/contract/forward.py` says what its parameters mean.
     """
-    t = config.tiling
-    assert isinstance(t, Tiling)
     k = KernelBuilder(config.name, target=config.target, threads=t.threads, min_ctas=1)
     given = Arguments.declare(k, config)
     cta = Cta.entered(k, config, given)

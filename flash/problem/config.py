@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from flash.problem.dtypes import DTYPES, F32, DType, config_name
 from flash.problem.features import MAX_WINDOWED_SEQ, NO_FEATURES, SECTION, Features, Number
-from flash.problem.mma_tiling import MmaTiling
 from flash.problem.philox import threshold
-from flash.problem.precision import IEEE, choices, resolved
-from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
+from flash.problem.precision import choices, resolved
+from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
 from flash.problem.tile_choice import (
     AnyTiling,
     TileRequest,
@@ -69,7 +68,7 @@ class KernelConfig:
         """How f32 is multiplied (`flash/problem/precision.py`); None for 16-bit types."""
         if self.dtype is not F32:
             return None
-        return self.tiling.operands.name if isinstance(self.tiling, MmaTiling) else IEEE
+        return self.tiling.precision
 
     @property
     def output(self) -> DType:
@@ -114,7 +113,7 @@ class KernelConfig:
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
         words = [f"attention_forward_{kind}", dims, f"m{t.block_q}", f"n{t.tile}"]
-        words += [f"s{t.stages}"] if isinstance(t, MmaTiling) and t.stages > 1 else []
+        words += [f"s{t.stages}"] if t.stages > 1 else []
         words += [self.causal] if self.causal else []
         words += self.features.words
         words += ["packed"] if self.packed else []

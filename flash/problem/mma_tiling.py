@@ -89,6 +89,16 @@ class MmaTiling:
         return ValueSlices.of(self.head_dim_v, self.value_slices, self._output_unit)
 
     @property
+    def precision(self) -> str:
+        """How the kernel multiplies f32 (`flash/problem/precision.py`), if its elements are f32."""
+        return self.operands.name
+
+    @property
+    def row_step(self) -> int:
+        """Distance in rows between the two rows of S that a thread has of a 16 x 8 tile."""
+        return MMA_ROWS // 2
+
+    @property
     def row_tiles(self) -> int:
         """Blocks of 16 query rows that one warp computes."""
         return self.block_q // (MMA_ROWS * self.warps)

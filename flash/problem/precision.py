@@ -6,8 +6,8 @@ from typing import Final
 
 from flash.problem.dtypes import F32, DType
 from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, Operands
+from flash.problem.simt_tiling import IEEE
 
-IEEE: Final = "ieee"
 AUTO: Final = "auto"
 # Of f32: in f32 without tensor cores; on tensor cores with the error of f32; with 11 bits of each
 # factor.

@@ -31,6 +31,7 @@ CHUNK: Final = 4  # f32 elements in the widest load, 16 bytes
 F32_BYTES: Final = 4
 TILES: Final = (16, 32, 64, 128)
 BLOCKS_Q: Final = (16, 32, 64, 128)
+IEEE: Final = "ieee"  # the precision of f32 without tensor cores
 MAX_HEAD_DIM: Final = 256
 MAX_HEAD_DIM_V: Final = 512
 BANK_GROUPS: Final = 8  # 32 banks of 4 bytes, taken 16 bytes at a time
@@ -126,6 +127,21 @@ class Tiling:
     def split_distances(self) -> list[int]:
         """Distances of the butterfly that adds up what the splits of a score have summed."""
         return _distances(self.interleave * self.key_lanes, self.splits)
+
+    @property
+    def stages(self) -> int:
+        """Tiles of K, and of V, that shared memory holds."""
+        return 1
+
+    @property
+    def precision(self) -> str:
+        """How the kernel multiplies f32 (`flash/problem/precision.py`)."""
+        return IEEE
+
+    @property
+    def row_step(self) -> int:
+        """Distance in rows between a thread's rows of S."""
+        return self.groups
 
     @property
     def groups(self) -> int:

@@ -18,8 +18,8 @@ from flash.problem.mma_tiling import (
     Operands,
     mma_tilings,
 )
-from flash.problem.precision import IEEE, operands_of
-from flash.problem.simt_tiling import BLOCKS_Q, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
+from flash.problem.precision import operands_of
+from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tiling, micro_tiles
 from ptxgen.errors import ConfigError
 from ptxgen.target import TARGETS, Target
 

@@ -16,8 +16,7 @@ from kernel_runs import SM_APART, Problem, mostly_nightly, run_forward
 
 import flash.contract.catalogue
 from flash import AttentionKernel
-from flash.contract.catalogue import build, proved_build
-from flash.kernels.simt_forward import attention_forward
+from flash.contract.catalogue import build, emit, proved_build
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter, ir
 from ptxgen.check.proof import Proof, Verdict, Witness, prove_shared, require_proved
@@ -501,7 +500,7 @@ def _shifted(module: ir.Module, at: int, by: int) -> ir.Module:
 @pytest.mark.parametrize("name", ["sm_75", "sm_80"])
 def test_each_shared_offset_shifted_by_an_element_is_a_violation(name: str) -> None:
     config = AttentionConfig(16, tile=16, block_q=16, target=name).kernel()
-    module = attention_forward(config)
+    module = emit(config)
     places = [
         at
         for at, s in enumerate(module.kernels[0].body)
@@ -529,14 +528,14 @@ def test_a_kernel_that_violates_is_refused_and_another_tells_its_proof(
     assert f"all {count} shared-memory accesses in bounds, all 2 barriers uniform" in said
 
     def overrunning(config: Any) -> ir.Module:
-        module = attention_forward(config)
+        module = emit(config)
         body = module.kernels[0].body
         stores = [
             n for n, s in enumerate(body) if isinstance(s, ir.Instr) and s.opcode[:9] == "st.shared"
         ]
         return _shifted(module, stores[-1], 1 << 16)
 
-    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", overrunning)
+    monkeypatch.setattr(flash.contract.catalogue, "emit", overrunning)
     build.cache_clear()
     with pytest.raises(VerifyError) as error:
         kernel.launch(q, q, q, backend="interpreter")

@@ -15,13 +15,11 @@ import pytest
 import flash.contract.catalogue
 import flash.device.epilogue
 from flash import AttentionKernel
-from flash.contract.catalogue import build
+from flash.contract.catalogue import build, emit
 from flash.contract.forward import global_contract
 from flash.device.mask import Mask
 from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
-from flash.kernels.mma_forward import mma_attention_forward
-from flash.kernels.simt_forward import attention_forward
 from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.check import global_goals
@@ -772,7 +770,7 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert kernel.global_proof.complete
 
     def moved(config: Any) -> ir.Module:
-        module = attention_forward(config)
+        module = emit(config)
         (made,) = module.kernels
         body = list(made.body)
         at, old = next(
@@ -785,7 +783,7 @@ def test_a_kernel_that_violates_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         body[at] = ir.Instr(old.opcode, (shifted, *rest), old.guard, old.origin)
         return replace(module, kernels=(replace(made, body=tuple(body)),))
 
-    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", moved)
+    monkeypatch.setattr(flash.contract.catalogue, "emit", moved)
     build.cache_clear()
     q = np.zeros((1, 1, 4, 16), np.float32)
     with pytest.raises(VerifyError) as error:
@@ -877,7 +875,7 @@ def test_each_mutant_on_tensor_cores_is_found(name: str, monkeypatch: pytest.Mon
     config = AttentionConfig(head_dim, **options).kernel()
     owner, attribute, change, verdict = MUTANTS_ON_TENSOR_CORES[name]
     monkeypatch.setattr(owner, attribute, change(getattr(owner, attribute)))
-    mutant = mma_attention_forward(config)
+    mutant = emit(config)
     found = prove_global(mutant, block=config.tiling.threads, contract=global_contract(config))
     wrong = [v for v in found.accesses if v.verdict != "proved"]
     assert wrong

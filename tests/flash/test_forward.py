@@ -11,7 +11,7 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import SM_APART, Problem, assert_no_spill, mostly_nightly, nightly, run_forward
 
-from flash.kernels.simt_forward import attention_forward
+from flash.contract.catalogue import emit
 from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
 from ptxgen import ir
@@ -187,7 +187,7 @@ def test_the_log_sum_exp_is_a_natural_logarithm() -> None:
 
 
 def _synchronising(name: str) -> list[tuple[str, int]]:
-    kernel = attention_forward(_mutant_config(name).kernel()).kernels[0]
+    kernel = emit(_mutant_config(name).kernel()).kernels[0]
     kinds = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
     return [
         (name, at)
@@ -204,7 +204,7 @@ def _mutant_config(name: str) -> AttentionConfig:
 @pytest.mark.parametrize(("name", "at"), [*_synchronising("sm_75"), *_synchronising("sm_80")])
 def test_no_barrier_wait_or_commit_can_be_left_out(name: str, at: int) -> None:
     config = _mutant_config(name)
-    module = attention_forward(config.kernel())
+    module = emit(config.kernel())
     (kernel,) = module.kernels
     mutant = replace(kernel, body=kernel.body[:at] + kernel.body[at + 1 :])
     arrays = Problem(64, 50, 16, 16).arrays()
@@ -326,16 +326,13 @@ def test_wide_shared_loads_of_the_default_tiles_take_two_requests(
 @pytest.mark.parametrize("head_dim", [3, 64, 111, 256])
 def test_the_text_verifies_and_reads_back(head_dim: int, name: str) -> None:
     config = AttentionConfig(head_dim, causal=True, return_lse=True, target=name)
-    module = attention_forward(config.kernel())
+    module = emit(config.kernel())
     assert verify(module) == ()
     assert parse(render(module)) == module
 
 
 def test_the_version_is_the_lowest_that_has_everything_used() -> None:
-    versions = {
-        name: attention_forward(AttentionConfig(64, target=name).kernel()).version
-        for name in TARGETS
-    }
+    versions = {name: emit(AttentionConfig(64, target=name).kernel()).version for name in TARGETS}
     assert versions == {name: TARGETS[name].ptx for name in TARGETS}
 
 

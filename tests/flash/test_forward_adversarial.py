@@ -9,7 +9,7 @@ import pytest
 from judge import assert_attention_is_accurate
 from kernel_runs import Problem, run_forward, with_place
 
-from flash.kernels.simt_forward import attention_forward
+from flash.contract.catalogue import emit
 from flash.problem.config import AttentionConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ
 from flash.reference import attention_reference
@@ -67,7 +67,7 @@ class Placed:
     ) -> None:
         """Run `grid` CTAs, or the one with number `block_id` of the grid for these sizes."""
         kernel = self.config.kernel()
-        module = attention_forward(kernel)
+        module = emit(kernel)
         if block_id is not None:
             seq_q, _, heads, _ = sizes
             ctas = -(-seq_q // kernel.tiling.block_q) * heads

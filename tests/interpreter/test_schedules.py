@@ -15,7 +15,7 @@ from interpreter.schedule_cases import Case, all_cases, run_under_seeds
 from interpreter.test_hopper_programs import PIPELINE, kernel
 from kernel_runs import Problem, run_forward
 
-from flash.kernels.simt_forward import attention_forward
+from flash.contract.catalogue import emit
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import LaunchError, TrapError
 from ptxgen.interpreter import PCT, Result, run
@@ -116,7 +116,7 @@ PROBLEM = Problem(70, 70, 64, 64)
 @functools.cache
 def forward_without(drop: int | None) -> Module:
     """The kernel without its bar.sync of this number."""
-    module = attention_forward(ATTENTION.kernel())
+    module = emit(ATTENTION.kernel())
     (entry,) = module.kernels
     barriers = [
         n for n, s in enumerate(entry.body) if isinstance(s, Instr) and s.opcode == "bar.sync"

@@ -263,13 +263,13 @@ def test_every_emission_builds_the_kernel_anew(monkeypatch: pytest.MonkeyPatch) 
     import flash.contract.catalogue
 
     built: list[str] = []
-    make = flash.contract.catalogue.attention_forward
+    make = flash.contract.catalogue.emit
 
     def counted(kernel: Any) -> Any:
         built.append(kernel.name)
         return make(kernel)
 
-    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", counted)
+    monkeypatch.setattr(flash.contract.catalogue, "emit", counted)
     bench_build._warm(AttentionConfig(16, tile=16, block_q=16), 2)
     assert len(built) == 4  # for the lines, the warm-up, and two samples
 

@@ -52,7 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change], None]]:
     """Replaces the body of every kernel made from here on by what the test makes of it."""
-    forward = flash.contract.catalogue.attention_forward
+    forward = flash.contract.catalogue.emit
 
     def use(change: Change) -> None:
         def changed(config: KernelConfig) -> ir.Module:
@@ -60,7 +60,7 @@ def broken_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change]
             kernel = module.kernels[0]
             return replace(module, kernels=(replace(kernel, body=change(kernel.body)),))
 
-        monkeypatch.setattr(flash.contract.catalogue, "attention_forward", changed)
+        monkeypatch.setattr(flash.contract.catalogue, "emit", changed)
 
     build.cache_clear()
     yield use

@@ -205,14 +205,14 @@ def test_a_kernel_with_a_violation_never_leaves_the_tool(
 def test_a_kernel_with_a_problem_never_leaves_the_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = flash.contract.catalogue.attention_forward
+    forward = flash.contract.catalogue.emit
 
     def without_return(config: object) -> ir.Module:
         module = forward(config)
         kernel = module.kernels[0]
         return replace(module, kernels=(replace(kernel, body=kernel.body[:-1]),))
 
-    monkeypatch.setattr(flash.contract.catalogue, "attention_forward", without_return)
+    monkeypatch.setattr(flash.contract.catalogue, "emit", without_return)
     build.cache_clear()  # the kernel may have been built, and verified, before
     out = tmp_path / "out.ptx"
     assert tool.main([*SMALL, "-o", str(out)]) == 1

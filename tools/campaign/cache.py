@@ -25,7 +25,6 @@ from flash.host.arrays import view
 from flash.launch.step import Step
 from flash.problem.config import AttentionConfig
 from flash.problem.dtypes import E4M3, F32, I32, DType
-from flash.problem.mma_tiling import MmaTiling
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.target import target
 from tools.campaign.arrays import (
@@ -135,7 +134,7 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
     negative = replace(two_blocks, negative=True)
     # Each of a thread's rows in turn with each key of a tile behind its diagonal; the last query
     # alone sees NaN, or all but the first, whose keys end where a tile does.
-    apart = LANE_ROWS // group if isinstance(t, MmaTiling) else max(t.groups // group, 1)
+    apart = max(t.row_step // group, 1)
     behind = tuple(range(1, tile + apart, max(apart - 1, 1)))
     hidden = [
         CacheProblem(

@@ -9,7 +9,6 @@ from typing import Final
 
 from flash.problem.config import AttentionConfig
 from flash.problem.mma_tiling import MMA_ROWS, TF32
-from flash.problem.simt_tiling import Tiling
 from flash.problem.tile_choice import AnyTiling
 
 # With dropout=0.3 the random number of some score of 32 queries and keys is the threshold: a score
@@ -154,8 +153,7 @@ def _hidden_anywhere(block: int, tile: int) -> list[Problem]:
 def _hidden(config: AttentionConfig, t: AnyTiling, group: int) -> list[Problem]:
     """What a row does not see must not matter, wherever in a tile it begins."""
     found = _hidden_anywhere(t.block_q // group, t.tile) if config.features.hides_anywhere else []
-    apart = t.groups if isinstance(t, Tiling) else LANE_ROWS  # a thread's rows are
-    apart, block = max(apart // group, 1), t.block_q // group
+    apart, block = max(t.row_step // group, 1), t.block_q // group  # rows of a thread are so
     row = block - apart  # of the first of the last rows that threads have, the query
     ahead = range(1, t.tile + apart, max(apart - 1, 1))
     if config.causal:

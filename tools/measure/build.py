@@ -11,9 +11,8 @@ import sys
 import tempfile
 from typing import Final
 
-from flash.contract.catalogue import build
+from flash.contract.catalogue import build, emit
 from flash.contract.resources import KernelResources
-from flash.kernels.simt_forward import attention_forward
 from flash.problem.config import AttentionConfig, KernelConfig
 from flash.problem.dtypes import F32
 from ptxgen.check.verify import require_valid
@@ -112,9 +111,9 @@ def _warm(config: AttentionConfig, repeats: int) -> Found:
 
 def _parts(config: AttentionConfig, repeats: int) -> Found:
     kernel = config.kernel()
-    module = attention_forward(kernel)
+    module = emit(kernel)
     parts: dict[str, Work] = {
-        "build": lambda: attention_forward(kernel),
+        "build": lambda: emit(kernel),
         "verify": lambda: require_valid(module),
         "render": lambda: render(module),
     }
