@@ -16,6 +16,7 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
 from ptxgen import isa
 from ptxgen.frames import load_template
 from ptxgen.isa import ANY, SPECIALS, Gate, Inst
+from ptxgen.isa.missing import FORMS, INSTRUCTIONS, PTX_ISA
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "isa.md"
 OK, FAILED = 0, 1
@@ -58,6 +59,9 @@ def render() -> str:
             {"name": s.name, "type": s.type.name, "needs": _needs(s.gate), "doc": s.doc}
             for s in SPECIALS.values()
         ],
+        version=".".join(map(str, PTX_ISA)),
+        instructions=[{"name": name, **gap._asdict()} for name, gap in INSTRUCTIONS.items()],
+        forms=[{"name": opcode, **gap._asdict()} for opcode, gap in FORMS.items()],
     )
 
 
