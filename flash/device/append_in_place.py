@@ -43,8 +43,8 @@ class OwnRows:
 
     k: KernelBuilder
     new: Appended
-    dtype: DType  # of Q
-    stored: DType  # of K and V
+    dtype: DType  # type of Q
+    stored: DType  # type of K and V
     block_q: int
     given: Arguments
     cta: Cta

@@ -26,7 +26,7 @@ from ptxgen.types import f32, s32, s64, u32, u64
 @dataclass(frozen=True)
 class SplitOfKeys:
     """The split of the keys that a CTA takes, where several CTAs share the keys of one block of
-    queries (flash-decoding): number `number` of `splits`, both s32.
+    queries (flash-decoding): `number` is its index among `splits` splits, both s32.
     """
 
     number: Value
@@ -83,11 +83,11 @@ class ValueSlice:
 
     number: Value
     first: Value  # column
-    written_from: Value | None  # column of the slice; None if it is the first
+    written_from: Value | None  # first column to write, in the slice; None if it is column 0
 
     @classmethod
     def of(cls, k: KernelBuilder, slices: ValueSlices, number: Value) -> ValueSlice:
-        """Slice `number` of `slices`."""
+        """The slice with index `number`."""
         width, last = slices.width, slices.last
         if not slices.shared:
             return cls(number, number * width, None)
@@ -137,7 +137,7 @@ class _Place:
 @dataclass(frozen=True)
 class Cta:
     """The part of the problem that one CTA computes: some query rows of one head, or packed rows of
-    all heads that share a head of K and V; of wide values only some columns.
+    all heads that share a head of K and V; if values are wide, only some columns of O.
 
     Its tiles of keys are `first_tile` to `tiles` - 1; `whole_tiles` gives those whose keys are all
     seen by all rows.
@@ -223,8 +223,8 @@ class Cta:
 
     @classmethod
     def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
-        """The part of this CTA, as by `of`. With varlen, code is emitted first that ends CTAs whose
-        rows lie behind their sequence: the grid is sized for the longest sequence.
+        """The part of this CTA, as by `of`. With varlen, code is emitted that ends CTAs whose rows
+        lie behind their sequence: the grid is sized for the longest sequence.
         """
         cta = cls.of(k, config, given)
         if config.features.varlen:
@@ -305,13 +305,15 @@ def _rows(
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the scores of one head are made of, from the kernel's arguments."""
+    """The mask, the steps from products to scores, the dropout and the sink of one head, from the
+    kernel's arguments.
+    """
 
     k: KernelBuilder
     config: KernelConfig
     given: Arguments
     batch: Value
-    head: Value  # of K and V if rows are packed
+    head: Value  # head of Q, or of K and V if rows are packed
     packing: Packing | None
 
     def _plane(self, name: str) -> ScorePlane | None:

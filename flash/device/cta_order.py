@@ -11,7 +11,7 @@ from typing import Final
 
 from ptxgen.dsl import KernelBuilder, Value
 
-# The L2 cache of an A100 (NVIDIA A100 Tensor Core GPU Architecture), for use without a device.
+# L2 cache of an A100 (NVIDIA A100 Tensor Core GPU Architecture), used if no device gives its own.
 USUAL_CACHE_BYTES: Final = 40 << 20
 
 

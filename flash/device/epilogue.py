@@ -31,7 +31,7 @@ class Epilogue:
     staging: SwizzledTile
     products: WarpProducts
     out: Matrix
-    first_row: Value  # of the CTA, in the matrix
+    first_row: Value  # first row of the CTA, in the matrix
 
     def store(self, O: Fragment) -> None:
         """Write O to global memory, as many columns at a time as the staging tile has."""

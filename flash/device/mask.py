@@ -47,7 +47,7 @@ class Mask:
 
     @property
     def has_positions(self) -> bool:
-        """Whether what a query sees depends on its own position."""
+        """Whether the keys that a query sees depend on its position."""
         return self.is_causal or self.left is not None or self.right is not None
 
     def last_key(self, k: KernelBuilder, row: Value) -> Value:

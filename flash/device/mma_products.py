@@ -21,7 +21,7 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
 
 _TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
-FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # rows between these, and from tile to tile
+FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # from one row of a lane to its next
 _TILE_COLUMNS: Final = 2  # columns of a 16 x 8 tile that a lane holds
 QUAD: Final = [1, 2]  # butterfly distances to the lanes with other columns of the same rows
 QUAD_LANES: Final = 4
@@ -73,7 +73,7 @@ def fragment_columns(columns: int) -> list[int]:
     return [MMA_KEYS * tile + column for tile in range(columns // MMA_KEYS) for column in range(2)]
 
 
-Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # of Q, K and V
+Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # the tiles of Q, K and V
 Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
 

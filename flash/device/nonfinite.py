@@ -93,8 +93,8 @@ class NonFinite:
         total, some = k.var(f32, self._number(there, self.output)), k.var(u32, 0)
         end_seen = mask.last_key(k, query) + 1
         for begin, end in cleared:
-            # A 0 computed at run time: the proof follows a loop from a value to an end that may be
-            # below it.
+            # 0 as a computed value, because the proof follows a loop from such a value to an end
+            # that may be below it.
             start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
             first = start if mask.left is None else k.max(mask.first_key(k, query), start)
             all_in_one = len(cleared) == 1 and cta.part is None

@@ -15,7 +15,7 @@ from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.errors import ConfigError
 from ptxgen.types import b16, s32, u32, u64
 
-SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # of the elements in a word, by bytes of an element
+SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # sign bits in a word, by bytes of an element
 
 
 @dataclass(frozen=True)

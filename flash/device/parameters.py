@@ -20,8 +20,8 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class Pages:
-    """Where the rows of one sequence of K and V are: page n of the sequence is `table[sequence,
-    n]`.
+    """Where the rows of one sequence of K and V are: page n of the sequence is
+    `table[sequence, n]`.
     """
 
     table: ScoreArray
@@ -163,7 +163,7 @@ class Array:
     """
 
     first: Value
-    strides: dict[str, Value]  # of batch, head and row, in elements, s64
+    strides: dict[str, Value]  # by axis (batch, head, row, ...), in elements, s64
     columns: int  # columns that a CTA computes with
     width: int  # columns that one access may take
     nbytes: int  # bytes of an element
@@ -266,7 +266,7 @@ class Arguments:
     V: Array
     O: Array
     LSE: Pointer | None
-    seq_q: Value  # s32, as all counts of rows and keys; of packed sequences all rows
+    seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
     group: Value  # query heads for each head of K and V

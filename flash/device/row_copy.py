@@ -145,7 +145,9 @@ def column_of(
 
 
 def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
-    """The element at `at`, or 0 where `inside` is false; None is true."""
+    """The element at `at`, or 0 where `inside` is false; if `inside` is None, the element
+    everywhere.
+    """
     if inside is None:
         return k.load(at)
     value = k.var(at.dtype, 0.0 if at.dtype.is_float else 0)
@@ -155,12 +157,14 @@ def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
 
 
 def only_if(k: KernelBuilder, inside: Value | None) -> AbstractContextManager[object]:
-    """A context for one instruction, which runs where `inside` is true; None is true."""
+    """A context for one instruction, which runs where `inside` is true; if that is None,
+    everywhere.
+    """
     return nullcontext() if inside is None else k.only_if(inside)
 
 
 def only(k: KernelBuilder, inside: Value | None) -> AbstractContextManager[object]:
-    """A context for code that runs where `inside` is true; None is true."""
+    """A context for code that runs where `inside` is true; if that is None, everywhere."""
     return nullcontext() if inside is None else k.when(inside)
 
 

@@ -103,7 +103,7 @@ class ScorePlane:
         return self._load(k, self.first + offset)
 
     def _has(self, column: Value) -> Value:
-        """Whether there is such a column; it is not negative if the first is that of key 0."""
+        """Whether the plane has this column; it is not negative if the first is that of key 0."""
         behind = column < self.columns
         return behind if self.begin is None else (column >= 0) & behind
 

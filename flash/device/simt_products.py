@@ -15,7 +15,7 @@ from flash.device.tiles import clear_padding, repeat
 from flash.problem.simt_tiling import CHUNK, Tiling
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var
 
-# Text size against loop overhead: an iteration of an inner loop has about so many multiply-adds.
+# Text size against loop overhead: about so many multiply-adds in an iteration of an inner loop.
 _FMAS_PER_TURN = 512
 
 AddRow = Callable[[KernelBuilder, list[Var], Value, list[Value]], None]
@@ -143,7 +143,8 @@ def add_product_if_seen(
 
 
 def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -> list[TilePointer]:
-    """This thread's addresses in V: its first chunk, and its last one if only some lanes have it.
+    """This thread's addresses in V: of its first chunk, and of its last one if only some lanes have
+    it.
 
     Lanes that do not have it read the row's last chunk; what they sum from it is never stored.
     """
@@ -156,5 +157,5 @@ def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -
 
 
 def _unroll(fmas: int) -> int:
-    """How many times to repeat `fmas` multiply-adds in one turn of a loop."""
+    """How many times to repeat `fmas` multiply-adds in one iteration of a loop."""
     return max(1, _FMAS_PER_TURN // fmas)

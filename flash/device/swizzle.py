@@ -2,8 +2,8 @@
 conflicts.
 
 The columns of a tile lie in panels, each with its rows one after another. A row of a panel is 8, 4
-or 2 chunks of 16 bytes (64, 32 or 16 columns of 16 bits); chunk `c` of row `r` lies where chunk `c
-^ phase(r)` would, with `phase(r) = r / (8 / chunks) % chunks`. So one chunk of eight consecutive
+or 2 chunks of 16 bytes (64, 32 or 16 columns of 16 bits); chunk `c` of row `r` lies where chunk
+`c ^ phase(r)` would, with `phase(r) = r / (8 / chunks) % chunks`. So one chunk of eight consecutive
 rows lies in eight different groups of four banks. These are the 128-, 64- and 32-byte swizzles of
 TMA and `wgmma` (PTX ISA, "Swizzling Modes"; FlashAttention-2 calls the first `Swizzle<3, 3, 3>`).
 """
@@ -17,7 +17,7 @@ from typing import Final
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
 from ptxgen.types import ScalarType, b16, b32, u32
 
-CHUNK_BYTES: Final = 16  # of the widest access
+CHUNK_BYTES: Final = 16  # bytes of the widest access
 BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
 SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
 _PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first

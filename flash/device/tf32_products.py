@@ -8,9 +8,9 @@ high low' + high high'; the omitted low low' is less than half an ulp (Markidis 
 and Yokota 2022; CUTLASS calls it `OpMultiplyAddFastF32`). The precision `tf32` is high high' alone.
 
 Tensor cores add without rounding to nearest: the error is as large as the last bit of the sum, and
-always of the same sign. So three products are summed there over a group of steps only, the small
-ones first, and the sum of each group is added in f32, correctly rounded (Ootomo and Yokota, section
-4; CUTLASS's "staged accumulation").
+always of the same sign. So a tensor core sums the three products over a group of steps only, the
+small ones first, and the sum of each group is added in f32, correctly rounded (Ootomo and Yokota,
+section 4; CUTLASS's "staged accumulation").
 
 Lane `l` has index `t = l % 4` in its group `g = l / 4`. Of A it holds rows g and g + 8 in columns t
 and t + 4, of B rows t and t + 4 in column g (PTX ISA, "Matrix Fragments for mma.m16n8k8"). Of eight
