@@ -14,21 +14,22 @@ the sum of many roundings has a normal distribution, which exceeds that once in 
 error that has the same sign in many terms (of a scale that was rounded once; of a tensor core,
 which truncates) is followed with its sign through the sum, and its size is added.
 
-**A sum of n terms x**, S = Σ x and X² = Σ x². If their order does not depend on the terms, the
-partial sums have E s_t² = t(t-1)/(n(n-1)) S² + t(n-t)/(n(n-1)) X² <= S² + X²/4 (about) = R². So n
-roundings have the variance n R² u²/3, whatever the order is; products that are rounded before they
-are added, and factors rounded before they are multiplied, add 3 X² u²/3.
+**A sum of n terms x**, with S = Σ x and X² = Σ x². If the order of the terms does not depend on
+them, partial sums have E s_t² = t(t-1)/(n(n-1)) S² + t(n-t)/(n(n-1)) X² <= S² + X²/4 (about) = R².
+So n roundings have the variance n R² u²/3, whatever the order is; products that are rounded before
+they are added, and factors rounded before they are multiplied, add 3 X² u²/3.
 
-**A sum on a tensor core** takes m products a step. It cuts these and the sum so far to F bits below
-the largest exponent of them, M say, adds exactly, and cuts to the 24 bits of f32 (Fasi, Higham,
-Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). Each of
-the m + 1 numbers loses 0 to 2^-F M, the sum 0 to 2^-23 |s|, all towards zero. With M = R the
-variance of a step is (1 + (m + 1) 4^(24-F)) R² u²/3 at most. The means do not cancel, as partial
-sums keep their sign for long: T steps lose u Σ s_t, whose mean is u T S at most, and whose variance
-u² T² X² / 12 is that of the area under a random walk that ends in S (a Brownian bridge). The means
-of n products add up to 2^-F R / 2 times the sum of their signs, about S sqrt(n) / X (which is n
-where all are equal). Where chains of so many terms are added by ordinary additions, R² is that of a
-chain, (S² + 5/4 X²) / chains, and the additions are a sum of their own.
+**A sum on a tensor core** takes m products a step. It truncates these and the sum so far to F bits
+below M, the power of two of the largest, adds exactly, and truncates to 24 bits of f32 (Fasi,
+Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021).
+Each of the m + 1 numbers loses 0 to 2^-F M, the sum 0 to 2^-23 |s|, all towards zero. With M = R
+the variance of a step is (1 + (m + 1) 4^(24-F)) R² u²/3 at most. The means do not cancel, as
+partial sums keep their sign for long: T steps lose u Σ s_t, whose mean is u T S at most, and whose
+variance u² T² X² / 12 is that of the area under a random walk that ends in S (a Brownian bridge).
+The means of n products add up to 2^-F R / 2 times the sum of their signs, about S sqrt(n) / X
+(which is n where all are equal). Where a sum is made of chains of terms, which are added by
+ordinary additions, R² is that of a chain, (S² + 5/4 X²) / chains, and these additions are a sum of
+their own.
 
 **Scores** are in natural units here. Score x_j of a row has the error e_j: that of the sum over
 head_dim, times the scale and the slope of the softcap; a rounding after each step (scale, softcap
@@ -104,8 +105,9 @@ _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
 
 @dataclass(frozen=True, slots=True)
 class TensorCore:
-    """How products are summed: `products` of them in a step, cut to `bits` below the largest;
-    `chain` terms (0: all) before the sum goes on in f32. Each term errs by `residue` units u.
+    """How products are summed: `products` of them in a step, truncated to `bits` bits below the
+    largest; `chain` terms (0: all) before the sum goes on in f32. Each term errs by `residue` units
+    u.
     """
 
     products: int
@@ -328,7 +330,7 @@ def merge_bound(
         p = np.exp(lses - lse[..., None])[..., None, :]
         p = _finite(p)
         scores, none = lses[..., None, :], np.zeros_like(p)
-        shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # log2(e)
+        shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # errors of log2(e)
         row = _Row(p, scores, none, shared, p > 0, _finite(outs))
         nothing = np.full(lse[..., None].shape, -np.inf)
         errors = row.errors(out[..., None, :], lse[..., None], 1.0, nothing, arithmetic)

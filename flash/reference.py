@@ -1,4 +1,4 @@
-"""Attention in numpy, dense and obviously right: what every other implementation is judged by."""
+"""Attention in numpy, dense and obviously right: every other implementation is judged by it."""
 
 from __future__ import annotations
 

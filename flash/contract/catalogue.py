@@ -26,7 +26,7 @@ class Build(Made):
     def __init__(self, config: KernelConfig, module: ir.Module) -> None:
         super().__init__(module, config.tiling.threads, config.target)
         self.config = config
-        self.registers: int | None = None  # of a thread
+        self.registers: int | None = None  # registers of a thread
 
     @property
     def promised(self) -> GlobalContract:

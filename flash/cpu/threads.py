@@ -18,8 +18,8 @@ class BlasThreads:
 
     The number of BLAS threads belongs to the process, so that two overlapping calls that each saved
     and restored it could leave it at one for ever. So could a call that is interrupted on its way
-    in or out: so the numbers are saved before the first is changed, and forgotten once all are
-    restored, and a call that is garbage collected without having left is not counted.
+    in or out. Therefore the numbers are saved before the first is changed, and forgotten once all
+    are restored, and a call that is garbage collected without having left is not counted.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import s64, u32, u64
 
-WARPS: Final = 4  # of a CTA, each with one row
+WARPS: Final = 4  # warps of a CTA, each with one row
 THREADS: Final = WARPS * WARP_SIZE
 MAX_ROWS: Final = 2**30  # new rows of all heads of all batches, and rows of a sequence
 _SOURCES: Final = ("batch", "head", "row")
@@ -59,7 +59,7 @@ class AppendConfig:
 
     @property
     def stored(self) -> DType:
-        """The type of the cache: that of new rows, unless it has scales."""
+        """The element type of the cache: that of new rows, unless the cache has scales."""
         return self.features.kv_dtype or self.dtype
 
     @property
@@ -94,7 +94,7 @@ class AppendConfig:
 
 
 def append_kernel(config: AppendConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `AppendBuild.promised` says what its
+    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)

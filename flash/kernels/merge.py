@@ -19,7 +19,7 @@ from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s64, u16, u32, u64
 
-WARPS: Final = 4  # of a CTA, each with one row
+WARPS: Final = 4  # warps of a CTA, each with one row
 THREADS: Final = WARPS * WARP_SIZE
 MAX_ROWS: Final = 2**31 - 1
 _LANES: Final = [16, 8, 4, 2, 1]  # butterfly distances that join a warp
@@ -36,9 +36,9 @@ class MergeConfig:
 
     target: Target
     head_dim_v: int
-    dtype: DType  # of the result
+    dtype: DType  # type of the result
     parts: DType = F32
-    alignment: int = 16  # of the result
+    alignment: int = 16  # bytes that rows of the result are multiples of
     parts_alignment: int = 16
     return_lse: bool = True
 
@@ -78,7 +78,7 @@ class _Row:
 
 
 def merge_kernel(config: MergeConfig) -> ir.Module:
-    """The module with the kernel of this configuration; `MergeBuild.promised` says what its
+    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
     parameters mean.
     """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)

@@ -49,7 +49,7 @@ from ptxgen.types import bf16, f16, f32
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
 _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
-# A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of a score times this is that of 0.
+# A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of an ordinary score times this is 1.
 _LEAST_SCALE: Final = 2.0**-126
 
 

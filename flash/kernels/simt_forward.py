@@ -55,7 +55,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
     queries = [cta.query(my_first_row + row) for row in t.score_rows if cta.packs_queries]
     with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
-        k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
+        k.barrier()  # K (and Q) have arrived for all, and nobody still reads the previous tile of V
         _start(k, V_loader)
 
         k.note("S = scale * Q K^T")
@@ -77,7 +77,7 @@ def attention_forward(config: KernelConfig) -> ir.Module:
         V_loader.advance()
         K_loader.advance()
         await_copies(k)
-        k.barrier()  # V and P have arrived for all, and nobody still reads this K
+        k.barrier()  # V and P have arrived for all, and nobody still reads this tile of K
         with k.when(first_key < (cta.tiles - 1) * t.tile, uniform=True):
             _start(k, K_loader)
 
@@ -191,7 +191,7 @@ def _store_row(
     for c in range(t.chunks):
         chunk = at + t.lanes * CHUNK * F32_BYTES * c
         part = values[c * CHUNK : (c + 1) * CHUNK]
-        nth = t.lanes * c  # of lane 0
+        nth = t.lanes * c  # chunk of lane 0
         column = (me.lane + nth).as_(s32) * CHUNK if nth * CHUNK < t.slices.shared else None
         if nth + t.lanes <= full:
             _store_chunk(k, chunk, part, O, column)
@@ -207,8 +207,8 @@ def _store_row(
 def _store_chunk(
     k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None
 ) -> None:
-    """Write the values that begin in column `column`; None if all CTAs that hold them write all of
-    them.
+    """Write the values that begin in column `column`; None if the CTA writes all columns of the
+    chunk.
     """
     if column is None or O.written_from is None:
         store_chunk(k, at, values, O.width)

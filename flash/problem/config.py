@@ -31,7 +31,7 @@ from ptxgen.target import target as find_target
 WIDENED: Final = (
     8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 )
-DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
+DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the device's own
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 # The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
 MAX_SCALE: Final = 2.0**127
@@ -111,7 +111,7 @@ class KernelConfig:
 
     @property
     def name(self) -> str:
-        """The entry's name, which says the configuration."""
+        """The name of the kernel's entry, which says the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision

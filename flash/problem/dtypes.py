@@ -1,4 +1,4 @@
-"""The element types of arrays: what the user, the kernel and array libraries call each."""
+"""The element types of arrays, and their names for the user, the kernel and array libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DType:
 
     name: str  # as in `AttentionConfig(dtype=...)`
     array_name: str
-    scalar: ScalarType  # in the kernel
+    scalar: ScalarType  # its type in the kernel
 
     @property
     def nbytes(self) -> int:
@@ -39,12 +39,12 @@ class DType:
 F32: Final = DType("f32", "float32", f32)  # also the type of LSE, and of a kernel's accumulators
 F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
-E4M3: Final = DType("e4m3", "float8_e4m3fn", u8)  # of keys and values in a cache, with a scale
-BOOL: Final = DType("bool", "bool", u8)  # of masks: a byte, 0 or 1
-I32: Final = DType("i32", "int32", s32)  # of lengths, and of row indices of packed sequences
+E4M3: Final = DType("e4m3", "float8_e4m3fn", u8)  # for keys and values in a cache, with a scale
+BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
+I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
 
-DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # of Q, K, V and O
-CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # of K and V in a cache
+DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
+CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # for K and V in a cache
 OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, I32)}
 E4M3_MAX: Final = 448.0  # the largest e4m3 (OCP 8-bit floating point, table 1)
 F32_BYTES: Final = F32.nbytes

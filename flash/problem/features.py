@@ -18,7 +18,7 @@ from ptxgen.types import ScalarType, f32, s32, u32, u64
 # must not leave s32; the most rows of all packed sequences together; and the widest window.
 MAX_WINDOWED_SEQ: Final = 2**30 - 256
 _MOST: Final = 2**31 - 1  # the largest s32
-MAX_SPLITS: Final = 1 << 15  # of the keys
+MAX_SPLITS: Final = 1 << 15  # splits of the keys
 MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
 # Rows of a head that a forward kernel appends at most: a warp of its CTA writes one at a time.
 MAX_NEW_ROWS: Final = 16
@@ -39,9 +39,9 @@ _PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
 class Operand:
     """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
 
-    An operand with `more` > 0 has so many more elements along its axis than the axis has, and is
-    not broadcast. With `columns` > 0, each index has a row of so many adjacent elements: the last
-    dimension, called `last` in texts.
+    With `more` > 0 it has so many elements more than its one axis (batch + 1 of `cu_seqlens_q`),
+    and is not broadcast. With `columns` > 0, each index has a row of so many adjacent elements: the
+    last dimension, called `last` in texts.
     """
 
     name: str

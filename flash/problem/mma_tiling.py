@@ -1,10 +1,10 @@
 """How a tensor-core kernel's work is dealt to warps.
 
-A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Each warp takes `16
-* row_tiles` of the rows and all keys of a tile, so that four lanes share a row's maximum and sum.
-The product is `mma.sync` of 16 rows by 8 columns, 32 bytes of an operand's row deep (`m16n8k16` of
-16-bit elements, `m16n8k8` of tf32): head_dim and head_dim_v are padded in shared memory, with
-zeros.
+A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Each warp takes
+`16 * row_tiles` of the rows and all keys of a tile, so that four lanes share a row's maximum and
+sum. The product is `mma.sync` of 16 rows by 8 columns, 32 bytes of an operand's row deep
+(`m16n8k16` of 16-bit elements, `m16n8k8` of tf32): head_dim and head_dim_v are padded in shared
+memory, with zeros.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, sectio
 The weight of query i of head h of batch b and key j is kept if its 16-bit random number is below
 the threshold. The key of the generator is the seed. One call makes the random numbers of eight keys
 of a row: counter (4 * (j // 32) + j % 8 // 2, i, b * heads + h, 0) gives four words, and the number
-of key j is half j % 2, from the lower one on, of word j % 32 // 8.
+of key j is half j % 2 (0 is the lower one) of word j % 32 // 8.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
 
 KEYS_PER_BLOCK: Final = 32
-STEPS: Final = 1 << 16  # of the probability to keep a weight
+STEPS: Final = 1 << 16  # steps of the probability to keep a weight
 
 _WORD: Final = np.uint64(0xFFFF_FFFF)
 _HALF: Final = np.uint64(0xFFFF)

@@ -15,8 +15,8 @@ OF_F32: Final[dict[str, Operands | None]] = {IEEE: None, F32_GRADE.name: F32_GRA
 
 
 def resolved(dtype: DType, precision: str | None) -> str | None:
-    """The precision that a user's choice means, which may leave it open; None for 16-bit types,
-    whose products are exact.
+    """The precision that a user's choice means, where None and "auto" leave it open; None for
+    16-bit types, whose products are exact.
     """
     if dtype is not F32:
         return None

@@ -202,7 +202,7 @@ class Tiling:
         """
         written = min(self.interleave * self.key_lanes, BANK_GROUPS)
         if self.lanes < BANK_GROUPS:
-            written = BANK_GROUPS // 2  # and the other four lanes read and write the next row
+            written = BANK_GROUPS // 2  # the other four lanes read and write the next row
         return CHUNK * _conflict_free(self.interleave * self.tile // CHUNK, written)
 
     @property
@@ -232,9 +232,9 @@ class Tiling:
         tilings.
 
         A slot is one f32 fma. A 16-byte shared load, a shuffle and an `ex2` each occupy their
-        slower pipe for several (CUDA C++ Best Practices Guide, "Throughput of Native Arithmetic
-        Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86 and later); half
-        of that is taken to hide behind the fma of other warps.
+        slower pipe for several slots (CUDA C++ Best Practices Guide, "Throughput of Native
+        Arithmetic Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86 and
+        later); half of these is taken to hide behind the fma of other warps.
         """
         scores = self.rows * self.keys
         outputs = self.rows * self.chunks * CHUNK

@@ -43,7 +43,8 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     },
 }  # fmt: skip
 
-# The default tile and block_q of 16-bit types, whose kernels use tensor cores; keys as above.
+# The default tile and block_q of 16-bit types, whose kernels use tensor cores; keys as in
+# DEFAULT_TILES.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     163 * _KIB: {
         64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64),
@@ -52,8 +53,8 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
         64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64),
     },
 }  # fmt: skip
-# The default tile and block_q of f32 on tensor cores, by precision and then by columns as above,
-# on every target that has tensor cores.
+# The default tile and block_q of f32 on tensor cores, by precision, and by columns as in
+# DEFAULT_TILES, on every target that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
     F32_GRADE.name: {128: (32, 64), 256: (16, 64)},
     TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
@@ -108,7 +109,7 @@ class TileRequest:
     tile: int | str = "auto"
     block_q: int | str = "auto"
     stages: int = 1
-    other_registers: int = 0  # of a thread, for the kernel's features
+    other_registers: int = 0  # registers of a thread for the kernel's features
     has_planes: bool = False  # whether there is a mask or a bias
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
