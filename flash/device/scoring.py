@@ -25,7 +25,7 @@ class Scoring:
     """The steps from products to scores. `scale` is in natural units; a step whose field is None is
     left out.
 
-    `exact` asks for a reciprocal that is rounded once, as all of an f32 kernel's operations are;
+    `exact` asks for a reciprocal that is rounded once, like the divisions elsewhere in f32 kernels;
     weights that are rounded to 16 bits do not need it.
     """
 
