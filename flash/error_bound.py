@@ -1,53 +1,54 @@
 """How far from the exact result a right implementation of attention may be, element by element.
 
-The bound is derived from the arithmetic; no other implementation is asked, so that neither the luck
-of one nor the order in which a BLAS library adds reaches a verdict. All of it is in float64, whose
-own error is nothing beside that of f32.
+The bound is derived from the arithmetic, not from another implementation, so that neither the luck
+of one nor the order in which a BLAS library adds affects a verdict. It is computed in float64,
+whose own error is negligible beside that of f32.
 
-**Roundings are random, and some errors are not.** u = 2^-24 is the unit roundoff of f32. A rounding
-of x to nearest errs by at most u |x|, and is taken to be uniform in that: of variance u² x² / 3,
-which is twice what it is on average, as half an ulp is u |x| for powers of two alone. Independent
-variances add, so that errors grow with the square root of the number of roundings (Higham and Mary,
-"A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019).
-`CONFIDENCE` such standard deviations are allowed, 6.8 of those that are to be expected; the sum of
-many roundings has a normal distribution, which exceeds that once in 10^11 elements.
-What has the same sign in many terms (a scale that was rounded once;
-a tensor core, which truncates) is followed with its sign through the sum, and its size is added.
+**Roundings are random, and some errors are not.** u = 2^-24 is the unit roundoff of f32. Rounding x
+to nearest errs by at most u |x|, and the error is taken to be uniform in that range: its variance
+is u² x² / 3, which is twice what it is on average, as half an ulp is u |x| for powers of two alone.
+Independent variances add, so that errors grow with the square root of the number of roundings
+(Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
+41, 2019). `CONFIDENCE` such standard deviations are allowed, 6.8 of those that are to be expected;
+the sum of many roundings has a normal distribution, which exceeds that once in 10^11 elements. An
+error that has the same sign in many terms (of a scale that was rounded once; of a tensor core,
+which truncates) is followed with its sign through the sum, and its size is added.
 
-**A sum of n terms x**, S = Σ x and X² = Σ x². An order of the terms that knows nothing of them has
-partial sums with E s_t² = t(t-1)/(n(n-1)) S² + t(n-t)/(n(n-1)) X² <= S² + X²/4 (about) = R². So n
-roundings have the variance n R² u²/3, whatever the order is; products that are rounded before they
-are added, and factors rounded before they are multiplied, 3 X² u²/3 more.
+**A sum of n terms x**, with S = Σ x and X² = Σ x². If the order of the terms does not depend on
+them, partial sums have E s_t² = t(t-1)/(n(n-1)) S² + t(n-t)/(n(n-1)) X² <= S² + X²/4 (about) = R².
+So n roundings have the variance n R² u²/3, whatever the order is; products that are rounded before
+they are added, and factors rounded before they are multiplied, add 3 X² u²/3.
 
-**A sum on a tensor core** takes m products a step. It cuts these and the sum so far to F bits below
-the largest exponent of them, M say, adds exactly, and cuts to the 24 bits of f32 (Fasi, Higham,
-Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021). Each of
-m + 1 numbers loses 0 to 2^-F M, the sum 0 to 2^-23 |s|, all towards zero. With M = R the variance
-of a step is (1 + (m + 1) 4^(24-F)) R² u²/3 at most. The means do not cancel, as partial sums keep
-their sign for long: T steps lose u Σ s_t, of which the mean is u T S at most, and the variance
-u² T² X² / 12 is that of the area under a random walk that ends in S (a Brownian bridge). For n
-products the means add up to 2^-F R / 2 times the sum of their signs, about S sqrt(n) / X (which is
-n where all are equal). Where chains of so many terms are added by ordinary additions, R is that
-of a chain, (S² + 5/4 X²) / chains, and the additions are a sum of their own.
+**A sum on a tensor core** takes m products a step. It truncates these and the sum so far to F bits
+below M, the power of two of the largest, adds exactly, and truncates to 24 bits of f32 (Fasi,
+Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021).
+Each of the m + 1 numbers loses 0 to 2^-F M, the sum 0 to 2^-23 |s|, all towards zero. With M = R
+the variance of a step is (1 + (m + 1) 4^(24-F)) R² u²/3 at most. The means do not cancel, as
+partial sums keep their sign for long: T steps lose u Σ s_t, whose mean is u T S at most, and whose
+variance u² T² X² / 12 is that of the area under a random walk that ends in S (a Brownian bridge).
+The means of n products add up to 2^-F R / 2 times the sum of their signs, about S sqrt(n) / X
+(which is n where all are equal). Where a sum is made of chains of terms, which are added by
+ordinary additions, R² is that of a chain, (S² + 5/4 X²) / chains, and these additions are a sum of
+their own.
 
-**Scores** are in natural units here. Score x_j of a row errs by e_j: by the sum over head_dim times
-the scale and the slope of the softcap; by a rounding after each step (scale, softcap with a tanh
-of 3 ulp, ALiBi, bias, subtraction of the maximum and its scale); `ex2`, which errs by 2 ulp (PTX
-ISA; numpy's exp by 2.5 ulp) and makes of an absolute error of x_j a relative one of its weight.
-Factors that were rounded (scale and log2(e), slope times log2(e), ...) make errors c x_j with one c
-for all keys of a row.
+**Scores** are in natural units here. Score x_j of a row has the error e_j: that of the sum over
+head_dim, times the scale and the slope of the softcap; a rounding after each step (scale, softcap
+with a tanh of 3 ulp, ALiBi, bias, subtraction of the maximum and its scale); and that of `ex2`,
+which errs by 2 ulp (PTX ISA; numpy's exp by 2.5 ulp) and makes of an absolute error of x_j a
+relative one of its weight. Factors that were rounded (scale and log2(e), slope times log2(e), ...)
+make errors c x_j with one c for all keys of a row.
 
-**Outputs** o = Σ p_j w_j v_j, where p is the softmax and w_j is 1, or what dropout makes of a
-weight: an error e_j of score j moves o by p_j (w_j v_j - o) e_j, as the sum of the weights moves,
-too. So softmax is its own condition number. P rounded to a type of unit roundoff u_P adds
+**Outputs** are o = Σ p_j w_j v_j, where p is the softmax and w_j is 1, or the factor that dropout
+gives a weight. An error e_j of score j moves o by p_j (w_j v_j - o) e_j, as the sum of the weights
+moves, too. So softmax is its own condition number. P rounded to a type of unit roundoff u_P adds
 p_j w_j v_j u_P at most, in the sum P V alone; the sum P V and the sum of the weights are sums as
 above, with a rounding for each tile that rescales them. log-sum-exp moves by p_j e_j. The result is
 rounded once more, to its type, by half an ulp at most: that is added as it is. Keys of a row with
 equal scores have equal errors: their terms are added before they are squared.
 
-**Parts** of the keys that are merged by their log-sum-exp L_i: rounding L_i scales all of part i by
-(1 + e). With Jensen's inequality Σ_i P_i² (o_i - o)² e² <= e² Σ_j p_j (v_j - o)², however the keys
-are dealt to parts.
+**Parts** of the keys are merged by their log-sum-exp L_i: rounding L_i scales all of part i by (1 +
+e). With Jensen's inequality Σ_i P_i² (o_i - o)² e² <= e² Σ_j p_j (v_j - o)², however the keys are
+dealt to parts.
 """
 
 from __future__ import annotations
@@ -83,29 +84,30 @@ Array = NDArray[Any]
 CONFIDENCE: Final = 5.0  # standard deviations
 _U: Final = 2.0**-24
 _ROUNDING: Final = _U**2 / 3  # the variance of rounding 1
-_EXP: Final = 5.0  # of exp and exp2, in u
-_TANH: Final = 6.0
-_LOG2: Final = 4.0  # of `lg2.approx`, absolutely where the sum is below 2 (PTX ISA, lg2)
+_EXP: Final = 5.0  # error of exp and exp2, in u
+_TANH: Final = 6.0  # error of tanh, in u
+_LOG2: Final = 4.0  # error of `lg2.approx`, in u; absolute for sums below 2 (PTX ISA, lg2)
 _FACTORS: Final = 4.0  # roundings of scale, log2(e), their product and a scale of K
-_SLOPE: Final = 2.0  # of slope and log2(e), and of the softcap likewise
+_SLOPE: Final = 2.0  # roundings of slope and log2(e); of the softcap as many
 _LEAST_TILE: Final = 16  # keys; each may bring a new maximum
-_LAST_STEPS: Final = 4  # the sum, its reciprocal, the product with it, a scale of V
+_LAST_STEPS: Final = 4  # roundings: the sum, its reciprocal, the product with it, a scale of V
 _LEAST: Final = 2.0**-149  # the least f32
 _LEAST_WEIGHT: Final = 2.0**-126  # below, `ex2.approx.ftz` gives 0
 _SM_OF_WHOLE_STEPS: Final = 90
-# The error of a product of two f32 that is summed as three products of tf32, in u of the product:
+# The error of a product of two f32 that is computed as three products of tf32, in u of the product:
 # the fourth product, which is left out, is at most 4 u, evenly distributed, and each low part may
 # lose a bit (`flash/device/tf32_products.py`).
 _RESIDUE: Final = 3.5
-_ROUNDED_PRODUCTS: Final = math.sqrt(3)  # and factors of K and V that are multiplied later
+_ROUNDED_PRODUCTS: Final = math.sqrt(3)  # roundings of a product and of factors multiplied later
 _TF32_UNIT: Final = 2.0**-11
 _LARGEST_TF32: Final = np.float32(float.fromhex("0x1.ffcp127"))
 
 
 @dataclass(frozen=True, slots=True)
 class TensorCore:
-    """How products are summed: so many `products` in a step, cut to `bits` below the largest;
-    `chain` terms (0: all) before a sum goes on in f32. Each term errs by `residue` units u.
+    """How products are summed: `products` of them in a step, truncated to `bits` bits below the
+    largest; `chain` terms (0: all) before the sum goes on in f32. Each term errs by `residue` units
+    u.
     """
 
     products: int
@@ -114,8 +116,8 @@ class TensorCore:
     residue: float = _ROUNDED_PRODUCTS
 
     def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
-        """Variance, and mean with the sign turned, of a sum of `count` terms, given that sum and
-        that of the terms' squares.
+        """The variance of the error of a sum of `count` terms, and its mean with the sign turned,
+        given the sum (`total`) and the sum of the terms' squares (`squares`).
         """
         count = np.maximum(count, 1)
         chains = np.ceil(count / self.chain) if self.chain else 1
@@ -134,10 +136,11 @@ class TensorCore:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How an implementation computes beside f32: `weights` is the unit roundoff of P as a factor of
-    V and `least_weight` the least error that this has beside a largest weight of 1; `core` is None
-    where sums are rounded to nearest. `operands` is what Q, K and V become before anything else,
-    exactly. `parts`: keys are shared out, and the parts, of this unit roundoff, merged.
+    """How an implementation differs from f32. `weights` is the unit roundoff of P as a factor of V,
+    and `least_weight` the least error of P where the largest weight is 1; `core` is None where sums
+    are rounded to nearest. `operands` is the function that converts Q, K and V before anything
+    else; what follows takes its results as exact. `parts` is the unit roundoff of the parts that
+    are merged if the keys are shared out, else 0.
     """
 
     weights: float = 0.0
@@ -147,7 +150,9 @@ class Arithmetic:
     parts: float = 0.0
 
     def sum_error(self, count: Any, total: Array, squares: Array) -> tuple[Array, Array]:
-        """See `TensorCore.sum_error`; the same of a sum that is rounded to nearest."""
+        """See `TensorCore.sum_error`; without a tensor core, the sum is rounded to nearest and the
+        mean is 0.
+        """
         if self.core is not None:
             return self.core.sum_error(count, total, squares)
         size = _square(total) + squares / 4
@@ -160,11 +165,11 @@ PARTS_OF_F32: Final = _U
 
 def arithmetic_of(kind: str, sm: int = 80, parts: float = 0.0) -> Arithmetic:
     """The arithmetic of kernels for a GPU sm_NN by their type or the precision of f32: "f32" or
-    "ieee", "f32_grade", "tf32", "f16" or "bf16". With `parts` as in `Arithmetic`.
+    "ieee", "f32_grade", "tf32", "f16" or "bf16". `parts` is as in `Arithmetic`.
     """
     if kind in ("f32", IEEE):
         return Arithmetic(parts=parts)
-    halves = sm < _SM_OF_WHOLE_STEPS  # a step of an instruction is two
+    halves = sm < _SM_OF_WHOLE_STEPS  # the tensor core takes two steps for one `mma`
     bits = 24 if halves else 25
     if kind in (F32_GRADE.name, TF32.name):
         products = TF32.depth // 2 if halves else TF32.depth
@@ -197,8 +202,8 @@ def as_tf32(x: Array) -> Array:
 
 
 class Bound(NamedTuple):
-    """Exact results in float64, and what each element may be off by; NaN and infinities may not
-    be off at all.
+    """Exact results in float64, and the largest error that each element may have; NaN and infinity
+    may have none.
     """
 
     out: Array
@@ -226,8 +231,8 @@ def attention_bound(
     dropout_seed: int = 0,
     first_batch: int = 0,
 ) -> Bound:
-    """The bound of results of which O is of type `out_dtype` and LSE f32; the other arguments are
-    those of `attention_reference`.
+    """The bound of results with O of type `out_dtype` and LSE of f32; the other arguments are those
+    of `attention_reference`.
     """
     if arithmetic.operands is not None:
         q, k, v = map(arithmetic.operands, (q, k, v))
@@ -244,7 +249,7 @@ def attention_bound(
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scale = 1 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
-    with np.errstate(all="ignore"):  # of numbers that are not finite there is no bound
+    with np.errstate(all="ignore"):  # results that are not finite have no bound
         products = q @ k.swapaxes(2, 3)
         steps = score_steps(scale * products, causal, softcap, alibi_slopes, bias)
         visible = visible_keys(products.shape, causal, window, mask, bias)
@@ -259,7 +264,7 @@ def attention_bound(
             + (0 if softcap is None else _square(_TANH * steps.capped))
             + _square(steps.lessened) + _square(steps.biased)
         )  # fmt: skip
-        # Each of these is too large, or too small, by a factor that all keys of a row share.
+        # Errors of scores of which each is due to a factor that all keys of a row share.
         shared = [(scale * mean + _FACTORS * _U * steps.scaled) * slope]
         shared += [_SLOPE * _U * steps.capped] if softcap is not None else []
         shared += (
@@ -292,7 +297,7 @@ def varlen_bound(
     **how: Any,
 ) -> Bound:
     """`attention_bound` of each sequence of a batch, laid out as in `attention_varlen_reference`,
-    but for O and LSE: [1, heads, total_q, d_v] and [1, heads, total_q].
+    except O and LSE: [1, heads, total_q, d_v] and [1, heads, total_q].
     """
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
     shape = (1, heads, len(q), v.shape[2])
@@ -315,9 +320,9 @@ def varlen_bound(
 def merge_bound(
     outs: Array, lses: Array, out_dtype: Any, arithmetic: Arithmetic = F32_ARITHMETIC
 ) -> Bound:
-    """The bound of merging parts [..., splits, columns] whose log-sum-exp are [..., splits]: their
-    outputs are the values of keys whose scores these are, without an error. A part that has seen no
-    key may hold anything.
+    """The bound of merging parts: `outs` [..., splits, columns] with the log-sum-exps `lses` [...,
+    splits]. Parts are treated as keys whose values are `outs` and whose scores, without an error,
+    are `lses`. A part that has seen no key may hold anything.
     """
     outs, lses = outs.astype(np.float64), lses.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -325,7 +330,7 @@ def merge_bound(
         p = np.exp(lses - lse[..., None])[..., None, :]
         p = _finite(p)
         scores, none = lses[..., None, :], np.zeros_like(p)
-        shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # log2(e)
+        shared = [2 * _U * (scores - scores.max(axis=-1, keepdims=True))]  # errors of log2(e)
         row = _Row(p, scores, none, shared, p > 0, _finite(outs))
         nothing = np.full(lse[..., None].shape, -np.inf)
         errors = row.errors(out[..., None, :], lse[..., None], 1.0, nothing, arithmetic)
@@ -333,7 +338,7 @@ def merge_bound(
 
 
 def merged(parts: Array, lses: Array) -> tuple[Array, Array]:
-    """O and its sums of parts [..., splits, columns] and their sums [..., splits], by the formula
+    """O and LSE merged from `parts` [..., splits, columns] and `lses` [..., splits], by the formula
     as it is written, in their precision. A part that has seen no key may hold anything.
     """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -349,8 +354,8 @@ def merged(parts: Array, lses: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Rows of weights `p` [..., rows, keys] of scores x, whose errors have the variance `random`
-    and `shared` means, and values `v` [..., keys, columns].
+    """Weights `p` [..., rows, keys] of scores `x`, whose errors have the variance `random` and the
+    means `shared`, and values `v` [..., keys, columns].
     """
 
     p: Array
@@ -417,8 +422,8 @@ class _Row:
         return out_error + lost, lse_error
 
     def _alike(self, mass: Array, e2: Array, out: Array, unit: float) -> tuple[Array, Array]:
-        """What is added to the variances of O and of the sum of the weights because keys of a row
-        with equal scores have equal errors.
+        """The additions to the variances of O and of the sum of the weights for keys of a row with
+        equal scores, whose errors are equal.
         """
         more, sums = np.zeros_like(out), np.zeros(out.shape[:-1])
         scores = np.where(self.p > 0, self.x, np.nan).astype(np.float32)
@@ -436,12 +441,12 @@ class _Row:
 
 
 def _bound(out: Array, lse: Array, out_error: Array, lse_error: Array, out_dtype: Any) -> Bound:
-    """With O rounded to its type; where results are not finite there is no error."""
+    """The bound with the rounding of O to its type; results that are not finite have no error."""
     info = ml_dtypes.finfo(out_dtype)  # type: ignore[no-untyped-call]
     with np.errstate(all="ignore"):
         rounding = float(info.eps) / 2 * (np.abs(out) + out_error)
         rounding = np.maximum(rounding, float(info.smallest_subnormal) / 2)
-        inexact = np.isfinite(out) & ~np.isneginf(lse)[..., None]  # without a key it is 0
+        inexact = np.isfinite(out) & ~np.isneginf(lse)[..., None]  # without a key O is 0
         out_error = np.where(inexact, out_error + rounding, 0)
         lse_error = np.where(np.isfinite(lse), lse_error, 0)
     return Bound(out, lse, out_error, lse_error)
@@ -452,7 +457,7 @@ def _square(x: Any) -> Any:
 
 
 def _finite(x: Array) -> Array:
-    """0 for what is not a finite number: for this there is no rounding."""
+    """x, with 0 for elements that are not finite: these have no rounding error."""
     return np.where(np.isfinite(x), x, 0)
 
 

@@ -1,4 +1,4 @@
-"""Attention in numpy, dense and obviously right: what every other implementation is judged by."""
+"""Attention in numpy, dense and obviously right: every other implementation is judged by it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
 
 
 def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
-    """Query i is at the position of key i + this: the last query at that of the last key, or with
-    "top_left" the first at that of the first. Raises ConfigError for an unknown word.
+    """The offset such that query i is at the position of key i + offset: the last query is at the
+    last key, or with "top_left" the first query at the first key. Raises ConfigError for an unknown
+    word.
     """
     causal_offset(causal, seq_q, seq_k)
     return 0 if causal == "top_left" else seq_k - seq_q
@@ -54,8 +55,8 @@ def key_limits(causal: Causal, window: Window) -> tuple[int | None, int | None]:
 
 
 def as_scores(given: NDArray[Any]) -> NDArray[Any]:
-    """A bias, sinks or slopes as every backend takes them: f32 or f64, infinite from
-    `FIRST_INFINITE` on, with its sign.
+    """A bias, sinks or slopes as every backend takes them: f32 or f64, where values of magnitude
+    `FIRST_INFINITE` and more become infinity with their sign.
     """
     infinite = np.abs(given) >= FIRST_INFINITE
     return np.where(infinite, np.copysign(np.inf, given), given) if infinite.any() else given
@@ -109,20 +110,20 @@ def attention_reference(
 
     Shapes: q [batch, heads, seq_q, d], k [batch, kv_heads, seq_k, d], v [batch, kv_heads, seq_k,
     d_v], with heads a multiple of kv_heads. Returns out [batch, heads, seq_q, d_v] and lse [batch,
-    heads, seq_q], both of `dtype`; `dtype=np.float32` is the same-precision reference of the
-    tests. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and -inf. What a row
-    does not see is left out of its sums, not multiplied by 0, so that NaN there cannot matter.
-    Memory is O(seq_q * seq_k).
+    heads, seq_q], both of `dtype`; `dtype=np.float32` is the same-precision reference of the tests.
+    The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and -inf. Keys that a row does
+    not see are left out of its sums, not multiplied by 0, so that NaN in them cannot matter. Memory
+    is O(seq_q * seq_k).
 
     Scores are, in this order, scaled; capped to softcap * tanh(score / softcap); lessened by
     alibi_slopes [batch, heads] times the distance of query and key; added to bias [batch, heads,
-    seq_q, seq_k], of which -inf hides the key. Of these arrays and of sink, numbers from
-    `FIRST_INFINITE` on are infinite: a key with such a negative bias has weight 0. A query sees the
-    keys that causality, the window (left, right) and mask [batch, heads, seq_q, seq_k] let it see.
-    sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be of any
-    shape that broadcasts so. With `dropout`, weights are made 0 with that probability
-    (`flash/problem/philox.py`) and the others divided by that to be kept; LSE is that of all. Which
-    are, is as for batches from `first_batch` on.
+    seq_q, seq_k], where -inf hides the key. In these arrays and in sink, values of magnitude
+    `FIRST_INFINITE` and more are infinite: a key with such a negative bias has weight 0. A query
+    sees the keys that causality, the window (left, right) and mask [batch, heads, seq_q, seq_k] let
+    it see. sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be
+    of any shape that broadcasts so. With `dropout`, weights are set to 0 with that probability
+    (`flash/problem/philox.py`) and the others divided by the probability to be kept; LSE counts all
+    weights. Which weights are kept is as for batches from `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
@@ -153,7 +154,7 @@ def attention_reference(
 
 
 class ScoreSteps(NamedTuple):
-    """Scores [batch, heads, seq_q, seq_k] after each step; one that is left out changes nothing."""
+    """Scores [batch, heads, seq_q, seq_k] after each step; a step left out changes nothing."""
 
     scaled: NDArray[Any]
     capped: NDArray[Any]
@@ -168,8 +169,8 @@ def score_steps(
     alibi_slopes: NDArray[Any] | None = None,
     bias: NDArray[Any] | None = None,
 ) -> ScoreSteps:
-    """From products of queries and keys, times the scale, to scores, in the type of the products;
-    the other arguments are those of `attention_reference`.
+    """The scores after each step, from `scaled`, the products of queries and keys times the scale,
+    and in its type; the other arguments are those of `attention_reference`.
     """
     dtype, (seq_q, seq_k) = scaled.dtype, scaled.shape[2:]
     capped = scaled
@@ -207,14 +208,14 @@ def attention_varlen_reference(
     dtype: DTypeLike = np.float64,
     **how: Any,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`attention_reference` of each sequence of a batch, whose rows lie one after another.
+    """`attention_reference` of each sequence of a batch of packed sequences.
 
     Shapes: q [total_q, heads, d], k [total_k, kv_heads, d], v [total_k, kv_heads, d_v]. The queries
     of sequence b are rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q (int32, [batch + 1]), or
     the first seqused_q[b] of these ([batch]); its keys likewise. Causality, windows and ALiBi go by
-    its own lengths, dropout by its number and its own rows and keys. alibi_slopes and sink
-    broadcast to [batch, heads]; `how` is the rest of `attention_reference`. Returns out [total_q,
-    heads, d_v] and lse [heads, total_q]: 0 and -inf for rows of no sequence.
+    the sequence's own lengths, dropout by its index b and its own rows and keys. alibi_slopes and
+    sink broadcast to [batch, heads]; `how` is the rest of `attention_reference`. Returns out
+    [total_q, heads, d_v] and lse [heads, total_q]: 0 and -inf for rows of no sequence.
     """
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
     of_heads = {
@@ -235,7 +236,7 @@ def attention_varlen_reference(
 
 
 def _weigh(weight: NDArray[Any], v: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[Any]:
-    """`weight @ v` in which what a row does not see adds nothing: 0 * NaN would be NaN."""
+    """`weight @ v`, to which keys that a row does not see add nothing: 0 * NaN would be NaN."""
     wild = ~np.isfinite(v)
     out = weight @ np.where(wild, 0, v)
     for key in np.flatnonzero(wild.any(axis=(0, 1, 3))):

@@ -1,4 +1,4 @@
-"""A generated kernel with its text and what is proved of it."""
+"""A generated kernel with its text and the proofs of its accesses and barriers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Made(ABC):
     @property
     @abstractmethod
     def promised(self) -> GlobalContract:
-        """What holds for each of its launches."""
+        """The contract of the kernel's launches, as the proofs take it."""
 
     @property
     @abstractmethod
     def contract(self) -> dict[str, Any]:
-        """The same for a host program in any language, with what each parameter means, as plain
-        data for JSON (`docs/embedding.md`).
+        """The contract of the kernel's launches for a host program in any language, with what each
+        parameter means, as plain data for JSON (`docs/embedding.md`).
         """
 
     @property
@@ -49,8 +49,8 @@ class Made(ABC):
 
     @cached_property
     def slots(self) -> tuple[ParamSlot, ...]:
-        """Where the kernel's parameters lie."""
-        # Here, because text alone is emitted without it.
+        """The offset, size and type of each of the kernel's parameters."""
+        # Imported here, because emitting text does not need it.
         from ptxgen.runtime.plan import param_slots
 
         return param_slots(self.kernel.params)
@@ -60,31 +60,31 @@ class Made(ABC):
         """The proofs of the kernel's accesses to memory and of its barriers, for every launch
         that the contract allows.
         """
-        # Here, because text alone is emitted without it.
+        # Imported here, because emitting text does not need it.
         from ptxgen.check.proof import prove
 
         return prove(self.module, block=self.threads, contract=self.promised)
 
     @property
     def proof(self) -> Proof:
-        """The proof of shared memory and barriers."""
+        """The proof of accesses to shared memory and of barriers."""
         return self.proofs.shared
 
     @property
     def global_proof(self) -> GlobalProof:
-        """The proof of global memory."""
+        """The proof of accesses to global memory."""
         assert self.proofs.global_memory is not None
         return self.proofs.global_memory
 
     @cached_property
     def is_faulty(self) -> bool:
-        """Whether a proof shows that something is wrong."""
+        """Whether a proof shows a fault."""
         of_shared = bool(self.proof.problems or self.proof.violations)
         return of_shared or bool(self.global_proof.violations)
 
     def require_proved(self) -> None:
-        """Raise `VerifyError` if a proof shows a fault, which would be one of the generator's. What
-        the proofs leave unknown passes; they tell.
+        """Raise `VerifyError` if a proof shows a fault, which would be one of the generator's.
+        Accesses that the proofs leave unknown pass; the proofs list them.
         """
         if self.is_faulty:
             self.proofs.require()

@@ -1,5 +1,5 @@
-"""The launch contracts of the kernels beside attention to a cache: the one that appends new rows to
-it, and the one that merges parts of results.
+"""The launch contracts of the cache kernels other than attention: the kernel that appends new rows
+to a cache, and the kernel that merges results of parts of the keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXACTLY: Final = "block and grid are exactly as given"
 
 
 def append_contract(made: AppendBuild) -> dict[str, Any]:
-    """The contract of a kernel that appends."""
+    """The contract of an append kernel."""
     config = made.config
     rows: Any = "new_rows"
     words = "new_rows"
@@ -108,7 +108,7 @@ def _append_meanings(config: AppendConfig, types: dict[str, DType]) -> dict[str,
 
 
 def _of_append(config: AppendConfig, operand: Operand) -> Operand:
-    """An operand with what it means to the kernel that appends."""
+    """`operand` with its meaning for an append kernel."""
     n = COUNTS.name if config.counted else "n"
     words = {
         "seqused_k": (
@@ -133,7 +133,7 @@ def _append_constraints(config: AppendConfig) -> Iterator[str]:
 
 
 def merge_contract(made: MergeBuild) -> dict[str, Any]:
-    """The contract of a kernel that merges parts."""
+    """The contract of a merge kernel."""
     config = made.config
     types = {"PARTS": config.parts, "LSES": F32, "O": config.dtype, "LSE": F32}
     of_lse = (

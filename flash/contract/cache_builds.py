@@ -1,5 +1,5 @@
-"""The verified kernels beside attention: the one that appends new rows to a cache, and the one that
-merges parts of results.
+"""The verified kernels other than attention: the kernel that appends new rows to a cache, and the
+kernel that merges results of parts of the keys.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ class AppendBuild(Made):
     @property
     def contract(self) -> dict[str, Any]:
         """See `flash.contract.cache.append_contract`."""
-        # Here, because text alone is emitted without it.
+        # Imported here, because emitting text does not need it.
         from flash.contract.cache import append_contract
 
         return append_contract(self)
 
     @property
     def promised(self) -> GlobalContract:
-        """`new_rows` is batch * kv_heads * n, `q_rows` batch * heads * seq_q."""
+        """The contract of the launches; `new_rows` is batch * kv_heads * n, `q_rows` batch * heads
+        * seq_q.
+        """
         config, features = self.config, self.config.features
         page_size = features.page_size
         of_cache: dict[str, int | str] = {
@@ -79,7 +81,7 @@ class AppendBuild(Made):
 
 @lru_cache(maxsize=64)
 def append_build(config: AppendConfig) -> AppendBuild:
-    """The kernel of a configuration. Raises `VerifyError` for a fault of the generator's."""
+    """The append kernel of a configuration. Raises `VerifyError` for a fault of the generator's."""
     module = append_kernel(config)
     require_valid(module)
     return AppendBuild(config, module)
@@ -95,14 +97,16 @@ class MergeBuild(Made):
     @property
     def contract(self) -> dict[str, Any]:
         """See `flash.contract.cache.merge_contract`."""
-        # Here, because text alone is emitted without it.
+        # Imported here, because emitting text does not need it.
         from flash.contract.cache import merge_contract
 
         return merge_contract(self)
 
     @property
     def promised(self) -> GlobalContract:
-        """Rows are those of all heads of all batches; `LSES` has `splits` numbers for each."""
+        """The contract of the launches. `rows` counts the rows of all heads of all batches; `LSES`
+        has `splits` elements for each row.
+        """
         config = self.config
         parts, result = config.parts.nbytes, config.dtype.nbytes
         axes = [("batch", "batch"), ("head", "heads"), ("row", "seq_q")]
@@ -137,7 +141,7 @@ class MergeBuild(Made):
 
 @lru_cache(maxsize=64)
 def merge_build(config: MergeConfig) -> MergeBuild:
-    """The kernel of a configuration. Raises `VerifyError` for a fault of the generator's."""
+    """The merge kernel of a configuration. Raises `VerifyError` for a fault of the generator's."""
     module = merge_kernel(config)
     require_valid(module)
     return MergeBuild(config, module)

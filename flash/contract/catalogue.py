@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Build(Made):
-    """A verified forward kernel. `registers` is there once it has been loaded on a GPU of this
-    process.
+    """A verified forward kernel. `registers` is None until the kernel has been loaded on a GPU of
+    this process.
     """
 
     def __init__(self, config: KernelConfig, module: ir.Module) -> None:
         super().__init__(module, config.tiling.threads, config.target)
         self.config = config
-        self.registers: int | None = None  # of a thread
+        self.registers: int | None = None  # registers of a thread
 
     @property
     def promised(self) -> GlobalContract:
         """See `flash.contract.forward.global_contract`."""
-        # Here, because text alone is emitted without it.
+        # Imported here, because emitting text does not need it.
         from flash.contract.forward import global_contract
 
         return global_contract(self.config)
@@ -48,7 +48,9 @@ class Build(Made):
 
     @property
     def resources(self) -> KernelResources:
-        """With the assembled register count if the kernel has been loaded, else an estimate."""
+        """The resources of the kernel: with the assembled register count if it has been loaded,
+        else with an estimate.
+        """
         return KernelResources(
             self.config,
             self.config.tiling.registers if self.registers is None else self.registers,
@@ -71,7 +73,7 @@ def emit(config: KernelConfig) -> ir.Module:
 
 @lru_cache(maxsize=256)
 def build(config: KernelConfig) -> Build:
-    """The kernel of a configuration.
+    """The forward kernel of a configuration.
 
     Raises `VerifyError` if the generated module has a problem, which would be a fault of the
     generator's.
@@ -82,7 +84,7 @@ def build(config: KernelConfig) -> Build:
 
 
 def proved_build(config: KernelConfig) -> Build:
-    """The kernel of a configuration that is to run: nothing wrong is known of its accesses to
+    """The forward kernel of a configuration, for a launch: no fault is known in its accesses to
     shared and global memory.
 
     Raises what `build` and `Made.require_proved` raise.

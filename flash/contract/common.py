@@ -1,5 +1,6 @@
-"""What a host program in any language needs to launch a kernel, as plain data for JSON: what is the
-same for all kernels. `flash/contract/forward.py` and `flash/contract/cache.py` say the rest.
+"""What a host program in any language needs to launch a kernel, as plain data for JSON: the part
+that is the same for all kernels. `flash/contract/forward.py` and `flash/contract/cache.py` add the
+rest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flash.problem.features import Operand
 from flash.problem.limits import MAX_CTAS
 from ptxgen.check.budget import static_shared_bytes
 
-SCHEMA: Final = 1  # of the dictionary; raised when a key changes its meaning
+SCHEMA: Final = 1  # version of the dictionary, raised when a key changes its meaning
 
 _APART: Final = {
     "batch": "one batch to the next",
@@ -28,8 +29,8 @@ _APART: Final = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a kind of kernel adds: what it computes, what each parameter means, the types of its
-    arrays, which of them it writes, how many CTAs it has, and what it relies on.
+    """What one kind of kernel adds to the contract: what it computes, what each parameter means,
+    the types of its arrays, which of them it writes, how many CTAs it has, and what it relies on.
     """
 
     kind: str
@@ -85,7 +86,7 @@ def launch_contract(made: Made, words: Words) -> dict[str, Any]:
 
 
 def _sizes(made: Made) -> dict[str, dict[str, int | str]]:
-    """The bounds of each size, and what it must be of others."""
+    """The bounds of each size, and the expression of other sizes that it must be equal to."""
     promised = made.promised
     found: dict[str, dict[str, int | str]] = {}
     for name, (least, most) in promised.bounds.items():
@@ -111,7 +112,7 @@ def _constraints_of_all(made: Made) -> list[str]:
 
 
 def stride_meanings(name: str, steps: Iterable[str], dtype: DType) -> dict[str, str]:
-    """What the strides of an array mean, by parameter."""
+    """The meaning of each stride of an array, by parameter."""
     return {
         f"{name}_{step}_stride": (
             f"elements (of {dtype.nbytes} bytes) from {_APART[step]} in {name}; any sign, 0 repeats"
@@ -121,7 +122,7 @@ def stride_meanings(name: str, steps: Iterable[str], dtype: DType) -> dict[str, 
 
 
 def operand_meanings(operands: Iterable[Operand]) -> dict[str, str]:
-    """What the pointers of operands mean, by parameter."""
+    """The meaning of each pointer to an operand, by parameter."""
     return {
         operand.name: (
             f"device address of {operand.name}: {operand.dtype.name} "
@@ -133,7 +134,7 @@ def operand_meanings(operands: Iterable[Operand]) -> dict[str, str]:
 
 
 def operand_stride_meanings(operands: Iterable[Operand]) -> dict[str, str]:
-    """What the strides of operands mean, by parameter."""
+    """The meaning of each stride of operands, by parameter."""
     return {
         operand.stride(axis): (
             f"elements (of {operand.dtype.nbytes} bytes) from one to the next of {axis} in "

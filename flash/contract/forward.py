@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 @functools.cache
 def parameters(config: KernelConfig) -> dict[str, str]:
-    """What each parameter of the kernel means, in its order; LSE also if it is not written."""
+    """The meaning of each parameter of the kernel, in their order; with LSE, even if the kernel
+    does not write it.
+    """
     features = config.features
     rows = {"Q": "head_dim", "K": "head_dim", "V": "head_dim_v", "O": "head_dim_v"}
     of_q, of_k = (
@@ -93,13 +95,13 @@ def parameters(config: KernelConfig) -> dict[str, str]:
 
 
 def cache_room(features: Features, longest: int) -> str:
-    """What `seq_k` is of a cache, which a kernel attends to or appends to."""
+    """The meaning of `seq_k` for a cache that a kernel attends to or appends to."""
     paged = f", {features.page_size} for each column of block_table" if features.page_size else ""
     return f"rows that a sequence of the cache has room for{paged}, 1 to {longest}"
 
 
 def _most_rows(config: KernelConfig) -> int:
-    """The most query rows of a head, or of packed ones: a block of them if the kernel appends."""
+    """The most query rows of a head, or of packed heads; one query block if the kernel appends."""
     return max_seq(config.features) if config.features.appended is None else config.tiling.block_q
 
 
@@ -154,7 +156,7 @@ def _times(factors: list[Any]) -> str:
 
 
 def _grid(config: KernelConfig) -> dict[str, Any]:
-    """How many CTAs there are along x. Rows that are packed are those of all heads of a group."""
+    """The number of CTAs along x. With packed heads, rows are those of all heads of a group."""
     t = config.tiling
     slices: list[Any] = [t.value_slices] if t.value_slices > 1 else []
     slices += ["splits"] if config.features.splits else []
@@ -182,7 +184,7 @@ _PACKED: Final = (
 
 
 def _layout(features: Features) -> str:
-    """Where rows lie, and which are keys."""
+    """Where the rows of K and V lie, and which of them are keys."""
     if features.varlen:
         return _PACKED
     if not features.cached:
@@ -201,7 +203,7 @@ def _layout(features: Features) -> str:
 
 
 def cache_layout(features: Features) -> str:
-    """Where the rows of a cache lie, which a kernel attends to or appends to."""
+    """Where the rows of a cache that a kernel attends to or appends to lie."""
     place, n = "row r of K[s]", features.page_size
     if n:
         place = f"row r % {n} of page block_table[s, r / {n} rounded down]"
@@ -224,12 +226,12 @@ ONE_PLACE: Final = (
 
 
 def rotary_words(rotary_dim: int, *, interleaved: bool) -> dict[str, Any]:
-    """What a kernel that appends makes of rows, for its contract."""
+    """The entries of a contract for the rotation of rows."""
     return {"rotary_dim": rotary_dim, "rotary_interleaved": interleaved}
 
 
 def turned_together(rotary_dim: int, *, interleaved: bool) -> Iterator[str]:
-    """Which columns are, if any."""
+    """The constraint that says which two columns are rotated together, if any are."""
     pair = "2 i and 2 i + 1" if interleaved else "i and i + rotary_dim / 2"
     if rotary_dim:
         yield f"columns {pair} of a row are turned together"
@@ -261,7 +263,7 @@ def _constraints(config: KernelConfig) -> list[str]:
 
 
 def _of_new_rows(config: KernelConfig) -> Iterator[str]:
-    """A CTA writes the rows that no other one reads."""
+    """The constraints of a kernel that appends: a CTA writes only rows that no other CTA reads."""
     rows = "seq_q * group" if config.packed else "group is 1, and seq_q"
     yield (
         "of the CTAs that read a row of K one writes it, because all queries of its head of K are "
@@ -271,7 +273,7 @@ def _of_new_rows(config: KernelConfig) -> Iterator[str]:
 
 
 def _alignments(config: KernelConfig) -> str:
-    """What pointers and strides are multiples of."""
+    """The constraint that says what pointers and strides are multiples of."""
     (most, first), *others = [
         (nbytes, _and([*names])) for nbytes, names in groupby("QKVO", config.alignment_of)
     ]
@@ -290,9 +292,9 @@ def _and(names: Sequence[str]) -> str:
 
 
 def global_contract(config: KernelConfig) -> GlobalContract:
-    """The same contract as the proof of global accesses takes it.
+    """The contract of an attention kernel in the form that the proof of global accesses takes.
 
-    `batch` and `kv_heads` are no parameters: the grid and `group` carry them.
+    `batch` and `kv_heads` are not parameters: the grid and `group` imply them.
     """
     t, features = config.tiling, config.features
     rows_q, rows_k = features.row_counts
@@ -319,7 +321,7 @@ def global_contract(config: KernelConfig) -> GlobalContract:
         )
         arrays.append(GlobalArray(operand.name, axes, operand.nbytes, nbytes))
         strides += tuple(operand.stride(axis) for axis in operand.axes)
-    bounds = {  # first what others are multiplied with: the proof does away with the last one first
+    bounds = {  # factors of other sizes first: the proof eliminates the last size first
         "group": (1, MAX_CTAS),
         rows_q: (1, _most_rows(config)),
         rows_k: (int(features.cached), longest),
@@ -359,7 +361,7 @@ def _array(config: KernelConfig, name: str, heads: str, rows: str, columns: int)
 
 
 def _log_sums(features: Features) -> GlobalArray:
-    """LSE: a number for each row of each head, and of each split."""
+    """The array LSE: an f32 for each row of each head, and of each split."""
     rows, splits = features.row_counts[0], " * splits" if features.splits else ""
     axes = [
         Axis("heads" if features.varlen else "batch * heads", f"{F32_BYTES} * {rows}{splits}"),

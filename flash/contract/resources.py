@@ -1,5 +1,5 @@
-"""What a kernel costs: registers, shared memory, occupancy, arithmetic, and memory against the N²
-form.
+"""What a kernel costs: registers, shared memory, occupancy, arithmetic, and global memory compared
+with attention that stores the N² scores.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FLOPS_PER_FMA: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Global memory of a call, in bytes: Q, K, V, O and LSE alone, and with the matrix of scores in
-    f32.
+    """Global memory of a call, in bytes: `flash_bytes` of Q, K, V, O and LSE alone, `naive_bytes`
+    of these and the matrix of scores in f32.
     """
 
     flash_bytes: int
@@ -43,9 +43,9 @@ class KernelResources:
     """The resources of one kernel on its target; bytes unless it says otherwise.
 
     `registers` is 32-bit registers of a thread: the assembler's number if `assembled`, else the
-    estimate of its tiling. A window, of which the text knows only which sides it has, is given to
-    what counts arithmetic. `shared_bytes` is dynamic shared memory of a CTA, there is no
-    static one.
+    estimate of its tiling. `shared_bytes` is dynamic shared memory of a CTA; there is no static
+    shared memory. Methods that count arithmetic take the window as an argument, because the
+    kernel's text only depends on which of its sides are limited.
     """
 
     config: KernelConfig
@@ -69,15 +69,17 @@ class KernelResources:
         return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.config.target.warps_per_sm
 
     def visited_tiles(self, seq_q: int, seq_k: int, window: Window = None, group: int = 1) -> int:
-        """Tiles of keys that all CTAs of one head visit, or of the `group` of heads that share one
-        of K and V if they are packed; those that causality or the window hides are skipped.
+        """Tiles of keys that all CTAs of one head visit; if rows are packed, those of a group of
+        `group` heads. Tiles that causality or the window hides are skipped.
         """
         return int(self.tiles_of_blocks(seq_q, seq_k, window, group).sum())
 
     def tiles_of_blocks(
         self, seq_q: int, seq_k: int, window: Window = None, group: int = 1
     ) -> NDArray[np.int64]:
-        """The same for each block of query rows, from the first one on."""
+        """Tiles of keys that the CTA of each query block visits, from the first block on; arguments
+        as in `visited_tiles`.
+        """
         t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
         packed = group if self.config.packed else 1
         first_rows = np.arange(0, seq_q * packed, t.block_q, dtype=np.int64)
@@ -101,8 +103,8 @@ class KernelResources:
     ) -> int:
         """Floating-point operations of Q Kᵀ and P V as the kernel issues them.
 
-        Whole tiles, with the padding of head_dim and head_dim_v to what the kernel works on, and
-        the scores as often as there are slices of values; skipped tiles are not counted.
+        Tiles count whole, with head_dim and head_dim_v padded as in the kernel; scores count once
+        for each slice of values; skipped tiles do not count.
         """
         t = self.config.tiling
         fma_per_tile = t.block_q * t.tile * (t.score_columns + t.output_columns)
@@ -115,8 +117,8 @@ class KernelResources:
     def useful_flops(
         self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None
     ) -> int:
-        """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that are
-        seen. What a mask or a bias hides counts as seen.
+        """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that a
+        query sees. Keys that a mask or a bias hides count as seen.
         """
         t, (diagonal, before, behind) = self.config.tiling, self._reach(seq_q, seq_k, window)
         pairs = seq_q * seq_k
@@ -129,7 +131,7 @@ class KernelResources:
     def memory(
         self, batch: int, heads: int, seq_q: int, seq_k: int, kv_heads: int | None = None
     ) -> Memory:
-        """Global memory of a call, against one that keeps the scores (once, softmax in place)."""
+        """Global memory of a call, and of one that stores the scores (once, softmax in place)."""
         t = self.config.tiling
         kv_heads = heads if kv_heads is None else kv_heads
         row = t.head_dim + t.head_dim_v
@@ -143,13 +145,15 @@ class KernelResources:
     def packed_memory(
         self, heads: int, kv_heads: int, lengths: Iterable[tuple[int, int]]
     ) -> Memory:
-        """The same of packed sequences with so many queries and keys each."""
+        """Global memory of a call with packed sequences, compared as in `memory`; `lengths` are the
+        numbers of queries and keys of each sequence.
+        """
         each = [self.memory(1, heads, *rows, kv_heads) for rows in lengths]
         return Memory(sum(m.flash_bytes for m in each), sum(m.naive_bytes for m in each))
 
     def _reach(self, seq_q: int, seq_k: int, window: Window) -> tuple[int, int | None, int | None]:
         """`d` such that query i is at the position of key i + d, and how many keys before and
-        behind it a query sees; None for all.
+        behind that position the query sees; None for all.
         """
         causal: Any = self.config.causal or False
         return position_offset(causal, seq_q, seq_k), *key_limits(causal, window)

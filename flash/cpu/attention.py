@@ -5,8 +5,8 @@ and outputs, and its scores stay in a core's L2 cache. Blocks of queries are sha
 threads (numpy releases the GIL) with BLAS held to one thread in each, so that exp is parallel too.
 
 The running row maximum costs a quarter of the time outside GEMM, and ordinary scores do not need
-it: exp(score) neither overflows nor vanishes. So a block is first done without; only if its sums
-turn out to be unsafe is it done again with the maximum. The choice depends on the data alone.
+it: exp(score) neither overflows nor vanishes. So a block is first computed without the maximum, and
+again with it only if its sums turn out to be unsafe. The choice depends on the data alone.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from flash.reference import Causal, Window
 BLOCK_Q = 256
 BLOCK_K = 512
 
-# exp(score) is used as it is when every row's sum of them is finite and at least SAFE_TOTAL, and
-# its largest |sum of exp(score) * v| is finite and at least SAFE_SUM (or 0, as for v = 0). Then
-# what f32 loses below its smallest number, 2^-149 for each key, is nothing beside its rounding.
+# exp(score) is used without the maximum if every row's sum of exp(score) is finite and at least
+# SAFE_TOTAL, and its largest |sum of exp(score) * v| is finite and at least SAFE_SUM (or 0, as for
+# v = 0). Then the loss of f32 below its smallest number, 2^-149 for each key, is negligible beside
+# its rounding.
 SAFE_TOTAL = 2.0**-20
 SAFE_SUM = 2.0**-100
 
-_F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # of an f16, 13 places up
+_F16_BITS = np.array(0x8FFFE000, np.uint32).view(np.int32)  # bits of an f16, shifted left by 13
 
-# BLAS adds up in an order that may depend on where a matrix begins and how far apart its rows are,
-# if the product is one of a matrix and a vector. Memory for it begins at multiples of this.
+# In a product of a matrix and a vector, the order in which BLAS adds may depend on the address and
+# the row stride of the matrix. Buffers for BLAS begin at multiples of this.
 _ALIGNMENT = 64  # bytes, of a cache line, and of the widest vector register of a CPU
 
 # Starting a thread costs about 0.2 ms, which is this many multiplications.
@@ -73,18 +74,18 @@ def attention_cpu(
     kv_heads; any strides. The caller (`LaunchPlan`) has checked this and that `out` and `lse`
     overlap no input. Arithmetic is f64 if an input is f64, else f32; inputs of another float type,
     such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
-    types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives
-    0 and -inf; what the keys and values hold that a row does not see cannot reach it; NaN in one
-    that it sees does. What `window`, `softcap`, `alibi_slopes`, `bias`, `mask`, `sink`, `dropout`
-    and `first_batch` mean, `attention_reference` says.
+    types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
+    -inf. The contents of keys and values that a row does not see cannot reach it; NaN in a key or
+    value that it sees does. `attention_reference` says what `window`, `softcap`, `alibi_slopes`,
+    `bias`, `mask`, `sink`, `dropout` and `first_batch` mean.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
     `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
     arithmetic's type (1.2 MB for f32 and d = d_v = 64) and `BLOCK_Q * BLOCK_K` bytes, and with
     ALiBi or a bias up to 4 * `BLOCK_Q * BLOCK_K` elements more.
-    `threads` is at most how many threads work, by default as many as BLAS would use. BLAS is
-    held to one thread in the whole process while this runs. Repeated calls give the same bits,
-    whatever the number of threads, and wherever the arrays lie with whatever strides.
+    `threads` is the most threads that work, by default as many as BLAS would use. BLAS is held to
+    one thread in the whole process while this runs. Repeated calls give the same bits, whatever
+    the number of threads and the addresses and strides of the arrays.
 
     Raises ConfigError when `causal` is not a known word.
     """
@@ -129,7 +130,7 @@ def attention_cpu(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The arguments of one call, resolved: what every task of it reads."""
+    """The resolved arguments of one call, which all of its tasks read."""
 
     q: NDArray[Any]
     k: NDArray[Any]
@@ -149,8 +150,8 @@ class _Job:
     def tasks(self) -> Iterator[tuple[int, slice, slice]]:
         """(batch, heads, queries) of each task, those with the most keys first.
 
-        Heads of one task share their key/value head, and are several when the queries are few, so
-        that GEMM sees enough rows and no K or V is read twice (decoding with GQA).
+        The heads of a task share their key/value head; a task has several when the queries are few,
+        so that GEMM sees enough rows and no K or V is read twice (decoding with GQA).
         """
         batch, heads, seq_q, _ = self.q.shape
         if 0 in (batch, heads, seq_q):
@@ -189,8 +190,8 @@ class _Workspace:
 
     def for_blas(self, name: str, x: NDArray[Any], rows: int) -> NDArray[Any]:
         """`x` itself if BLAS can read it in place, else a copy in buffer `name`. The other factor
-        has so many rows: if either is a vector, `x` is only read in place if it lies as the copy
-        would.
+        of the product has `rows` rows: if either factor is a vector, `x` is only read in place if
+        its layout is that of the copy.
         """
         size = self.ones.itemsize
         step, unit = x.strides
@@ -218,9 +219,9 @@ def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
     """Do `out[...] = x`, in a sixth of the time of numpy's conversion, which decoding would wait
     for.
 
-    The bits of an f16, 13 places up, are those of an f32 that is 2^-112 as large, subnormal numbers
-    included. Only infinity and NaN come out as numbers, of 2^16 and more, and are left to numpy.
-    `x` has elements, and `out` is dense.
+    The bits of an f16, shifted left by 13, are those of an f32 that is 2^-112 as large, subnormal
+    numbers included. Only infinity and NaN come out as finite numbers, of 2^16 and more; they are
+    left to numpy. `x` has elements, and `out` is dense.
     """
     bits = out.view(np.int32)
     bits[...] = x.view(np.int16)
@@ -232,7 +233,9 @@ def widen(x: NDArray[np.float16], out: NDArray[np.float32]) -> None:
 
 
 def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) -> None:
-    """Attention of one block of queries, of heads that share a key/value head, to all keys."""
+    """Attention of one block of queries, of heads that share a key/value head, to all keys they
+    see.
+    """
     kv = heads.start // job.group
     q, k, v = job.q[b, heads, queries], job.k[b, kv], job.v[b, kv]
     scaled = _scaled(job, space, q)
@@ -248,8 +251,8 @@ def _attend(job: _Job, space: _Workspace, b: int, heads: slice, queries: slice) 
 
 
 def _scaled(job: _Job, space: _Workspace, q: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """The rows of q times the scale, and what products with them are still to be multiplied by: 1,
-    or the scale if a number of q would become infinite.
+    """The rows of q times the scale, and the factor that products with them still need: 1; or, if
+    the scale would make an element of q infinite, the rows of q and the scale.
     """
     rows = space.take("q", q.shape[0] * q.shape[1], q.shape[2])
     scaled = rows.reshape(q.shape)
@@ -279,8 +282,8 @@ def _sweep(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Sum exp(score - top) * v and exp(score - top) over the keys: acc, total, top.
 
-    `scaled` is what `_scaled` gives, and `block` is batch, heads and queries. `top` is each row's
-    greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding it and
+    `scaled` is the result of `_scaled`, `block` is (batch, heads, queries). `top` is each row's
+    greatest score if `shifted`, as in FlashAttention-2, else 0: that saves finding the maximum and
     subtracting it, but the sums may overflow or vanish.
     """
     (q, factor), rules, queries = scaled, job.rules, block[2]
@@ -318,7 +321,7 @@ def _sweep(
 def _before_any_key(
     sinks: NDArray[Any] | None, rows: int, dtype: np.dtype[Any], shifted: bool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The top and total that a sweep begins with."""
+    """The `top` and `total` of each row before any key, with its sink if there is one."""
     if sinks is None:
         return np.full(rows, -np.inf if shifted else 0, dtype), np.zeros(rows, dtype)
     if shifted:
@@ -335,8 +338,8 @@ def _weigh(
 ) -> NDArray[Any]:
     """`weight @ v` in `out`; `hidden` is [heads or 1, queries, keys], or None.
 
-    A hidden key has weight 0, but 0 * NaN is NaN. Hence the rows of `v` that are not finite are
-    left out of the product, and added to the queries that see them.
+    A hidden key has weight 0, but 0 * NaN is NaN. Hence rows of `v` with NaN or infinity are left
+    out of the product, and added to the queries that see them.
     """
     value = space.for_blas("v", v, len(weight))
     if hidden is None:

@@ -1,4 +1,4 @@
-"""What the `cpu` backend does to blocks of scores: softcap, ALiBi, bias, and which are seen."""
+"""What the `cpu` backend does to blocks of scores: softcap, ALiBi, bias, dropout, hidden keys."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ScoreRules:
-    """How products become scores, and which of them count. Arrays are broadcast to [batch, heads]
-    or [batch, heads, seq_q, seq_k]; None is a part that is not there.
+    """How products become scores, and which scores count. Arrays are broadcast to [batch, heads] or
+    [batch, heads, seq_q, seq_k]; a step whose field is None is left out.
     """
 
     heads: int
     seq_k: int
-    offset: int  # a query's position is its row and this
+    offset: int  # a query's position is its index plus this
     before: int | None  # keys before its position that a query sees; None for all
     behind: int | None
     dtype: np.dtype[Any]
     softcap: float | None
-    dropout: tuple[float, int, int]  # probability, seed, and the number of batch 0
+    dropout: tuple[float, int, int]  # probability, seed, and the index that batch 0 has
     alibi_slopes: Array | None
     bias: Array | None
     mask: Array | None
@@ -100,7 +100,7 @@ class ScoreRules:
         return found
 
     def drop(self, weight: Array, b: int, heads: slice, queries: slice, keys: slice) -> None:
-        """Make the weights of a block that are not kept 0, and scale the others."""
+        """Set the weights of a block that dropout does not keep to 0, and scale the others."""
         probability, seed, first_batch = self.dropout
         if probability:
             numbers = (first_batch + b) * self.heads + np.arange(heads.start, heads.stop)
@@ -116,7 +116,7 @@ class ScoreRules:
         return np.repeat(found, rows // len(found))
 
     def _positions(self, queries: slice) -> Array:
-        """[queries, 1]: their positions among the keys."""
+        """The positions of the queries among the keys, [queries, 1]."""
         return (np.arange(queries.start, queries.stop) + self.offset)[:, None]
 
     def _all_in_reach(self, queries: slice, keys: slice) -> bool:

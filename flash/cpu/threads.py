@@ -13,23 +13,26 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 
 class BlasThreads:
-    """Knows the calls that need single-threaded BLAS; the last one gives its threads back.
+    """Keeps track of the calls that need single-threaded BLAS; the last one to end restores the
+    numbers of BLAS threads.
 
-    The number of BLAS threads belongs to the process, so that two overlapping calls that each
-    saved and restored it could leave it at one for ever. So could a call that is interrupted on its
-    way in or out: the numbers are noted before the first is changed, and forgotten once all are
-    back, and a call that is gone without having said so is not counted.
+    The number of BLAS threads belongs to the process, so that two overlapping calls that each saved
+    and restored it could leave it at one for ever. So could a call that is interrupted on its way
+    in or out. Therefore the numbers are saved before the first is changed, and forgotten once all
+    are restored, and a call that is garbage collected without having left is not counted.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: weakref.WeakSet[_User] = weakref.WeakSet()
-        self._usual: list[tuple[Any, int]] = []  # libraries that are held, and their threads
+        self._usual: list[tuple[Any, int]] = []  # libraries, and their usual threads
         self._libraries: ThreadpoolController | None = None
 
     @contextmanager
     def one_each(self) -> Iterator[int]:
-        """BLAS runs single-threaded inside; the value is the thread count it had before."""
+        """A context in which BLAS runs single-threaded; its value is the thread count that BLAS had
+        before.
+        """
         user = _User()
         try:
             with self._lock:
@@ -43,7 +46,9 @@ class BlasThreads:
                     self._give_back()
 
     def _hold(self) -> int:
-        """Limit every BLAS to one thread; return the count of the one that had the most."""
+        """Limit every BLAS to one thread; return the usual thread count of the one that has the
+        most.
+        """
         if self._libraries is None:  # searching the loaded libraries takes a millisecond: once
             self._libraries = ThreadpoolController().select(user_api="blas")
         if not self._usual:
@@ -60,7 +65,7 @@ class BlasThreads:
 
 
 class _User:
-    """A call that is going on."""
+    """A call that needs single-threaded BLAS now."""
 
 
 BLAS_THREADS = BlasThreads()

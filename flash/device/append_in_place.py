@@ -1,11 +1,11 @@
-"""The new rows of a cache that the CTAs which attend to it write themselves, so that no launch is
-needed for that.
+"""New rows of a KV cache, written by the CTAs of the forward kernel that attend to them, so that no
+launch of its own is needed.
 
-A row is written by the one CTA that reads it: that of its head and, where several share the keys,
-of the part whose tiles it is in. So a CTA has all queries of a head of K and V. Rows that no query
-sees are before those that one sees, because the last query sees the last row: they are those of the
-first part. What a query is turned by, `flash/device/row_copy.py` says; that happens in shared
-memory.
+Each row is written by the one CTA that reads it: the CTA of its head of K and V and, where several
+CTAs share the keys, of the split whose tiles hold the row. So one CTA must have all queries of a
+head of K and V. Rows that no query sees lie before those that one sees, because the last query sees
+the last row; the first split writes them. Queries are rotated in shared memory, by the angles of
+`flash/device/row_copy.py`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import u32
 
-_PAIRS: Final = 4  # that a thread turns at once, so that all their angles are on the way together
+_PAIRS: Final = 4  # pairs that a thread rotates at once: the loads of their angles overlap
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """What a CTA writes and turns."""
+    """The new cache rows that a CTA writes, and the queries that it rotates."""
 
     k: KernelBuilder
     new: Appended
-    dtype: DType  # of Q
-    stored: DType  # of K and V
+    dtype: DType  # type of Q
+    stored: DType  # type of K and V
     block_q: int
     given: Arguments
     cta: Cta
@@ -54,11 +54,13 @@ class OwnRows:
     def written(
         cls, k: KernelBuilder, config: KernelConfig, given: Arguments, cta: Cta
     ) -> OwnRows | None:
-        """Those of this CTA, which it may read then; None if rows are there already."""
+        """Write the new rows of this CTA, which may read them then. Returns None if the kernel
+        appends no rows.
+        """
         features = config.features
         if features.appended is None:
             return None
-        assert cta.in_cache is not None  # where else
+        assert cta.in_cache is not None  # rows are appended to caches only
         stored = features.kv_dtype or config.dtype
         block_q = config.tiling.block_q
         own = cls(k, features.appended, config.dtype, stored, block_q, given, cta, cta.in_cache)
@@ -67,7 +69,7 @@ class OwnRows:
 
     @property
     def turns(self) -> bool:
-        """Whether queries are turned."""
+        """Whether queries are rotated."""
         return self.new.rotary_dim > 0
 
     def _write_all(self) -> None:
@@ -81,13 +83,13 @@ class OwnRows:
         k.barrier()
 
     def _is_own(self, place: Value) -> Value:
-        """Whether a row of the sequence is there, and one of the keys that this CTA reads."""
+        """Whether row `place` of the sequence exists and is one of the keys that this CTA reads."""
         part, padding = self.cta.part, self.where.padding
         is_there = place >= 0
         if part is None:
             return is_there
         key, tile = place if padding is None else place - padding, self.cta.tile
-        assert self.cta.first_tile is not None  # of a part
+        assert self.cta.first_tile is not None  # a split has one
         not_before = (part.number == 0) | (key >= self.cta.first_tile * tile)
         return is_there & not_before & (key < self.cta.tiles * tile)
 
@@ -107,15 +109,15 @@ class OwnRows:
             copy.write(to, parts)
 
     def _turn(self, place: Value) -> Turn:
-        """The angles of a row of the sequence."""
+        """The rotary angles of row `place` of the sequence."""
         k, operands = self.k, self.given.operands
         position = position_of(k, self.where, place, k.signed(self.given.numbers["positions"]))
         cos, sin = (operands[f"rotary_{name}"].place(k, position) for name in ("cos", "sin"))
         return Turn(cos, sin, self.new.rotary_dim, self.new.interleaved)
 
     def turn_queries(self, element: Callable[[Value, Value], Pointer]) -> None:
-        """Turn the queries that have arrived in shared memory, where `element` says that an element
-        of a row and column lies. Behind a barrier all threads have them.
+        """Rotate the queries that have arrived in shared memory; `element(row, column)` is the
+        address of an element there. All threads see the rotated queries after the next barrier.
         """
         k, half = self.k, self.new.rotary_dim // 2
         k.note("queries are turned where they are")
@@ -140,7 +142,7 @@ class OwnRows:
         element: Callable[[Value, Value], Pointer],
         inside: Value | None,
     ) -> list[tuple[Pointer, Value]]:
-        """Where the two elements of a pair are, and what they become."""
+        """The addresses of the two elements of a pair of columns, and their rotated bits."""
         k = self.k
         query = self.cta.query(self.cta.first_row + k.signed(row))
         turn = self._turn(self.where.rows - self.given.seq_q + query)

@@ -25,16 +25,16 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class SplitOfKeys:
-    """The part of the keys that a CTA takes, where several share those of a block of queries
-    (flash-decoding); both s32.
+    """The split of the keys that a CTA takes, where several CTAs share the keys of one block of
+    queries (flash-decoding): `number` is its index among `splits` splits, both s32.
     """
 
     number: Value
     splits: Value
 
     def tiles(self, k: KernelBuilder, first: Value | None, end: Value) -> tuple[Value, Value]:
-        """Of the tiles from `first` (None: 0) on before `end` those of this part, in the same way:
-        the parts differ by at most one tile, and the first ones are the longer.
+        """The tiles of this split, out of the tiles from `first` (None: 0) up to `end`, exclusive;
+        the result has the same form. Splits differ by at most one tile; the longer ones come first.
         """
         count = end if first is None else end - first
         size = count // self.splits
@@ -43,16 +43,16 @@ class SplitOfKeys:
         return (begin, behind) if first is None else (first + begin, first + behind)
 
     def place(self, k: KernelBuilder, matrix: Matrix, O: Array) -> Matrix:
-        """Where the part of a block of O goes."""
+        """`matrix`, a block of O, moved to the partial output of this split."""
         elements = k.cvt(self.number, dtype=s64) * O.strides["split"]
         return replace(matrix, first=matrix.first + (elements * O.nbytes).as_(u64))
 
 
 @dataclass(frozen=True)
 class LogSums:
-    """Where the log-sum-exp of a CTA's rows goes: `rows` f32 for each head. With packing `head` is
-    that of K and V, whose heads of Q have `all_rows` together. Of each row all splits are
-    neighbours.
+    """Where a CTA writes the log-sum-exp of its rows: `rows` f32 for each head. With packing,
+    `head` is a head of K and V, whose heads of Q have `all_rows` rows together. The LSEs of all
+    splits of one row are adjacent.
     """
 
     first: Pointer
@@ -63,7 +63,7 @@ class LogSums:
     part: SplitOfKeys | None
 
     def at(self, k: KernelBuilder, row: Value) -> Pointer:
-        """The place of a row."""
+        """The address of the LSE of a row."""
         if self.packing is None:
             place = k.mad_wide(self.head, self.rows, k.cvt(row, dtype=s64))
         else:
@@ -77,35 +77,36 @@ class LogSums:
 
 @dataclass(frozen=True)
 class ValueSlice:
-    """The columns of V and O that one CTA computes, of several slices
+    """The columns of V and O that one CTA computes, where several CTAs share them
     (`flash/problem/simt_tiling.py`).
     """
 
     number: Value
     first: Value  # column
-    written_from: Value | None  # column of the slice; None if it is the first
+    written_from: Value | None  # first column to write, in the slice; None if it is column 0
 
     @classmethod
     def of(cls, k: KernelBuilder, slices: ValueSlices, number: Value) -> ValueSlice:
-        """The slice of this number."""
+        """The slice with index `number`."""
         width, last = slices.width, slices.last
         if not slices.shared:
             return cls(number, number * width, None)
-        unit = math.gcd(width, last)  # a factor, so that the proof sees what divides the column
+        unit = math.gcd(width, last)  # explicit, so that the bounds proof sees it divide the column
         first = k.min(number * (width // unit), last // unit) * unit
         return cls(number, first, k.max(number * width - last, 0))
 
     def part(self, k: KernelBuilder, matrix: Matrix, nbytes: int) -> Matrix:
-        """The slice of V or O, of which an element has so many bytes."""
+        """This slice of `matrix`, V or O, whose elements have `nbytes` bytes."""
         first = matrix.first + k.cvt(self.first * nbytes, dtype=u64)
         return replace(matrix, first=first, written_from=self.written_from)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A CTA's place in the grid, which is flat: slices of values fastest, whose CTAs read the same
-    queries and keys, then splits of the keys, then query blocks, then heads (those of K and V if
-    rows are packed), then batches; with causality in the order of `flash/device/cta_order.py`.
+    """A CTA's coordinates in the grid, which is flat. From fastest to slowest: slices of values,
+    whose CTAs read the same queries and keys; splits of the keys; query blocks; heads (of K and V
+    if rows are packed); batches. Causal kernels order query blocks and heads as
+    `flash/device/cta_order.py` says.
     """
 
     slice: ValueSlice | None
@@ -115,7 +116,7 @@ class _Place:
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments, blocks: Value) -> _Place:
-        """This CTA's, where there are so many blocks of rows for each head."""
+        """The coordinates of this CTA, where each head has `blocks` query blocks."""
         t, splits = config.tiling, given.numbers.get("splits")
         rest, slice, part = k.signed(k.block_id()), None, None
         if t.value_slices > 1:
@@ -135,11 +136,11 @@ class _Place:
 
 @dataclass(frozen=True)
 class Cta:
-    """The part of the problem that one CTA computes: some query rows of one head, or packed ones
-    of all heads that share a head of K and V; and of wide values some columns.
+    """The part of the problem that one CTA computes: some query rows of one head, or packed rows of
+    all heads that share a head of K and V; if values are wide, only some columns of O.
 
-    Its tiles of keys are those from `first_tile` on before `tiles`; `whole_tiles` are those of
-    which all rows see all keys.
+    Its tiles of keys are `first_tile` to `tiles` - 1; `whole_tiles` gives those whose keys are all
+    seen by all rows.
     """
 
     Q: Matrix
@@ -147,27 +148,27 @@ class Cta:
     V: Matrix
     O: Matrix
     LSE: LogSums | None
-    tile: int  # keys of one
+    tile: int  # keys of one tile
     packing: Packing | None
     first_row: Value
     mask: Mask
     scoring: Scoring | None  # None where scores are products times a scale
-    sink: Value | PackedNumbers | None  # in units of log2, or as given of each packed head
+    sink: Value | PackedNumbers | None  # in units of log2; for packed heads as the caller gives it
     dropout: Dropout | None
     all_see: Value  # the last key that all rows of the CTA see
-    all_see_from: Value | None  # the first; None if it is key 0
-    tiles: Value  # the tile behind the last that any of the rows sees, or of the part
-    first_tile: Value | None  # the first that any sees, or of the part; None if it is tile 0
+    all_see_from: Value | None  # the first key that all rows see; None if it is key 0
+    tiles: Value  # end (exclusive) of the tiles that any row sees, or of the split
+    first_tile: Value | None  # first tile that any row sees, or of the split; None: 0
     slice: ValueSlice | None  # None if the CTA computes all columns
-    part: SplitOfKeys | None  # None if it takes all keys that its rows see
-    scale_log2: Value  # softmax_scale in units of log2, times that of K
+    part: SplitOfKeys | None  # None if the CTA takes all keys that its rows see
+    scale_log2: Value  # softmax_scale in units of log2, times the scale of K if it has one
     batch: Value
     kv_head: Value
-    in_cache: InCache | None  # where its keys are, if they are in a cache
+    in_cache: InCache | None  # where the keys are, if they are in a cache
 
     @classmethod
     def of(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
-        """This CTA's part."""
+        """The part of this CTA."""
         k.note("which query rows of which head")
         t = config.tiling
         packing = Packing(given.group) if config.packed else None
@@ -222,8 +223,8 @@ class Cta:
 
     @classmethod
     def entered(cls, k: KernelBuilder, config: KernelConfig, given: Arguments) -> Cta:
-        """The same; a CTA ends here if its rows are behind those of its sequence, which is shorter
-        than the longest.
+        """The part of this CTA, as by `of`. With varlen, code is emitted that ends CTAs whose rows
+        lie behind their sequence: the grid is sized for the longest sequence.
         """
         cta = cls.of(k, config, given)
         if config.features.varlen:
@@ -232,7 +233,9 @@ class Cta:
         return cta
 
     def writes_lse(self, where: Value) -> Value:
-        """Whether a thread for which `where` holds writes the LSE of its row: in one slice."""
+        """Whether a thread writes the LSE of its row: if `where` holds and the CTA has the first
+        slice.
+        """
         return where if self.slice is None else where & (self.slice.number == 0)
 
     def query(self, row: Value) -> Value:
@@ -241,7 +244,9 @@ class Cta:
 
     @property
     def packs_queries(self) -> bool:
-        """Whether scores of a row depend on its query, and that is not the row itself."""
+        """Whether rows are packed and their scores depend on the query, which is not the row index
+        then.
+        """
         has_slope = self.scoring is not None and self.scoring.slope is not None
         asks = self.mask.has_positions or self.mask.has_planes or has_slope
         return self.packing is not None and (asks or self.dropout is not None)
@@ -249,9 +254,9 @@ class Cta:
     def sinks(
         self, k: KernelBuilder, lane: Value, rows: Sequence[int], first_row: Callable[[], Value]
     ) -> list[Sink]:
-        """What a softmax begins with: once for all rows, or if they are of several heads for each.
-        They are counted from the first, which is only asked for then. `lane` is as for
-        `sink_terms`.
+        """The initial maximum and sum of the softmax: one pair for all rows, or one for each of
+        `rows` if they belong to several heads. `rows` are counted from `first_row()`, which is only
+        called in the second case. `lane` is as for `sink_terms`.
         """
         if self.sink is None:
             return [NO_SINK]
@@ -262,33 +267,37 @@ class Cta:
         return [sink_terms(k, self._of_one_part(k, logit * LOG2E), lane) for logit in logits]
 
     def _of_one_part(self, k: KernelBuilder, logit: Value) -> Value:
-        """What the first part of the keys has, and no other."""
+        """The sink logit in the first split of the keys, -inf in the others, so that it counts
+        once.
+        """
         return logit if self.part is None else k.selp(logit, NEG_INF, self.part.number == 0)
 
     def hides_keys(self, first_key: Value) -> Value:
-        """Whether a row of the CTA does not see, by its position, a key of the tile that begins
-        with this one.
+        """Whether, by position, any row of the CTA does not see some key of the tile that begins
+        with `first_key`.
         """
         behind = first_key + (self.tile - 1) > self.all_see
         return behind if self.all_see_from is None else behind | (first_key < self.all_see_from)
 
     def whole_tiles(self, k: KernelBuilder) -> tuple[Value, Value | None]:
-        """The tile behind the last, and the first, of those of which all rows of the CTA see all
-        keys; None if it is the CTA's first.
+        """(end, first) of the tiles whose keys are all seen by all rows of the CTA, `end`
+        exclusive; `first` is None if it is the CTA's first tile.
         """
         end = k.min(k.max(self.all_see + 1, 0) // self.tile, self.tiles)
         if self.first_tile is None or self.all_see_from is None:
             return end if self.first_tile is None else k.max(end, self.first_tile), None
         behind_first = k.max(end, self.first_tile)
         begin = k.min(k.divide_up(self.all_see_from, self.tile), behind_first)
-        # A part of the keys may begin behind the first that all rows see.
+        # A split may begin behind the first key that all rows see.
         return end, begin if self.part is None else k.max(begin, self.first_tile)
 
 
 def _rows(
     k: KernelBuilder, array: Array, batch: Value, head: Value, rows: Value, packing: Packing | None
 ) -> Matrix:
-    """The rows of a head of Q or O; with packing those of the heads that share this one of K."""
+    """The rows of a head of Q or O; with packing, of all heads that share `head`, a head of K and
+    V.
+    """
     if packing is None:
         return array.head(k, batch, head, rows)
     return array.group(k, batch, head, rows, packing)
@@ -296,13 +305,15 @@ def _rows(
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the scores of one head are made of."""
+    """The mask, the steps from products to scores, the dropout and the sink of one head, from the
+    kernel's arguments.
+    """
 
     k: KernelBuilder
     config: KernelConfig
     given: Arguments
     batch: Value
-    head: Value  # of K and V if heads are packed
+    head: Value  # head of Q, or of K and V if rows are packed
     packing: Packing | None
 
     def _plane(self, name: str) -> ScorePlane | None:
@@ -329,8 +340,8 @@ class _Scores:
         return PackedNumbers(first, step_bytes, self.packing)
 
     def mask(self) -> Mask:
-        """Which keys are seen: bottom-right aligns the last query with the last key, top-left the
-        first with the first.
+        """Which keys are seen. Bottom-right aligns the last query with the last key, top-left the
+        first query with the first key.
         """
         k, given, causal = self.k, self.given, self.config.causal
         features = self.config.features
@@ -343,7 +354,7 @@ class _Scores:
         return Mask(diagonal, bool(causal), left, right, given.seq_k, shown, bias)
 
     def scoring(self, mask: Mask) -> Scoring | None:
-        """How products become scores."""
+        """How products become scores; None if they are only multiplied by the scale."""
         if not self.config.features.changes_scores:
             return None
         softcap, slope = self.given.numbers.get("softcap"), self._of_head("alibi_slopes")
@@ -351,7 +362,7 @@ class _Scores:
         return Scoring(self.k, self.given.scale, mask.diagonal, softcap, slope, mask.bias, exact)
 
     def dropout(self, head_of_batch: Value) -> Dropout | None:
-        """Which weights are kept."""
+        """Which weights are kept; None if all are."""
         numbers = self.given.numbers
         if not self.config.features.dropout:
             return None
@@ -360,23 +371,23 @@ class _Scores:
         return Dropout(self.k, numbers["dropout_keep"], numbers["dropout_seed"], head_of_batch)
 
     def sink(self) -> Value | PackedNumbers | None:
-        """The score that every row has beside those of its keys."""
+        """The score that every row has beside those of its keys; None if there is none."""
         logit = self._of_head("sink")
         return logit * LOG2E if isinstance(logit, Value) else logit
 
 
 @dataclass(frozen=True)
 class Thread:
-    """Where a thread stands in its CTA (`flash/problem/simt_tiling.py`)."""
+    """A thread's coordinates in its CTA (`flash/problem/simt_tiling.py`)."""
 
     group: Value  # row group; its rows are group + groups * i
-    lane: Value  # in the row group
+    lane: Value  # index in the row group
     key_lane: Value  # its keys are key_lane + key_lanes * j
-    split: Value  # which part of head_dim it sums over
+    split: Value  # index of the part of head_dim that it sums over
 
     @classmethod
     def of(cls, k: KernelBuilder, tiling: Tiling) -> Thread:
-        """This thread's place."""
+        """The coordinates of this thread."""
         thread, alternating = k.thread_id(), tiling.interleave
         lane = thread // alternating % tiling.lanes
         group = thread // (alternating * tiling.lanes) * alternating + thread % alternating

@@ -1,4 +1,4 @@
-"""Dropout of weights in a kernel; which are kept, `flash/problem/philox.py` says."""
+"""Dropout of softmax weights in a kernel; `flash/problem/philox.py` says which weights are kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import f32, u32
 
 _HALF_BITS: Final = 16
-OCTET: Final = 8  # keys whose numbers are the same word of different calls
+OCTET: Final = 8  # keys whose random numbers are the same word of different Philox calls
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Which weights of one head are kept: below `threshold` of 65536. `head` is batch * heads +
-    head; of packed rows it is that of the first head of the group.
+    """Which weights of one head are kept: those whose random number, of 65536, is below
+    `threshold`. `head` is batch * heads + head; for packed rows, that of the first head of the
+    group.
     """
 
     k: KernelBuilder
@@ -28,19 +29,19 @@ class Dropout:
 
     @cached_property
     def scale(self) -> Value:
-        """What the kept weights are multiplied by: the inverse of the probability to be kept."""
+        """The factor of the kept weights: the inverse of the probability that a weight is kept."""
         k = self.k
         return k.rcp_rn(k.cvt(self.threshold, rnd="rn", dtype=f32)) * float(STEPS)
 
     def apply(self, P: Fragment, places: ScorePlaces) -> None:
-        """Make the weights that are not kept 0. Of a thread's keys, its lane's number and each
-        distance from there have no bit in common; tiles begin at multiples of 16.
+        """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
+        that have no bit in common with it; tiles begin at multiples of 16.
         """
         k = self.k
         lane, half = places.lane, places.lane & 1
         limit = self.threshold << _HALF_BITS
         first_block = (places.first_key >> (KEYS_PER_BLOCK.bit_length() - 1)).as_(u32)
-        # Which octet of its block a key is in that is at a distance of 0; None is 0.
+        # The octet, within its block of 32 keys, of the lane's key at distance 0; None is octet 0.
         octet = None
         if not places.begins_block:
             octet = ((places.first_key.as_(u32) + lane) >> 3) & 3
@@ -62,7 +63,7 @@ class Dropout:
                     P[i, j].set(0.0)
 
     def _pick(self, words: list[Value], octet: Value | None, further: int) -> Value:
-        """Word octet + further, modulo 4."""
+        """Word (octet + further) % 4 of four words."""
         k = self.k
         if octet is None:
             return words[further]
@@ -71,7 +72,7 @@ class Dropout:
         return k.selp(k.selp(d, c, one), k.selp(b, a, one), two)
 
     def _call(self, at: Value, query: Value, head: Value) -> list[Value]:
-        """The generator's four words for the counter (at, query, head, 0)."""
+        """The four words that Philox makes of the counter (at, query, head, 0)."""
         k = self.k
         words = [at, query.as_(u32), head.as_(u32), k.mov(0, type=u32)]
         key = [k.cvt(self.seed, dtype=u32), k.cvt(self.seed >> 32, dtype=u32)]

@@ -1,5 +1,5 @@
-"""How a warp's rows of O leave: rounded to 16 bits or not, through its own rows of the Q tile, and
-from there in 16-byte pieces to global memory, neighbouring lanes to neighbouring addresses.
+"""How a warp writes its rows of O: rounded to 16 bits or as f32, first into the warp's own rows of
+the Q tile, then in 16-byte pieces to global memory, neighbouring lanes to neighbouring addresses.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Epilogue:
     staging: SwizzledTile
     products: WarpProducts
     out: Matrix
-    first_row: Value  # of the CTA, in the matrix
+    first_row: Value  # first row of the CTA, in the matrix
 
     def store(self, O: Fragment) -> None:
-        """Write O, as many columns at a time as the staging tile has."""
+        """Write O to global memory, as many columns at a time as the staging tile has."""
         k = self.k
         for first in range(0, self.t.output_columns, self.staging.columns):
-            if first:  # else a barrier lies behind the last read of Q
+            if first:  # for the first columns, a barrier lies behind the last read of Q
                 k.bar_warp_sync(_EVERY_LANE)
             columns = min(self.staging.columns, self.t.output_columns - first)
             self._stage(O, first, columns)
@@ -48,11 +48,11 @@ class Epilogue:
 
     @property
     def _chunk(self) -> int:
-        """Elements in 16 bytes."""
+        """Elements in a chunk of 16 bytes."""
         return self.staging.chunk
 
     def _stage(self, O: Fragment, first: int, columns: int) -> None:
-        """Round columns first … first + columns - 1 and put them into the staging tile."""
+        """Round columns first … first + columns - 1 of O and write them into the staging tile."""
         k, t = self.k, self.t
         row = self.me.first_row(t)
         my_chunk, within = self.products.output_place()
@@ -71,13 +71,13 @@ class Epilogue:
                 k.store(Pointer(at.value, "shared", u32, at.offset), words)
 
     def _send(self, panel: Panel, first: int, staged: int) -> None:
-        """Write the rows of a panel, whose tile holds the columns from `first` on; so many of its
-        chunks, or all if that is fewer, were staged.
+        """Write the rows of a panel to global memory. The staging tile holds the columns from
+        `first` on; only the first `staged` chunks of the panel (all, if it has fewer) were staged.
         """
         k, lane = self.k, self.me.lane
         rows_at_once = WARP_SIZE // panel.chunks
         chunk, down = lane % panel.chunks, lane // panel.chunks
-        # Lanes beyond what was staged read the last chunk again, and write nothing.
+        # Lanes beyond the staged chunks read the last one again, and write nothing.
         readable = chunk if staged >= panel.chunks else k.min(chunk, staged - 1)
         first_row = self.me.warp_row(self.t)
         column = first + panel.first * self._chunk
@@ -100,8 +100,9 @@ class Epilogue:
     def _send_chunk(
         self, to: Value, words: tuple[Value, ...], column: Value, first: int, panel: Panel
     ) -> None:
-        """Write the columns of a chunk that are in the matrix, in pieces as wide as it allows;
-        `column` counts from `first`, that of the panel.
+        """Write the columns of a chunk that are in the matrix, in pieces as wide as the matrix
+        allows. `column` is the first of the chunk, counted from `first`, the first column of the
+        panel.
         """
         k, width, slices = self.k, self.out.width, self.t.slices
         left = slices.width - first
@@ -137,8 +138,8 @@ def store_outputs(
     where: tuple[Matrix, Value],
     O: Fragment,
 ) -> None:
-    """Write O to a matrix, from the CTA's first row there on: through `staging`, or without it as
-    the sums are.
+    """Write O to a matrix, from the CTA's first row on (`where` gives both): through `staging`, or,
+    where that is None, directly as f32 sums.
     """
     if staging is None:
         _store_sums(k, t, me, where, O)
@@ -149,8 +150,8 @@ def store_outputs(
 def _store_sums(
     k: KernelBuilder, t: MmaTiling, me: WarpPlace, where: tuple[Matrix, Value], O: Fragment
 ) -> None:
-    """Write the sums of products of 16-bit elements as they are, f32: each lane the two columns of
-    a tile that it holds of a row, so that four lanes write 32 bytes.
+    """Write the f32 sums of products of 16-bit elements without rounding. Of each row, a lane
+    writes the two columns of an 8-column tile that it holds, so that four lanes write 32 bytes.
     """
     (out, first_row), column = where, k.signed(me.in_quad) * 2
     for i, down in enumerate(fragment_rows(t)):
@@ -169,8 +170,8 @@ def _store_sums(
 
 
 def _columns_wanted(out: Matrix, t: MmaTiling, column: Value, first: int) -> Value | None:
-    """Whether a column of a tile of eight, which begins with `first`, is this CTA's to write; None
-    if all are.
+    """Whether this CTA writes a column of O: column `column` of the tile of eight that begins with
+    `first`. None if it writes all eight.
     """
     left, begin = t.slices.width - first, out.written_from
     wanted = None if left >= MMA_KEYS else column < left

@@ -1,5 +1,6 @@
-"""Packed heads: a CTA's rows are queries of all heads that share a head of K and V, so that these
-are read once for all of them, and few queries fill a CTA (FlashAttention-3's `pack_gqa`).
+"""Packed heads (GQA): a CTA's rows are the queries of all heads that share a head of K and V, so
+that K and V are read once for all of these heads, and few queries fill a CTA (FlashAttention-3's
+`pack_gqa`).
 
 Row r of a packed matrix is query r // group of head r % group of the group: neighbouring rows have
 neighbouring positions, so that a mask still cuts whole tiles.
@@ -15,15 +16,16 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 
 def packing_saves_ctas(seq_q: int, group: int, block_q: int) -> bool:
-    """Whether fewer CTAs of `block_q` rows hold the queries of a group of heads if they are packed:
-    the rule of `pack_gqa="auto"`. Each CTA reads the K and V of its head.
+    """Whether packing the queries of a group of heads takes fewer CTAs of `block_q` rows: the rule
+    of `pack_gqa="auto"`. Each CTA reads the K and V of its head.
     """
     return group > 1 and -(-seq_q * group // block_q) < group * -(-seq_q // block_q)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """What the rows of a packed matrix are; `group` is how many heads there are in a group, s32.
+    """The query and head of each row of a packed matrix; `group`, s32, is the number of heads in a
+    group.
 
     Divisions are unsigned, which takes fewer instructions; rows are not negative.
     """
@@ -39,7 +41,9 @@ class Packing:
         return (row.as_(u32) % self.group.as_(u32)).as_(s32)
 
     def offset(self, k: KernelBuilder, row: Value, query_bytes: Value, head_bytes: Value) -> Value:
-        """Of a row from the first, in bytes, u64; the distances are s64."""
+        """The offset of a row from the first row, in bytes, u64; `query_bytes` and `head_bytes`,
+        s64, are the distances between queries and between heads.
+        """
         query, head = self.query(row), self.head(row)
         down = k.cvt(query, dtype=s64) * query_bytes
         across = k.cvt(head, dtype=s64) * head_bytes
@@ -56,19 +60,19 @@ class PackedMatrix(Matrix):
     packing: Packing
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """Of a row from `first`, in bytes, u64."""
+        """The offset of a row from `first`, in bytes, u64."""
         return self.packing.offset(k, index, self.row_bytes, self.head_bytes)
 
     @property
     def is_even(self) -> bool:
-        """No: the next row is of the next head."""
+        """False: the next row belongs to the next head."""
         return False
 
 
 @dataclass(frozen=True)
 class PackedNumbers:
-    """A number of f32 for each head of a group: `first` is the address of that of the first head
-    (u64), `step_bytes` (s64) the distance to the next.
+    """An f32 for each head of a group, such as a slope: `first` (u64) is the address of the first
+    head's, `step_bytes` (s64) the distance to the next.
     """
 
     first: Value
@@ -76,10 +80,10 @@ class PackedNumbers:
     packing: Packing
 
     def of_row(self, k: KernelBuilder, row: Value) -> Value:
-        """The number of a packed row's head."""
+        """The f32 of a packed row's head."""
         return self.of_head(k, self.packing.head(row))
 
     def of_head(self, k: KernelBuilder, head: Value) -> Value:
-        """The number of a head, counted from the first of the group."""
+        """The f32 of a head, counted from the first of the group."""
         across = k.cvt(head, dtype=s64) * self.step_bytes
         return k.load(Pointer(self.first + across.as_(u64), "global", f32))

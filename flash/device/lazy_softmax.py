@@ -1,14 +1,15 @@
 """Online softmax that rescales rarely, on scores without their scale (FlashAttention-4, "Rescaling
 only when necessary"; for the algorithm see `flash/device/softmax.py`).
 
-Each row has a shift, which is subtracted from all of its scores before they are scaled: a product
-rounded before the subtraction would err by units where scores are large. It follows the maximum
-of the row only when that has outgrown it by more than `slack`: exp2 of a scaled score is at most
-2 ** slack. The result is that of exact softmax: a shift cancels between the outputs and their sum.
+Each row has a shift, which is subtracted from its scores before they are scaled: scaling first
+would round the products, with errors of units where scores are large. The shift moves to the
+maximum of the row only when that has outgrown it by more than `slack`, so that exp2 of a scaled
+score is at most 2 ** slack. The result is that of exact softmax: the shift cancels between the
+outputs and their sum.
 
-The first shift is the lowest f32, so that a row that has seen no key is no case of its own: hidden
-scores of -inf stay -inf when it is subtracted. It stays where the scale is so small that no score
-can outgrow it; differences between scores are nothing there.
+The first shift is the lowest f32, so that a row that has seen no key needs no special case: hidden
+scores of -inf stay -inf when it is subtracted. The first shift stays where the scale is so small
+that no score can outgrow it; differences between scores vanish there.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ LOWEST: Final = -float.fromhex("0x1.fffffep127")
 class LazySoftmax:
     """The running shift and sum of `rows` rows, and the step that takes in new scores.
 
-    `distances` are the lane distances over which the lanes that share a row, each with its own
-    keys, are joined. `scale` turns scores into units of log2 and is positive, None if that is what
-    they are in; `slack` is in such units, the shifts in those of the scores. `sinks` are
-    those of the rows or one for all, as `sink_terms` makes them, for scores in units of log2.
+    `distances` are the butterfly distances that join the lanes which share a row, each with its own
+    keys. `scale`, positive, turns scores into units of log2; it is None if scores are in these
+    units already. `slack` is in units of log2, shifts are in the units of the scores. `sinks` are
+    made by `sink_terms` for scores in units of log2: one for each row, or one for all.
     """
 
     def __init__(
@@ -51,18 +52,18 @@ class LazySoftmax:
             for shift, _ in sinks
         ]
         self.shift = [k.var(f32, first[i % len(first)]) for i in range(rows)]
-        # Of this lane's keys only, until `finish`.
+        # Sums over this lane's keys only; `finish` joins the lanes.
         self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
 
     def _scaled(self, difference: Value) -> Value:
-        """A difference of scores in units of log2."""
+        """A difference of two scores, in units of log2."""
         return difference if self.scale is None else difference * self.scale
 
     def take(self, S: Fragment, rescale: Callable[[list[Value]], None]) -> None:
         """Replace the scores by P = exp2(scale * (S - shift)).
 
-        `rescale` emits the multiplication, row by row, of what was summed so far by these factors;
-        a warp runs it only when a shift of one of its rows has moved.
+        `rescale(factors)` emits the multiplication of each row of partial outputs by its factor; a
+        warp runs it only when the shift of one of its rows has moved.
         """
         k = self.k
         largest = [self._largest(scores) for scores in S]
@@ -95,7 +96,9 @@ class LazySoftmax:
         return over_lanes(k, largest, self.distances, k.max)
 
     def _follow(self, i: int, top: Value, outgrown: Value) -> Value:
-        """Move a row's shift to its maximum if that has outgrown it: the factor for old sums."""
+        """Move the shift of row i to its maximum, `top`, if that has outgrown it. Returns the
+        factor for the row's old sums.
+        """
         k, shift = self.k, self.shift[i]
         moved = k.selp(top, shift, outgrown)
         factor = k.ex2(self._scaled(shift - moved), ftz=True)
@@ -104,8 +107,8 @@ class LazySoftmax:
         return factor
 
     def finish(self, i: int) -> tuple[Value, Value]:
-        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a
-        row.
+        """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
+        -inf there.
         """
         k = self.k
         total = over_lanes(k, self.row_sum[i], self.distances, operator.add)

@@ -15,8 +15,8 @@ NEG_INF = float("-inf")
 @dataclass(frozen=True)
 class Mask:
     """Query `row` sees the keys from row + diagonal - left to row + diagonal + right that exist and
-    that no plane hides. None is no limit; causality is a right of 0. `diagonal` is None where
-    nothing depends on positions.
+    that no plane hides. A `left` or `right` of None is no limit; `is_causal` alone is a `right` of
+    0. `diagonal` is None where nothing depends on positions.
 
     All values are s32, so that rows before the first key (seq_q > seq_k, bottom-right) see nothing
     instead of wrapping round.
@@ -32,7 +32,7 @@ class Mask:
 
     @property
     def hides_anywhere(self) -> bool:
-        """Whether any key may be hidden from any query, and not only one of the last."""
+        """Whether a plane may hide any key, and not only one of the last keys of a sequence."""
         return self.bias is not None or (self.shown is not None and self.shown.begin is None)
 
     @property
@@ -42,12 +42,12 @@ class Mask:
 
     @property
     def has_planes(self) -> bool:
-        """Whether there is a number for each score."""
+        """Whether a plane has an element for each score: a mask or a bias."""
         return self.shown is not None or self.bias is not None
 
     @property
     def has_positions(self) -> bool:
-        """Whether what a query sees depends on its own position."""
+        """Whether the keys that a query sees depend on its position."""
         return self.is_causal or self.left is not None or self.right is not None
 
     def last_key(self, k: KernelBuilder, row: Value) -> Value:
@@ -59,9 +59,9 @@ class Mask:
         return k.min(reach if self.right is None else reach + self.right, last)
 
     def last_for_all(self, k: KernelBuilder, first_row: Value) -> Value:
-        """The last key up to which all rows from `first_row` on see every key but those before the
-        first that they see: the last of the first row, or that before the last keys of which a mask
-        speaks.
+        """The last key up to which all rows from `first_row` on see every key behind their first:
+        the last key of `first_row`, or, if a `shown` plane covers only the last keys, the key
+        before these, whichever comes first.
         """
         last = self.last_key(k, first_row)
         if self.shown is None or self.shown.begin is None:
@@ -75,15 +75,15 @@ class Mask:
         return k.max(row + self.diagonal - self.left, 0)
 
     def end_tile(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
-        """The tile behind the last one of which the rows up to `last_row` see a key."""
+        """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
         visible = k.max(self.last_key(k, last_row) + 1, 0)
         return k.divide_up(visible, tile)
 
     def apply(
         self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool = False
     ) -> None:
-        """Set this thread's scores of unseen keys to -inf; `in_front` says that no key of the tile
-        is behind the last that all rows see but for those before their first.
+        """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
+        keys of the tile except those before their first key.
         """
         first_key, keys = places.my_first_key, places.keys
         for i, scores in enumerate(S):
@@ -107,9 +107,10 @@ class Mask:
             self.shown.each(k, places, hide)
 
     def kept_in_shared(self, k: KernelBuilder) -> Callable[[], Mask]:
-        """The mask, with lengths that are read again wherever it is asked for: those that are no
-        parameters of the launch would be kept in registers through the loops, where registers are
-        short. A barrier has to lie between.
+        """Store the lengths of the mask in shared memory, and return a function that gives the mask
+        with lengths loaded from there. Lengths that are no parameters of the launch would otherwise
+        be kept in registers through the loops, where registers are short. A barrier must lie
+        between the store and the first load.
         """
         kept = [value for value in (self.seq_k, self.diagonal) if value is not None]
         at = k.shared("lengths", (1, len(kept)), s32).pointer()
@@ -124,7 +125,7 @@ class Mask:
         return read
 
     def hides(self, k: KernelBuilder, row: Value, key: Value) -> Value | None:
-        """Whether a plane hides a key that is neither before a row's first nor behind its last;
+        """Whether a plane hides `key`, which lies between the first and the last key of the row;
         None if there is no plane.
         """
         hidden = None if self.shown is None else self.shown.element(k, row, key, otherwise=1) == 0

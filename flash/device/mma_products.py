@@ -1,10 +1,10 @@
 """The two matrix products of a CTA on tensor cores: S = Q Kᵀ and O += P V, by `m16n8k16` of f16 or
 bf16.
 
-Lane `l` is number `t = l % 4` of its group `g = l / 4`. Of each 16 x 8 tile of S or O it holds rows
-g and g + 8, columns 2t and 2t + 1 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). The places of two
-neighbouring tiles of S are those of the A operand of the next product, so that P never leaves the
-registers.
+Lane `l` has index `t = l % 4` in its group `g = l / 4`. Of each 16 x 8 tile of S or O it holds rows
+g and g + 8, columns 2t and 2t + 1 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). Its elements of
+two neighbouring tiles of S are those of the A operand of the next product, so that P never leaves
+the registers.
 """
 
 from __future__ import annotations
@@ -21,93 +21,95 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, bf16, bf16x2, f16x2, f32, u32
 
 _TILE_ROWS: Final = 2  # rows of a 16 x 8 tile that a lane holds
-FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # between them, and to those of the next tile
-_TILE_COLUMNS: Final = 2  # columns of one
-QUAD: Final = [1, 2]  # distances of the lanes that hold other columns of the same rows
+FRAGMENT_STEP: Final = MMA_ROWS // _TILE_ROWS  # from one row of a lane to its next
+_TILE_COLUMNS: Final = 2  # columns of a 16 x 8 tile that a lane holds
+QUAD: Final = [1, 2]  # butterfly distances to the lanes with other columns of the same rows
 QUAD_LANES: Final = 4
-# PTX ISA, "shfl.sync": a segment of four lanes, of which each is in it.
+# PTX ISA, "shfl.sync", operand c: the mask of segments of four lanes, and the clamp value.
 _QUAD_SEGMENT: Final = (WARP_SIZE - QUAD_LANES) << 8 | (WARP_SIZE - 1)
 
 
 @dataclass(frozen=True)
 class WarpPlace:
-    """Where a thread stands in its CTA: all u32."""
+    """A thread's warp in its CTA and lane in its warp, both u32."""
 
     warp: Value
     lane: Value
 
     @classmethod
     def of(cls, k: KernelBuilder) -> WarpPlace:
-        """This thread's place."""
+        """The warp and lane of this thread."""
         thread = k.thread_id()
         return cls(thread // WARP_SIZE, thread % WARP_SIZE)
 
     def warp_row(self, t: MmaTiling) -> Value:
-        """The warp's first row, in the CTA."""
+        """The first row of the warp, counted in the CTA."""
         return self.warp * (MMA_ROWS * t.row_tiles)
 
     def first_row(self, t: MmaTiling) -> Value:
-        """The first row of this lane's fragments, in the CTA."""
+        """The first row of this lane's fragments, counted in the CTA."""
         return self.warp_row(t) + self.lane // 4
 
     @property
     def in_quad(self) -> Value:
-        """The lane's number among the four that share rows; its first column is twice that."""
+        """The lane's index among the four that share rows, its quad; its first column is twice
+        that.
+        """
         return self.lane % 4
 
 
 def fragment_rows(t: MmaTiling) -> list[int]:
-    """The rows of a lane's fragment, counted from its first."""
+    """The rows of a lane's fragment, counted from its first row."""
     return [FRAGMENT_STEP * n for n in range(_TILE_ROWS * t.row_tiles)]
 
 
 def of_quad(k: KernelBuilder, value: Value, n: int) -> Value:
-    """The value of lane n of the four that share rows."""
+    """`value` as lane n of this lane's quad has it."""
     return k.shfl(value, n, _QUAD_SEGMENT, -1, mode="idx")
 
 
 def fragment_columns(columns: int) -> list[int]:
-    """The columns of a lane's fragment, counted from its first."""
+    """The columns of a lane's fragment, counted from its first column."""
     return [MMA_KEYS * tile + column for tile in range(columns // MMA_KEYS) for column in range(2)]
 
 
-Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # of Q, K and V
+Tiles = tuple[SwizzledTile, SwizzledTile, SwizzledTile]  # the tiles of Q, K and V
 Weights = list[list[tuple[Value, ...]]]
 _DEPTH: Final = HALF.depth
 
 
 class WarpProducts(Protocol):
-    """A warp's way through the tiles of Q, K and V."""
+    """The two matrix products of a warp, from tiles of Q, K and V in shared memory."""
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
         """S = Q Kᵀ for this warp's rows and the keys of a stage."""
 
     def weights(self, P: Fragment) -> Any:
-        """P as `outputs` takes it."""
+        """P in the form that `outputs` takes."""
 
     def outputs(self, O: Fragment, P: Any, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
 
     def output_place(self) -> tuple[Value, Value]:
-        """The chunk of 16 bytes in which what this lane holds of a row of O begins, and the byte of
-        that chunk; both u32.
+        """The address at which a lane's elements of a row of O begin: chunk of 16 bytes, and byte
+        in the chunk; both u32.
         """
 
     def output_words(
         self, row: list[Var], first: int, columns: int
     ) -> Iterator[tuple[int, list[Value]]]:
-        """What a lane holds of a row of O in columns first … first + columns - 1, as words of
-        memory: for each piece the chunk to which `output_place` is added by xor, counted from
-        column `first`.
+        """A lane's elements of a row of O in columns first … first + columns - 1, as pieces of
+        (chunk, words of memory). The chunk is counted from column `first`; xor with that of
+        `output_place` gives the chunk of the piece.
         """
 
 
 def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockReader, BlockReader]:
-    """Where Q is read as A and K as B.
+    """The readers of Q as operand A and of K as operand B.
 
-    Each of the four 8 x 8 matrices of an `ldmatrix.x4` takes its rows from eight lanes. For Q they
-    are upper left, lower left, upper right, lower right; for K, whose rows are the columns of B,
-    upper left, upper right, lower left, lower right.
+    Each of the four 8 x 8 matrices of an `ldmatrix.x4` takes its rows from eight lanes. For Q the
+    matrices are upper left, lower left, upper right, lower right; for K, whose rows are the columns
+    of B, upper left, upper right, lower left, lower right.
     """
     of_eight, octet = me.lane % 8, me.lane // 8
     lower, right = octet % 2, octet // 2
@@ -119,7 +121,7 @@ def operand_readers(t: MmaTiling, me: WarpPlace, tiles: Tiles) -> tuple[BlockRea
 
 
 class MmaProducts:
-    """The products of 16-bit elements, exact and summed in f32 by the tensor core."""
+    """The products of 16-bit elements, which the tensor core computes exactly and sums in f32."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class MmaProducts:
         self.multiply = k.mma_f32_bf16 if dtype is bf16 else k.mma_f32_f16
         self.me = me
         self._q, self._k = operand_readers(t, me, tiles)
-        # V is read transposed: its matrices are those of Q.
+        # V is read transposed: the order of its 8 x 8 matrices is that of Q.
         self._v = BlockReader(tiles[2], me.lane % 16, me.lane // 16)
 
     def scores(self, S: Fragment, stage: Value | None) -> None:
@@ -152,7 +154,9 @@ class MmaProducts:
                     self._multiply(S, m, n + 1, q[m], b[2:], begin)
 
     def weights(self, P: Fragment) -> Weights:
-        """P, rounded to 16 bits, as the A operands of O += P V: for each 16 keys, each 16 rows."""
+        """P, rounded to 16 bits, as the A operands of O += P V: by step of 16 keys, then by 16
+        rows.
+        """
         t = self.t
         return [
             [self._weights(P, m, j) for m in range(t.row_tiles)] for j in range(t.tile // _DEPTH)
@@ -193,7 +197,7 @@ class MmaProducts:
             yield chunk, [self.packed(row[column], row[column + 1]).as_(u32)]
 
     def packed(self, low: Value, high: Value) -> Value:
-        """Two numbers rounded to 16 bits in one register."""
+        """Two f32 rounded to 16 bits, in one register."""
         return self.k.cvt(high, low, rnd="rn", dtype=self.pair)
 
     def _multiply(
@@ -205,13 +209,17 @@ class MmaProducts:
         b: tuple[Value, ...],
         c: list[Value] | None = None,
     ) -> None:
-        """D = A B + C for the tile in row m and column n of tiles; C is D if it is not given."""
+        """D = A B + C for the 16 x 8 tile in row m and column n of tiles; C is D if it is not
+        given.
+        """
         tile = accumulators(D, m, n)
         self.multiply(a, b, c or tile, shape="m16n8k16", into=tile)
 
 
 def accumulators(D: Fragment, m: int, n: int) -> list[Var]:
-    """A lane's four numbers of a 16 x 8 tile, in the order of the operand."""
+    """A lane's four elements of the 16 x 8 tile in row m and column n of tiles, in the order of the
+    `mma` operand.
+    """
     rows = range(_TILE_ROWS * m, _TILE_ROWS * (m + 1))
     columns = range(_TILE_COLUMNS * n, _TILE_COLUMNS * (n + 1))
     return [D[place] for place in product(rows, columns)]

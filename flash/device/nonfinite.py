@@ -1,9 +1,9 @@
-"""Values that must not reach the rows which do not see them.
+"""NaN and infinity in V, which must not reach the rows that do not see their key.
 
 A hidden key has weight 0, but 0 * NaN and 0 * infinity are NaN, and a tensor-core product takes all
-keys of a tile. So NaN and infinity in the tiles of V that the mask cuts are made 0 in shared
-memory, and at the end the rows that do see such a key get them back. The first costs a few
-instructions in those tiles, the second only happens if there was one.
+keys of a tile. So NaN and infinity in the tiles of V that the mask cuts are set to 0 in shared
+memory, and at the end they are added to the rows that do see their key. The first step costs a few
+instructions in those tiles; the second only runs if anything was set to 0.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, bf16, f16, f32, u8, u16, u32, u64
 
-# Of the numbers in a word: the exponents, and the last bits of those.
+# Masks for the elements in a word: their exponent bits, and the lowest of these.
 _EXPONENTS: Final = {bf16: 0x7F80_7F80, f16: 0x7C00_7C00, f32: 0x7F80_0000}
 _LAST_BITS: Final = {bf16: 0x0080_0080, f16: 0x0400_0400, f32: 0x0080_0000}
 _BITS: Final = {2: b16, 4: b32}
-_NAN: Final = 0x7F  # of e4m3
+_NAN: Final = 0x7F  # of e4m3, without the sign
 
 
 class NonFinite:
-    """Whether something in V was found to be NaN or infinite: a flag of the CTA, in shared memory
-    because registers are short.
+    """Clears NaN and infinity in tiles of V, and restores them in O. Whether any was found is a
+    flag of the CTA, in shared memory because registers are short.
     """
 
     def __init__(self, k: KernelBuilder, config: KernelConfig) -> None:
         self.k = k
-        self.dtype = config.dtype.scalar  # in the tile
+        self.dtype = config.dtype.scalar  # of V in the tile
         self.stored = config.element_of("V")
         self.output = config.output.scalar
         self._flag = k.shared("odd_flag", (1, 1), u32).pointer()
@@ -42,7 +42,7 @@ class NonFinite:
             k.store(self._flag, 0)
 
     def clear(self, loader: PanelLoader, stage: Value | None) -> None:
-        """Make what is not finite in this thread's part of a tile 0; its copies have arrived."""
+        """Set NaN and infinity in this thread's part of a tile to 0; its copies have arrived."""
         k = self.k
         for at in loader.chunks(stage):
             words = k.load(at, 4)
@@ -56,15 +56,15 @@ class NonFinite:
                 k.store(self._flag, 1)
 
     def _signs(self, word: Value) -> Value:
-        """A bit for each number of the word whose exponent is all ones, in the place of its sign:
-        one more would carry into it.
+        """A word with the sign bit set for each element whose exponent is all ones: adding 1 to
+        such an exponent carries into the sign bit.
         """
         exponents = word & _EXPONENTS[self.dtype]
         return (exponents + _LAST_BITS[self.dtype]) & SIGNS[self.dtype.nbytes]
 
     def restore(self, cta: Cta, block_q: int, cleared: Sequence[tuple[Value | int, Value]]) -> None:
-        """Add what was cleared, of the keys in these half-open ranges, to the elements of O that
-        see it, for the whole CTA. This thread's part of O has been written.
+        """Add the cleared elements of V, of the keys in these half-open ranges, to the elements of
+        O that see them, for the whole CTA. This thread's part of O has been written.
         """
         k = self.k
         k.note("NaN and infinity of V, for the rows that see them")
@@ -93,7 +93,8 @@ class NonFinite:
         total, some = k.var(f32, self._number(there, self.output)), k.var(u32, 0)
         end_seen = mask.last_key(k, query) + 1
         for begin, end in cleared:
-            # A computed 0: the proof follows a loop from there to an end that may be below it.
+            # 0 as a computed value, because the proof follows a loop from such a value to an end
+            # that may be below it.
             start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
             first = start if mask.left is None else k.max(mask.first_key(k, query), start)
             all_in_one = len(cleared) == 1 and cta.part is None
@@ -110,23 +111,23 @@ class NonFinite:
             k.store(at, rounded.as_(_BITS[self.output.nbytes]))
 
     def _value(self, cta: Cta, key: Value, column: Value) -> tuple[Value, Callable[[], Value]]:
-        """Whether an element of V is not finite, and what gives it as f32."""
+        """Whether an element of V is NaN or infinite, and a function that emits it as f32."""
         k = self.k
         if self.stored.nbytes > 1:
             bits = k.load(self._element(cta.V, key, column, self.dtype))
             return self._signs(self._word(bits)) != 0, lambda: self._number(bits, self.dtype)
         at = cta.V.row(k, key) + k.cvt(column, dtype=u64)
         code = k.cvt(k.load(Pointer(at, "global", u8)), dtype=u32)
-        # All that is not finite is NaN: 0x7f with either sign (OCP 8-bit floating point, table 1).
+        # Of e4m3 only NaN is not finite: 0x7f with either sign (OCP 8-bit floating point, table 1).
         return (code & _NAN) == _NAN, lambda: k.mov(math.nan, type=f32)
 
     def _number(self, bits: Value, dtype: ScalarType) -> Value:
-        """The bits of an element as f32."""
+        """An element, from its bits, as f32."""
         number = bits.as_(dtype)
         return number if dtype is f32 else self.k.cvt(number, dtype=f32)
 
     def _word(self, bits: Value) -> Value:
-        """The bits of an element of V as a word."""
+        """The bits of an element of V in a word of 32 bits."""
         return bits.as_(u32) if self.dtype is f32 else self.k.cvt(bits.as_(u16), dtype=u32)
 
     def _element(self, of: Matrix, row: Value, column: Value, dtype: ScalarType) -> Pointer:

@@ -1,4 +1,4 @@
-"""How blocks of rows of a matrix come from global memory into swizzled tiles."""
+"""Copies of blocks of rows of a matrix from global memory into swizzled tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ptxgen.dsl import KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.errors import ConfigError
 from ptxgen.types import b16, s32, u32, u64
 
-SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # in a word of elements of so many bytes
+SIGNS: Final = {2: 0x8000_8000, 4: 0x8000_0000}  # sign bits in a word, by bytes of an element
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class PanelLoader:
     """Copies blocks of rows of a matrix into a tile.
 
     Each thread writes whole chunks of 16 bytes, in pieces of `matrix.width` elements, and zeros
-    what lies beyond the matrix without reading it. Copies of 4 bytes and more are asynchronous:
-    complete for this thread after `commit_copies` and `await_copies`, and for the CTA after a
-    barrier behind that.
+    what lies beyond the matrix without reading it. Copies of pieces of 4 bytes and more are
+    asynchronous: complete for this thread after `commit_copies` and `await_copies`, and for the CTA
+    after a barrier behind that.
 
-    A thread finds its share of the work each time anew: there are no registers to keep it in.
+    A thread computes its share of the work each time anew: there are no registers to keep it in.
     """
 
-    chunk_bytes = CHUNK_BYTES  # of the matrix, that become a chunk of the tile
+    chunk_bytes = CHUNK_BYTES  # bytes of the matrix that become a chunk of the tile
 
     def __init__(self, k: KernelBuilder, matrix: Matrix, tile: SwizzledTile) -> None:
         self.k = k
@@ -52,11 +52,11 @@ class PanelLoader:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether the copies are."""
+        """Whether the copies are asynchronous (`cp.async`)."""
         return self.piece_bytes >= LEAST_ASYNCHRONOUS
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
-        """Begin copying the rows from `first_row` on into the stage that begins at this byte.
+        """Begin copying the rows from `first_row` on into the stage at byte `stage` of the tile.
 
         `ragged` says that rows may lie beyond the matrix.
         """
@@ -67,8 +67,8 @@ class PanelLoader:
                 self._copy_in_turns(share, first_row)
 
     def chunks(self, stage: Value | None = None) -> Iterator[Pointer]:
-        """Where each chunk of 16 bytes lies that this thread writes, as four words. What is emitted
-        between one and the next is only run by the threads that have it.
+        """The address of each chunk of 16 bytes that this thread writes, as four words. Code
+        emitted between one address and the next is only run by the threads that have that chunk.
         """
         for share in self._shares(stage):
             for first in range(0, self.tile.rows, share.rows_at_once):
@@ -78,13 +78,13 @@ class PanelLoader:
                         yield Pointer(at.value, "shared", u32, at.offset)
 
     def flip_signs(self) -> None:
-        """Negate all that this thread has copied, once it has arrived."""
+        """Negate all elements that this thread has copied, once they have arrived."""
         for at in self.chunks():
             words = self.k.load(at, 4)
             self.k.store(at, [word ^ SIGNS[self.tile.dtype.nbytes] for word in words])
 
     def _shares(self, stage: Value | None) -> Iterator[Share]:
-        """The work of this thread in the stage that begins at this byte."""
+        """The work of this thread in the stage at byte `stage`, by the width of panels."""
         k, thread = self.k, self.k.thread_id()
         for chunks in dict.fromkeys(panel.chunks for panel in self.tile.panels):
             rows_at_once = k.threads // chunks
@@ -100,7 +100,7 @@ class PanelLoader:
             yield Share(panels, rows_at_once, row, chunk, place)
 
     def _source(self, share: Share, row: Callable[[], Value]) -> Value:
-        """The address of a thread's first chunk, in the row of the matrix that begins here."""
+        """The address of a thread's first chunk in the row of the matrix at address `row()`."""
         k = self.k
         first_byte = k.cvt((share.chunk + share.panels[0].first) * self.chunk_bytes, dtype=u64)
         return row() + first_byte
@@ -121,14 +121,14 @@ class PanelLoader:
                 self._copy_row(share, share.place, source, first, present)
 
     def _copy_in_turns(self, share: Share, first_row: Value) -> None:
-        """Copy through registers, in a loop: all rows at once would take too many."""
+        """Copy through registers, in a loop: unrolled, all rows would take too many registers."""
         k, row = self.k, first_row + self.k.signed(share.row)
         turn_bytes = self.matrix.step(share.rows_at_once)
         source = k.var(u64, self._source(share, lambda: self.matrix.row(k, row)))
         rows_left = k.var(s32, self.matrix.rows - row)
 
         def here() -> Value:
-            """The address of a thread's first chunk in the row of this turn."""
+            """The address of the thread's first chunk in the row of this turn."""
             if turn_bytes is not None:
                 return source
             return self._source(share, lambda: self.matrix.row(k, self.matrix.rows - rows_left))
@@ -148,7 +148,9 @@ class PanelLoader:
             k.add(place, share.rows_at_once * share.panels[0].row_bytes, into=place)
 
     def _in_columns(self, share: Share, panel: Panel, piece: int) -> Value | None:
-        """Whether a piece of a thread's chunk in a panel is in the matrix; None if for all."""
+        """Whether a piece of a thread's chunk in a panel is in the matrix; None if it is for all
+        threads.
+        """
         chunk = self.tile.chunk
         left = self.matrix.columns - panel.first * chunk
         if left >= panel.chunks * chunk:
@@ -156,7 +158,7 @@ class PanelLoader:
         return share.chunk * chunk + piece < left
 
     def _rows_of(self, share: Share, first: int) -> AbstractContextManager[object]:
-        """What follows is for the threads whose row, `first` further down, is in the tile."""
+        """A context for code of the threads whose row, moved down by `first`, is in the tile."""
         if first + share.rows_at_once <= self.tile.rows:
             return nullcontext()
         return self.k.when(share.row < self.tile.rows - first)
@@ -185,15 +187,15 @@ class PanelLoader:
         if present is None:
             value.set(k.load(at))
         else:
-            # A register that is only written here, under a condition, the assembler would keep for
-            # all of the kernel, and one of these for each element that is on its way.
+            # `value` is initialised above: a register that is only written under a predicate, the
+            # assembler would keep through all of the kernel, one for each element in flight.
             with k.only_if(present):
                 k.load(at, into=value)
         k.store(Pointer(to.value, "shared", b16, to.offset), value)
 
 
 def both(a: Value | None, b: Value | None) -> Value | None:
-    """Whether both hold; None is true."""
+    """Whether both conditions hold; None is true."""
     if a is None or b is None:
         return b if a is None else a
     return a & b

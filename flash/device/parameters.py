@@ -1,4 +1,4 @@
-"""A forward kernel's parameters: the arrays it is given, with their strides, and numbers."""
+"""The parameters of a forward kernel: its arrays, with their strides, and its scalars."""
 
 from __future__ import annotations
 
@@ -20,41 +20,47 @@ from ptxgen.types import f32, s32, s64, u32, u64
 
 @dataclass(frozen=True)
 class Pages:
-    """Where the rows of one sequence of K and V are: page n of it is `table[sequence, n]`."""
+    """Where the rows of one sequence of K and V are: page n of the sequence is
+    `table[sequence, n]`.
+    """
 
     table: ScoreArray
     sequence: Value
     page_size: int
-    last_page: Value  # of all, u32
-    last_row: Value  # of the sequence, u32
+    last_page: Value  # the last page of K and V, u32
+    last_row: Value  # the last row of the sequence, u32
 
     @classmethod
     def of(
         cls, k: KernelBuilder, table: ScoreArray, sequence: Value, page_size: int, pages: Value,
         rows: Value,
     ) -> Pages:  # fmt: skip
-        """Those of a sequence of so many rows; there is room for one at least."""
+        """The pages of a sequence of `rows` rows, where K and V have `pages` pages; the sequence
+        has room for at least one row.
+        """
         last_row = (k.max(rows, 1) - 1).as_(u32)
         return cls(table, sequence, page_size, pages - 1, last_row)
 
     def page(self, k: KernelBuilder, row: Value) -> Value:
-        """The page of a row, s32. For one behind the last row that of the last, so that nothing
-        else is asked of the table.
+        """The page of a row, s32. A row behind the last gives the page of the last row, so that no
+        table entry behind that is read.
         """
         row = k.min(row.as_(u32), self.last_row)
         page = self.table.of_sequence(k, self.sequence, k.signed(row // self.page_size))
         return k.signed(k.min(page.as_(u32), self.last_page))
 
     def place(self, k: KernelBuilder, row: Value) -> Value:
-        """The place of a row in its page, s32; likewise."""
+        """The index of a row in its page, s32. A row behind the last gives the index of the last
+        row.
+        """
         return k.signed(k.min(row.as_(u32), self.last_row) % self.page_size)
 
 
 @dataclass(frozen=True)
 class InCache:
     """Where the keys of one item of a batch are: the first `rows` rows of a sequence of K and V,
-    but for `padding` ones at the beginning; all s32. Whatever the arrays hold that say so, no row
-    is outside of K and V.
+    except `padding` rows at the beginning; all s32. Whatever lengths and indices the caller's
+    arrays hold, no row is outside K and V.
     """
 
     rows: Value
@@ -72,7 +78,7 @@ class InCache:
         batch: Value,
         page_size: int,
     ) -> InCache:
-        """That of an item; a sequence has room for `capacity` rows, s32."""
+        """The keys of item `batch`; a sequence has room for `capacity` rows, s32."""
         used, padded, index, table = (
             operands.get(name)
             for name in ("seqused_k", "leftpad_k", "cache_batch_idx", "block_table")
@@ -91,7 +97,7 @@ class InCache:
         return cls(rows, padding, sequence, pages)
 
     def head(self, k: KernelBuilder, array: Array, head: Value) -> Matrix:
-        """The rows of a head of K or V, padding among them."""
+        """The rows of a head of K or V, including padding."""
         placed = replace(array, pages=self.pages, sequence=self.sequence)
         return placed.head(k, self.sequence, head, self.rows)
 
@@ -107,7 +113,7 @@ class PagedMatrix(Matrix):
     begin: Value | None
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """Of a row from `first`, in bytes, u64."""
+        """The offset of a row from `first`, in bytes, u64."""
         row = index if self.begin is None else index + self.begin
         return self._offset(k, self.pages.page(k, row), row)
 
@@ -119,7 +125,7 @@ class PagedMatrix(Matrix):
     def further(
         self, k: KernelBuilder, index: Value, apart: int, rows: int
     ) -> Callable[[int], Value]:
-        """See `Matrix.further`. The table is read once for all rows that are in one page."""
+        """See `Matrix.further`. The page table is read once for all rows that are in one page."""
         together = self._together(apart, rows)
         if together is None:
             return super().further(k, index, apart, rows)
@@ -138,32 +144,32 @@ class PagedMatrix(Matrix):
         return rows // (self._together(apart, rows) or apart)
 
     def _together(self, apart: int, rows: int) -> int | None:
-        """How many rows of such a tile are in one page with the first of them; None if that is not
-        known of two rows.
+        """How many rows, a multiple of `apart`, are certain to be in one page with the first of
+        them, in a tile of `rows` rows; None if there is no such multiple.
         """
         together = math.gcd(self.pages.page_size, rows)
         return None if self.begin is not None or together % apart else together
 
     @property
     def is_even(self) -> bool:
-        """Not where one is the last of its page."""
+        """False: a row may be the last of its page."""
         return False
 
 
 @dataclass(frozen=True)
 class Array:
     """Q, K, V or O as the kernel gets it: batch by head by row by `columns` elements; of packed
-    sequences head by row.
+    sequences (varlen) head by row by columns.
     """
 
     first: Value
-    strides: dict[str, Value]  # of batch, head and row, in elements, s64
-    columns: int  # that a CTA computes with
-    width: int  # of them that one access may take
-    nbytes: int  # of an element
-    begin: Value | None = None  # the row that a sequence begins with; None is row 0
+    strides: dict[str, Value]  # by axis (batch, head, row, ...), in elements, s64
+    columns: int  # columns that a CTA computes with
+    width: int  # columns that one access may take
+    nbytes: int  # bytes of an element
+    begin: Value | None = None  # the first row of the sequence; None is row 0
     pages: Pages | None = None  # where rows are, if they are in pages
-    sequence: Value | None = None  # of K and V, if it is not that of the batch
+    sequence: Value | None = None  # index of the sequence in K and V; None is the batch index
 
     def head(self, k: KernelBuilder, batch: Value, head: Value, rows: Value) -> Matrix:
         """The rows of one head. Offsets are 64 bits wide."""
@@ -185,7 +191,7 @@ class Array:
     def group(
         self, k: KernelBuilder, batch: Value, kv_head: Value, rows: Value, packing: Packing
     ) -> PackedMatrix:
-        """The rows of all heads that share a head of K and V, packed."""
+        """The packed rows of all heads that share `kv_head`, a head of K and V."""
         one = self.head(k, batch, kv_head * packing.group, rows)
         head_bytes = self.strides["head"] * self.nbytes
         return PackedMatrix(
@@ -209,20 +215,20 @@ class ScoreArray:
         return cls(at.value, strides, operand.dtype)
 
     def of_sequence(self, k: KernelBuilder, *indices: Value) -> Value:
-        """A sequence's number. Nobody writes it while the kernel runs, so that all threads of a
-        CTA read the same.
+        """The element with these indices, such as the length of a sequence. Nobody writes the array
+        while the kernel runs, so that all threads of a CTA read the same value.
         """
         at = self.place(k, *indices)
         return k.ld_nc(Pointer(at, "global", self.dtype.scalar), type=self.dtype.scalar)
 
     def place(self, k: KernelBuilder, *indices: Value) -> Value:
-        """Where the numbers with these indices begin, u64."""
+        """The address of the element, or row of elements, with these indices, u64."""
         steps = zip(indices, self.strides.values(), strict=True)
         elements = [k.cvt(index, dtype=s64) * stride for index, stride in steps]
         return self.first + (sum(elements[1:], elements[0]) * self.dtype.nbytes).as_(u64)
 
     def head(self, k: KernelBuilder, batch: Value, head: Value) -> Value:
-        """Where the numbers of one head begin."""
+        """The address of the first element of one head."""
         elements = k.cvt(batch, dtype=s64) * self.strides["batch"]
         elements = elements + k.cvt(head, dtype=s64) * self.strides["heads"]
         return self.first + (elements * self.dtype.nbytes).as_(u64)
@@ -231,7 +237,7 @@ class ScoreArray:
         self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value,
         begin: Value | None,
     ) -> ScorePlane:  # fmt: skip
-        """The numbers of one head: one for each query and each of so many keys, from `begin` on
+        """The elements of one head: one for each query and each of `columns` keys, from `begin` on
         (None: key 0).
         """
         row, column = (stride * self.dtype.nbytes for stride in list(self.strides.values())[2:])
@@ -242,7 +248,7 @@ class ScoreArray:
         self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, columns: Value,
         begin: Value | None, packing: Packing,
     ) -> ScorePlane:  # fmt: skip
-        """Those of all heads that share a head of K and V, packed."""
+        """The elements of all heads that share `kv_head`, a head of K and V, for packed rows."""
         one = self.plane(k, batch, kv_head * packing.group, seq_q, columns, begin)
         head_bytes = self.strides["heads"] * self.dtype.nbytes
         return PackedPlane(
@@ -260,19 +266,19 @@ class Arguments:
     V: Array
     O: Array
     LSE: Pointer | None
-    seq_q: Value  # s32, as all that rows and keys are counted in; all rows of packed sequences
+    seq_q: Value  # s32, as all counts of rows and keys; with varlen, of all sequences
     seq_k: Value
     heads: Value
     group: Value  # query heads for each head of K and V
     scale: Value  # softmax_scale
-    scale_log2: Value  # the same in units of log2
-    numbers: dict[str, Value]  # those of `flash/problem/features.py`, by name
+    scale_log2: Value  # softmax_scale in units of log2
+    numbers: dict[str, Value]  # scalars of `flash/problem/features.py`, by name
     operands: dict[str, ScoreArray]
-    in_cache: InCache | None = None  # where the keys of one item are
+    in_cache: InCache | None = None  # where the keys of one batch item are
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: KernelConfig) -> Arguments:
-        """Declare and load them, in the order of the contract."""
+        """Declare and load the parameters, in the order of `flash/contract/forward.py`."""
         t = config.tiling
         of_keys, of_values = (t.head_dim, t.head_dim), (t.head_dim_v, t.slices.width)
         columns = {"Q": of_keys, "K": of_keys, "V": of_values, "O": of_values}
@@ -305,12 +311,12 @@ class Arguments:
 
     @property
     def longest_q(self) -> Value:
-        """The most query rows of a sequence."""
+        """The query rows of the longest sequence."""
         longest = self.numbers.get("max_seqlen_q")
         return self.seq_q if longest is None else longest.as_(s32)
 
     def of_kv_head(self, k: KernelBuilder, kv_head: Value) -> Arguments:
-        """What concerns one head of K and V that has a scale of its own."""
+        """The arguments of one head of K and V: with the head's scale of K, if there is one."""
         k_scale = self.operands.get("k_scale")
         if k_scale is None:
             return self
@@ -318,9 +324,9 @@ class Arguments:
         return replace(self, scale=self.scale * factor, scale_log2=self.scale_log2 * factor)
 
     def of_batch(self, k: KernelBuilder, batch: Value, page_size: int) -> Arguments:
-        """What concerns one sequence of a batch whose keys are in a cache: how many of its rows are
-        keys, and where they are. Whatever the arrays that say so hold, no row is outside of K and
-        V.
+        """The arguments of one item of a batch whose keys are in a cache: how many rows of its
+        sequence are keys, and where they are. Whatever lengths and indices the caller's arrays
+        hold, no row is outside K and V.
         """
         of = InCache.of(k, self.operands, self.numbers, self.seq_k, batch, page_size)
         K, V = (
@@ -333,8 +339,8 @@ class Arguments:
         )  # fmt: skip
 
     def of_sequence(self, k: KernelBuilder, number: Value) -> Arguments:
-        """What concerns one of the packed sequences: arrays that begin with its rows, and its own
-        lengths.
+        """The arguments of one of the packed sequences: arrays that begin with its rows, and its
+        own lengths.
         """
         queries, keys = (
             self._span(k, side, number, total)

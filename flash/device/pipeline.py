@@ -18,7 +18,9 @@ from ptxgen.types import u32
 
 
 class _Ring:
-    """The byte at which the next stage of a tile begins; None if there is but one."""
+    """The stages of a tile; `at` is the byte at which the current stage begins, None if there is
+    only one stage.
+    """
 
     def __init__(self, k: KernelBuilder, stages: int, stage_bytes: int, first: int = 0) -> None:
         self.k = k
@@ -34,12 +36,12 @@ class _Ring:
 
 
 class KeyValuePipeline:
-    """Feeds a CTA the tiles of K and V before number `tiles`, the last first, down to `first`; None
-    is tile 0. With `guarded` every copy asks whether its row is one of the matrix, which is only
-    needed where the proof cannot show it. `is_asynchronous`: some copies are, if only those of Q,
-    which begin with the first.
+    """Feeds a CTA the tiles of K and V, from tile `tiles` - 1 down to tile `first` (None: 0). With
+    `guarded` every copy checks whether its row is in the matrix, which is only needed where the
+    proof cannot show it. `is_asynchronous`: some copies are asynchronous, if only those of Q, which
+    are in the first group.
 
-    The kernel's loops count in `n`, minus the number of the tile behind the next.
+    The kernel's loops count in `n`, which is -(t + 1) when tile t is next.
     """
 
     def __init__(
@@ -70,19 +72,19 @@ class KeyValuePipeline:
 
     @property
     def has_tiles(self) -> Value:
-        """Whether there is any tile."""
+        """Whether the CTA has any tile."""
         return self._has(0)
 
     def _has(self, ahead: int) -> Value:
-        """Whether there are more than so many tiles."""
+        """Whether the CTA has more than `ahead` tiles."""
         return self.tiles > (ahead if self.first is None else self.first + ahead)
 
     def first_key(self, n: Value, ahead: int = 0) -> Value:
-        """The first key of the tile that comes next, or so many later."""
+        """The first key of the tile that is `ahead` tiles after the next."""
         return (-1 - ahead - n) * self.keys.tile.rows
 
     def fill(self) -> None:
-        """Start the first copies, those before V of tile stages - 1; there is a tile."""
+        """Start the first copies, up to K of the `stages`-th tile. There is at least one tile."""
         for ahead in range(self.stages):
             self._start(self.keys, ahead)
             if ahead < self.stages - 1:
@@ -99,18 +101,22 @@ class KeyValuePipeline:
 
     @property
     def key_stage(self) -> Value | None:
-        """Where the tile of K begins that has been waited for."""
+        """The byte at which the current tile of K begins in shared memory; None if there is one
+        stage.
+        """
         return self._key_stage.at
 
     @property
     def value_stage(self) -> Value | None:
-        """The same for V."""
+        """The byte at which the current tile of V begins in shared memory; None if there is one
+        stage.
+        """
         return self._value_stage.at
 
     def await_keys(self, n: Value, *, ragged: bool) -> None:
         """Wait for the next tile of K; then start the copy of a tile of V into the free stage.
 
-        `ragged`: rows of that tile may lie beyond the matrix.
+        `ragged`: rows of that tile of V may lie beyond the matrix.
         """
         self._await()
         self.k.barrier()
@@ -119,10 +125,10 @@ class KeyValuePipeline:
     def await_values(
         self, n: Value, *, on_arrival: Callable[[PanelLoader, Value | None], None] | None = None
     ) -> None:
-        """Wait for that tile of V; then start the copy of a tile of K into the free stage.
+        """Wait for the next tile of V; then start the copy of a tile of K into the free stage.
 
-        `on_arrival` emits what a thread does to its own part of the tile, in that stage, before
-        others read it.
+        `on_arrival(loader, stage)` emits what a thread does to its own part of the tile of V before
+        other threads read it.
         """
         self._await()
         if on_arrival is not None:
@@ -139,7 +145,7 @@ class KeyValuePipeline:
             self.k.cp_async_wait_group(self._in_flight)
 
     def advance(self) -> None:
-        """Go on to the next tiles."""
+        """Go on to the stages of the next tiles of K and V."""
         self._key_stage.advance()
         self._value_stage.advance()
 

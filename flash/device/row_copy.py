@@ -1,5 +1,5 @@
-"""Rows on their way into a cache, and rows turned by their positions (`flash/problem/rotary.py`),
-by the lanes of a warp.
+"""Copies of rows into a cache, and rotation of rows by the angles of their positions
+(`flash/problem/rotary.py`), by the lanes of a warp.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ BITS: Final = {2: b16, 4: b32}
 
 @dataclass(frozen=True)
 class Turn:
-    """The angles of one row: `rotary_dim` / 2 numbers of f32 at `cos` and at `sin`, u64, of which
-    each turns a pair of columns: neighbours if `interleaved`.
+    """The rotary angles of one row: `rotary_dim` / 2 f32 at the address `cos` and as many at `sin`,
+    u64. Each angle rotates a pair of columns: neighbours if `interleaved`, else rotary_dim / 2
+    apart.
     """
 
     cos: Value
@@ -29,12 +30,12 @@ class Turn:
     interleaved: bool
 
     def columns(self, pair: Value) -> tuple[Value, Value]:
-        """Those of a pair."""
+        """The two columns of a pair."""
         apart, step = (1, 2) if self.interleaved else (self.rotary_dim // 2, 1)
         return pair * step, pair * step + apart
 
     def angle(self, k: KernelBuilder, pair: Value, inside: Value | None) -> tuple[Value, Value]:
-        """The cosine and sine of a pair that is `inside`."""
+        """The cosine and sine of a pair; 0 where it is not `inside` (None: it is)."""
         cos, sin = (
             load_if(k, column_of(k, row, pair, F32_BYTES, f32), inside)
             for row in (self.cos, self.sin)
@@ -43,13 +44,13 @@ class Turn:
 
 
 def turned(a: Value, b: Value, cos: Value, sin: Value) -> tuple[Value, Value]:
-    """A pair, turned: each product and sum is rounded."""
+    """The pair (a, b) rotated; each product and sum is rounded."""
     return a * cos - b * sin, a * sin + b * cos
 
 
 def position_of(k: KernelBuilder, where: InCache, place: Value, positions: Value) -> Value:
-    """Of a row of the cache among those that are no padding, s32: 0 for padding itself, and at most
-    the last of so many `positions`.
+    """The position of row `place` of the cache, s32: its index among the rows that are no padding,
+    0 for padding itself, and at most `positions` - 1.
     """
     position = place if where.padding is None else place - where.padding
     return k.min(k.max(position, 0), positions - 1)
@@ -57,8 +58,8 @@ def position_of(k: KernelBuilder, where: InCache, place: Value, positions: Value
 
 @dataclass(frozen=True)
 class _Held:
-    """What a lane has of a row: numbers, their columns, and whether they are in the row (None:
-    they are).
+    """What a lane has read of a row: elements, their columns, and whether they are in the row
+    (None: they are).
     """
 
     columns: tuple[Value, ...]
@@ -68,8 +69,8 @@ class _Held:
 
 @dataclass(frozen=True)
 class RowCopy:
-    """Reads rows of `dtype` and writes them as `stored`, divided by a scale if there is one. All of
-    a row is on its way before the first of it is written.
+    """Reads rows of `dtype` and writes them as `stored`, divided by a scale if there is one. All
+    loads of a row are emitted before its first store, so that they overlap.
     """
 
     k: KernelBuilder
@@ -78,11 +79,11 @@ class RowCopy:
     scale: Value | None
 
     def read(self, row: Value, lane: Value, columns: int, turn: Turn | None) -> list[_Held]:
-        """This lane's part of the row of so many columns that begins here."""
+        """This lane's part of the row at address `row`, which has `columns` columns."""
         k, found = self.k, []
         first = 0 if turn is None else turn.rotary_dim
         for start in range(0, first // 2, WARP_SIZE):
-            assert turn is not None  # or nothing is turned
+            assert turn is not None  # else no column is rotated
             pair = lane + start
             inside = _inside(pair, start, first // 2)
             at = turn.columns(pair)
@@ -97,7 +98,7 @@ class RowCopy:
         return found
 
     def write(self, row: Value, held: list[_Held]) -> None:
-        """Write what `read` gave, to the row that begins here."""
+        """Write the elements that `read` returned to the row at address `row`."""
         for part in held:
             with only(self.k, part.inside):
                 for column, x in zip(part.columns, part.values, strict=True):
@@ -112,7 +113,7 @@ class RowCopy:
         return as_f32(self.k, bits, self.dtype)
 
     def _store(self, row: Value, column: Value, x: Value) -> None:
-        """A number of f32 is rounded once; of one byte it is at most 448 either way."""
+        """Write one element. An f32 is rounded once; e4m3 saturates at 448 and -448."""
         k, nbytes = self.k, self.stored.nbytes
         if self.scale is not None:
             pair = k.cvt_narrow(0.0, k.div(x, self.scale))
@@ -123,13 +124,13 @@ class RowCopy:
 
 
 def as_f32(k: KernelBuilder, bits: Value, dtype: DType) -> Value:
-    """An element from its bits."""
+    """An element, from its bits, as f32."""
     x = bits.as_(dtype.scalar)
     return x if dtype.scalar is f32 else k.cvt(x, dtype=f32)
 
 
 def rounded(k: KernelBuilder, x: Value, dtype: DType) -> Value:
-    """The bits of a number of f32 as an element."""
+    """The bits of an f32 rounded to `dtype`."""
     element = x if dtype.scalar is f32 else k.cvt(x, dtype=dtype.scalar, rnd="rn")
     return element.as_(BITS[dtype.nbytes])
 
@@ -137,12 +138,16 @@ def rounded(k: KernelBuilder, x: Value, dtype: DType) -> Value:
 def column_of(
     k: KernelBuilder, row: Value, column: Value, nbytes: int, type: ScalarType
 ) -> Pointer:
-    """A column of the row of elements of `nbytes` that begins here, in global memory."""
+    """The address in global memory of a column of the row at address `row`, whose elements have
+    `nbytes` bytes.
+    """
     return Pointer(row + k.cvt(column * nbytes, dtype=u64), "global", type)
 
 
 def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
-    """What is there, or 0 where it is not `inside`, which None says of nothing."""
+    """The element at `at`, or 0 where `inside` is false; if `inside` is None, the element
+    everywhere.
+    """
     if inside is None:
         return k.load(at)
     value = k.var(at.dtype, 0.0 if at.dtype.is_float else 0)
@@ -152,15 +157,19 @@ def load_if(k: KernelBuilder, at: Pointer, inside: Value | None) -> Value:
 
 
 def only_if(k: KernelBuilder, inside: Value | None) -> AbstractContextManager[object]:
-    """The one instruction that follows is for what is `inside`; None is everything."""
+    """A context for one instruction, which runs where `inside` is true; if that is None,
+    everywhere.
+    """
     return nullcontext() if inside is None else k.only_if(inside)
 
 
 def only(k: KernelBuilder, inside: Value | None) -> AbstractContextManager[object]:
-    """What follows is for what is `inside`; None is everything."""
+    """A context for code that runs where `inside` is true; if that is None, everywhere."""
     return nullcontext() if inside is None else k.when(inside)
 
 
 def _inside(index: Value, start: int, end: int) -> Value | None:
-    """Whether a lane's index, which begins at `start`, is before the end; None if all are."""
+    """Whether a lane's index, which is `start` plus the lane, is before `end`; None if it is for
+    all.
+    """
     return None if start + WARP_SIZE <= end else index < end

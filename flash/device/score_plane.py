@@ -1,4 +1,6 @@
-"""Where a thread's scores are, and arrays with a number for each score, such as a bias."""
+"""The row and key of each of a thread's scores, and arrays with an element for each score, such as
+a bias.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
 @dataclass(frozen=True)
 class ScorePlaces:
-    """Row and key of each of a thread's scores: `rows` and `keys` are counted from `first_row` and,
-    in the tile that begins with `first_key`, from key `lane`, which is u32.
+    """The row and key of each of a thread's scores: `rows` are counted from `first_row`, `keys`
+    from key `first_key` + `lane`. The tile begins with `first_key`; `lane` is u32.
     """
 
     k: KernelBuilder
@@ -25,16 +27,16 @@ class ScorePlaces:
     keys: Sequence[int]
     begins_block: bool = False  # whether first_key is a multiple of 32, and lane less than 8
     packing: Packing | None = None  # None if each row is its own query
-    # Of packed rows, by their number in `rows`; None if nobody asks.
+    # The query of a packed row, by its index in `rows`; None if scores do not depend on it.
     query_of: Callable[[int], Value] | None = None
 
     @cached_property
     def my_first_key(self) -> Value:
-        """The first key; computed where it is first asked for."""
+        """The key that `keys` are counted from; computed where it is first asked for."""
         return self.first_key + self.k.signed(self.lane)
 
     def query(self, i: int) -> Value:
-        """The query of row i, of which masks know the position."""
+        """The query of row i, from which masks and ALiBi derive its position."""
         return self.first_row + self.rows[i] if self.query_of is None else self.query_of(i)
 
     def head(self, i: int, query: Value) -> Value:
@@ -42,15 +44,16 @@ class ScorePlaces:
         assert self.packing is not None  # else all rows are of one head
         group = self.packing.group
         head = self.first_row + self.rows[i] - query * group
-        # Never more anyway: the proof does not follow a query that one lane was told by another.
+        # The head is in the group anyway: the minimum states it for the proof, which does not
+        # follow a query that one lane gets from another.
         return self.k.min(head.as_(u32), (group - 1).as_(u32)).as_(s32)
 
 
 @dataclass(frozen=True)
 class ScorePlane:
-    """One head's numbers: a row of `columns` for each of so many `queries`, in global memory, with
-    any strides (s64, bytes). The first column is of key `begin`, which may be negative (s32); None
-    is key 0.
+    """The elements of one head's scores in global memory: for each of `queries` queries a row of
+    `columns`, with any strides (s64, bytes). The first column is that of key `begin`, which may be
+    negative (s32); None is key 0.
     """
 
     first: Value
@@ -67,9 +70,9 @@ class ScorePlane:
         places: ScorePlaces,
         use: Callable[[int, int, Value], None],
     ) -> None:
-        """Call `use(i, j, number)` for row i and key j of `places`, with a number of the last query
-        for a row that does not exist. What it emits is only run for keys that exist and have a
-        column.
+        """Call `use(i, j, element)` for row i and key j of `places`; a row that does not exist gets
+        the element of the last query. Code that `use` emits only runs for keys that exist and have
+        a column.
         """
         last_query = self.queries - 1
         at_row = [self._offset_of(k, places, i, last_query) for i in range(len(places.rows))]
@@ -84,8 +87,8 @@ class ScorePlane:
                     use(i, j, self._load(k, at + offset))
 
     def element(self, k: KernelBuilder, row: Value, key: Value, otherwise: int = 0) -> Value:
-        """The number of a row of the CTA and a key that exist, f32; of a mask u16. `otherwise` is
-        that of keys without a column.
+        """The element of an existing row of the CTA and an existing key: f32, or u16 of a mask. A
+        key without a column has `otherwise`.
         """
         if self.begin is None:
             return self._element(k, row, key)
@@ -100,7 +103,7 @@ class ScorePlane:
         return self._load(k, self.first + offset)
 
     def _has(self, column: Value) -> Value:
-        """Whether there is a column, which is not negative if the first is of key 0."""
+        """Whether the plane has this column; it is not negative if the first is that of key 0."""
         behind = column < self.columns
         return behind if self.begin is None else (column >= 0) & behind
 
@@ -108,7 +111,7 @@ class ScorePlane:
         return self._offset(k, row, self.row_bytes)
 
     def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
-        """That of row i, or of a row of the last query if it does not exist."""
+        """The offset in bytes of row i, or, if that does not exist, of the last query's row."""
         return self._offset(k, k.min(places.query(i), last_query), self.row_bytes)
 
     def _offset(self, k: KernelBuilder, index: Value, step: Value) -> Value:
@@ -124,8 +127,8 @@ class ScorePlane:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedPlane(ScorePlane):
-    """The numbers of all heads of a group, for packed rows: `first` is that of the first head,
-    `head_bytes` (s64) the distance between heads.
+    """The elements of the scores of all heads of a group, for packed rows: `first` is the address
+    of the first head's, `head_bytes` (s64) the distance between heads.
     """
 
     head_bytes: Value
@@ -136,6 +139,6 @@ class PackedPlane(ScorePlane):
 
     def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
         query = places.query(i)
-        down = k.min(query.as_(u32), last_query.as_(u32)).as_(s32)  # likewise not negative
+        down = k.min(query.as_(u32), last_query.as_(u32)).as_(s32)  # neither is negative
         across = places.head(i, query)
         return self._offset(k, down, self.row_bytes) + self._offset(k, across, self.head_bytes)

@@ -12,8 +12,9 @@ from flash.device.softmax import LOG2E
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
 
-# tanh(y) = y + y³ P(y²) where |y| is at most this, by least squares of the relative error; beyond,
-# 1 - 2 / (exp(2y) + 1) has lost at most a bit. Either way within 3 units in the last place.
+# tanh(y) = y + y³ P(y²) where |y| is at most this, fitted by least squares of the relative error;
+# beyond, 1 - 2 / (exp(2y) + 1), whose subtraction loses at most a bit. Both are within 3 units in
+# the last place.
 _SMALL: Final = 0.6
 _P: Final = (-0.33333298563957214, 0.13331915438175201, -0.053783293813467026,
              0.020794617012143135, -0.005893945228308439)  # fmt: skip
@@ -21,15 +22,16 @@ _P: Final = (-0.33333298563957214, 0.13331915438175201, -0.053783293813467026,
 
 @dataclass(frozen=True)
 class Scoring:
-    """What scores are made of. `scale` is in natural units; None is a part that is not there.
+    """The steps from products to scores. `scale` is in natural units; a step whose field is None is
+    left out.
 
-    `exact` asks for a reciprocal that is rounded once: what f32 has elsewhere, but weights that are
-    rounded to 16 bits do not need.
+    `exact` asks for a reciprocal that is rounded once, like the divisions elsewhere in f32 kernels;
+    weights that are rounded to 16 bits do not need it.
     """
 
     k: KernelBuilder
     scale: Value
-    diagonal: Value | None  # a query's position is its row and this; None if nobody asks
+    diagonal: Value | None  # a query's position is its index plus this; None if unused
     softcap: Value | None
     slope: Value | PackedNumbers | None
     bias: ScorePlane | None
@@ -50,13 +52,13 @@ class Scoring:
 
             def add(i: int, j: int, bias: Value) -> None:
                 k.fma(bias, LOG2E, S[i, j], into=S[i, j])
-                with k.only_if(bias == NEG_INF):  # also of a score that is NaN or infinite
+                with k.only_if(bias == NEG_INF):  # even if the score is NaN or infinite
                     S[i, j].set(NEG_INF)
 
             self.bias.each(k, places, add)
 
     def _cap(self, S: Fragment, cap: Value) -> None:
-        """cap * tanh(score / cap)."""
+        """Scores become cap * tanh(score / cap), in units of log2."""
         k = self.k
         factor, top = self.scale * k.rcp_rn(cap), cap * LOG2E
         for score in S.all():
@@ -75,7 +77,7 @@ class Scoring:
                 self._subtract_from_row(scores, query + from_first, minus, places)
             return
         minus = slope * -LOG2E
-        # In this order all but the last is one number through all tiles, and not two.
+        # In this order all but the last term is one register through all tiles, and not two.
         nearest = places.first_row + diagonal - k.signed(places.lane) - places.first_key
         for row, scores in zip(places.rows, S, strict=True):
             self._subtract_from_row(scores, nearest + row, minus, places)
@@ -83,7 +85,10 @@ class Scoring:
     def _subtract_from_row(
         self, scores: list[Var], distance: Value, minus: Value, places: ScorePlaces
     ) -> None:
-        """The same for a row at a distance from the first key."""
+        """Add `minus` * |distance - key| to the scores of one row; `distance` is the row's position
+        less the key that `places.keys` are counted from, `minus` the negative slope in units of
+        log2.
+        """
         k, from_first = self.k, self.k.cvt(distance, rnd="rn", dtype=f32)
         for key, score in zip(places.keys, scores, strict=True):
             k.fma(k.abs(from_first - float(key)), minus, score, into=score)

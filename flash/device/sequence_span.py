@@ -1,4 +1,6 @@
-"""Where the rows of one sequence lie among those of all, in kernels for packed sequences."""
+"""The rows of one sequence among the rows of all sequences, in kernels for packed sequences
+(varlen).
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ class Span:
         """The rows from `begin` to `end` - 1, of which the first `used` count (None: all).
 
         Whatever the three hold, all of the span's rows are among the `total` that there are, so
-        that no access depends on what an array of the caller's contains. Taken as u32, what is
-        negative is more than `total`.
+        that no access depends on the contents of a caller's array. As u32, a negative value is more
+        than `total`.
         """
         first, last = (k.min(row.as_(u32), total.as_(u32)) for row in (begin, end))
         behind = k.max(last, first)

@@ -15,18 +15,18 @@ from flash.device.tiles import clear_padding, repeat
 from flash.problem.simt_tiling import CHUNK, Tiling
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, TilePointer, Value, Var
 
-# Text size against loop overhead: a turn of the two inner loops holds about so many multiply-adds.
+# Text size against loop overhead: about so many multiply-adds in an iteration of an inner loop.
 _FMAS_PER_TURN = 512
 
 AddRow = Callable[[KernelBuilder, list[Var], Value, list[Value]], None]
 
 
 class Products:
-    """The shared tiles of a CTA, and this thread's way through them.
+    """The shared tiles of a CTA, and the two products that this thread computes from them.
 
-    The CTA's Q, K and V blocks are copied into `Q_tile`, `K_tile` and `V_tile` by others; P goes
-    through shared memory, because the lanes of a row group hold different keys of S but need all of
-    P for their part of O.
+    Loaders copy the CTA's Q, K and V blocks into `Q_tile`, `K_tile` and `V_tile`. P goes through
+    shared memory, because the lanes of a row group hold different keys of S but need all of P for
+    their part of O.
     """
 
     def __init__(self, k: KernelBuilder, t: Tiling, me: Thread) -> None:
@@ -39,7 +39,7 @@ class Products:
         self.P_tile = k.shared("P_tile", (t.block_q // t.interleave, t.p_pitch))
         self._q_rows = self.Q_tile.pointer(me.group, me.split * CHUNK)
         self._k_rows = self.K_tile.pointer(me.key_lane, me.split * CHUNK)
-        # Rows of two row groups share a row of the P tile, chunk by chunk in turn.
+        # A row of the P tile holds rows of `interleave` row groups, chunk by chunk in turn.
         p_row, p_column = me.group // t.interleave, me.group % t.interleave * CHUNK
         self._p_rows = self.P_tile.pointer(p_row, p_column)
         self._p_mine = self.P_tile.pointer(p_row, me.key_lane * (t.interleave * CHUNK) + p_column)
@@ -76,8 +76,8 @@ class Products:
         the next barrier.
 
         Columns of the P tile are in the order in which keys were dealt: chunk c of a key lane holds
-        its keys 4c … 4c+3. The splits of a key lane have the same weights and write every splits-th
-        row each.
+        its keys 4c … 4c+3. The splits of a key lane have the same weights; each writes every
+        splits-th row.
         """
         k, t = self.k, self.t
         for writer in range(t.splits):
@@ -87,7 +87,7 @@ class Products:
                     k.store(to, P.row(i)[c * CHUNK : (c + 1) * CHUNK])
 
     def _p_step(self, at: TilePointer, i: int, chunks: int) -> TilePointer:
-        """The place of this thread's i-th row in the P tile, so many chunks further on."""
+        """The address of this thread's i-th row in the P tile, `chunks` chunks behind `at`."""
         t = self.t
         return at.step(t.groups // t.interleave * i, t.interleave * CHUNK * chunks)
 
@@ -107,7 +107,7 @@ class Products:
             return k.load(cursor, CHUNK)
 
         def add_keys(n: int) -> None:
-            """The keys of key lane n."""
+            """Add the keys of key lane n."""
             for c in range(t.keys // CHUNK):
                 p_parts = [
                     k.load(self._p_step(p, i, c * t.key_lanes + n), CHUNK) for i in range(t.rows)
@@ -143,9 +143,10 @@ def add_product_if_seen(
 
 
 def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -> list[TilePointer]:
-    """Where this thread reads V: its first chunk, and its last one if only some lanes have it.
+    """This thread's addresses in V: of its first chunk, and of its last one if only some lanes have
+    it.
 
-    The lanes without one read the row's last chunk; what they sum from it is never stored.
+    Lanes that do not have it read the row's last chunk; what they sum from it is never stored.
     """
     whole, rest = divmod(t.value_chunks, t.lanes)
     pointers = [V_tile.pointer(0, me.lane * CHUNK)] if whole else []
@@ -156,5 +157,5 @@ def _value_chunks(k: KernelBuilder, t: Tiling, V_tile: SharedTile, me: Thread) -
 
 
 def _unroll(fmas: int) -> int:
-    """How many times to repeat `fmas` multiply-adds in one turn of a loop."""
+    """How many times to repeat `fmas` multiply-adds in one iteration of a loop."""
     return max(1, _FMAS_PER_TURN // fmas)

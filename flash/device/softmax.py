@@ -19,8 +19,9 @@ NO_SINK: Final[Sink] = (NEG_INF, 0.0)
 
 
 def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> Sink:
-    """What a softmax begins with: a score, in units of log2, that every row has beside those of its
-    keys. `lane` is this lane's number among those that share a row.
+    """What a row's softmax begins with. The sink is a score, in units of log2, that every row has
+    beside those of its keys; None if there is none. `lane` is this lane's index among those that
+    share a row; lane 0 counts the sink.
     """
     if sink is None:
         return NO_SINK
@@ -33,7 +34,7 @@ def over_lanes(
     distances: list[int],
     join: Callable[[Value, Value], Value],
 ) -> Value:
-    """What the lanes that share a row, at these distances, make of their values together."""
+    """The values of the lanes that share a row, at these butterfly distances, joined into one."""
     for distance in distances:
         value = join(value, k.butterfly(value, distance))
     return value
@@ -42,9 +43,9 @@ def over_lanes(
 class OnlineSoftmax:
     """The running maximum and sum of `rows` rows, and the step that takes in new scores.
 
-    `distances` are the lane distances over which the lanes that share a row, each with its own
-    keys, are joined. Scores are in units of log2. `sinks` are those of the rows, or one for
-    all, as `sink_terms` makes them.
+    `distances` are the butterfly distances that join the lanes which share a row, each with its own
+    keys. Scores are in units of log2. `sinks` are made by `sink_terms`: one for each row, or one
+    for all.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class OnlineSoftmax:
         self.k = k
         self.distances = distances
         self.row_max = [k.var(f32, sinks[i % len(sinks)][0]) for i in range(rows)]  # over all lanes
-        # Of this lane's keys only, until `finish`.
+        # Sums over this lane's keys only; `finish` joins the lanes.
         self.row_sum = [k.var(f32, sinks[i % len(sinks)][1]) for i in range(rows)]
 
     def take(self, S: Fragment) -> list[Value]:
-        """Replace the scores by P = exp2(S - max) and return the factors that what was summed so
-        far must be multiplied by.
+        """Replace the scores by P = exp2(S - max), and return the factor of each row by which its
+        partial outputs must be multiplied.
         """
         return [self._take_row(i, scores) for i, scores in enumerate(S)]
 
@@ -84,8 +85,8 @@ class OnlineSoftmax:
         return rescale
 
     def finish(self, i: int) -> tuple[Value, Value]:
-        """(1 / sum, or 0 where no key was seen; log-sum-exp in natural units, or -inf there) of a
-        row.
+        """1 / sum of row i, or 0 where it has seen no key; and its log-sum-exp in natural units, or
+        -inf there.
         """
         k = self.k
         total = over_lanes(k, self.row_sum[i], self.distances, operator.add)

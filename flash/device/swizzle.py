@@ -1,9 +1,10 @@
-"""Tiles in shared memory that `ldmatrix` and 16-byte accesses meet without bank conflicts.
+"""Tiles in shared memory that `ldmatrix` and 16-byte accesses read and write without bank
+conflicts.
 
 The columns of a tile lie in panels, each with its rows one after another. A row of a panel is 8, 4
 or 2 chunks of 16 bytes (64, 32 or 16 columns of 16 bits); chunk `c` of row `r` lies where chunk
-`c ^ phase(r)` would, with `phase(r) = r / (8 / chunks) % chunks`. So eight consecutive rows keep
-any one chunk in eight different groups of banks. These are the 128-, 64- and 32-byte swizzles of
+`c ^ phase(r)` would, with `phase(r) = r / (8 / chunks) % chunks`. So one chunk of eight consecutive
+rows lies in eight different groups of four banks. These are the 128-, 64- and 32-byte swizzles of
 TMA and `wgmma` (PTX ISA, "Swizzling Modes"; FlashAttention-2 calls the first `Swizzle<3, 3, 3>`).
 """
 
@@ -16,16 +17,16 @@ from typing import Final
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value
 from ptxgen.types import ScalarType, b16, b32, u32
 
-CHUNK_BYTES: Final = 16  # of the widest access
+CHUNK_BYTES: Final = 16  # bytes of the widest access
 BLOCK_CHUNKS: Final = 2  # chunks that one `ldmatrix` of two by two 8 x 8 matrices of b16 spans
 SWIZZLE_ROWS: Final = 8  # after so many rows the phases repeat
 _PANELS: Final = (8, 4, 2)  # chunks in a row of a panel, the widest first
-_ALIGNMENT: Final = 128  # bytes: of the widest panel's rows, so that xor moves within a row
+_ALIGNMENT: Final = 128  # bytes of the widest panel's rows: xor then moves within a row
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Some columns of a tile: `chunks` in each row, from chunk `first` of the whole row on."""
+    """Some columns of a tile: `chunks` chunks of each row, from chunk `first` of that row on."""
 
     first: int
     chunks: int
@@ -49,9 +50,7 @@ def panels_of(rows: int, row_bytes: int) -> tuple[Panel, ...]:
 
 
 class SwizzledTile:
-    """`stages` tiles of rows x columns in shared memory; a row is a multiple of 32
-    bytes.
-    """
+    """`stages` tiles of rows x columns in shared memory; a row is a multiple of 32 bytes."""
 
     def __init__(
         self,
@@ -72,16 +71,18 @@ class SwizzledTile:
 
     @property
     def chunk(self) -> int:
-        """Elements of a chunk."""
+        """Elements in a chunk."""
         return CHUNK_BYTES // self.dtype.nbytes
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of one of the tiles."""
+        """Bytes of one stage."""
         return self.rows * self.columns * self.dtype.nbytes
 
     def pointer(self, chunks: int, row: Value, chunk: Value) -> TilePointer:
-        """Where `chunk` of `row` lies in a panel at offset 0 that has so many chunks in a row."""
+        """The address of `chunk` of `row` in a panel that has `chunks` chunks in a row and begins
+        at offset 0 of the tile.
+        """
         k = self.k
         phase = (row >> (SWIZZLE_ROWS // chunks).bit_length() - 1) & (chunks - 1)
         within = ((chunk ^ phase) << (CHUNK_BYTES.bit_length() - 1)).as_(u32)
@@ -90,7 +91,7 @@ class SwizzledTile:
         return TilePointer(self._memory, base, start.offset)
 
     def element(self, row: Value, column: Value) -> Pointer:
-        """Where an element of the first stage lies, as bits; both u32."""
+        """The address of an element of the first stage, as bits; `row` and `column` are u32."""
         k, nbytes = self.k, self.dtype.nbytes
         chunk = column // self.chunk
         within = column % self.chunk * nbytes
@@ -99,7 +100,7 @@ class SwizzledTile:
         for chunks in dict.fromkeys(panel.chunks for panel in self.panels):
             panels = [panel for panel in self.panels if panel.chunks == chunks]
             first, end = panels[0].first, panels[-1].first + chunks
-            # Whatever the column, a place in the tile: so the proof sees it.
+            # Clamped, so that the proof sees an address in the tile whatever the column is.
             nth = k.min(k.max(chunk, first), end - 1) - first
             panel_bytes = self.rows * chunks * CHUNK_BYTES
             at = self.pointer(chunks, row, nth % chunks).value + nth // chunks * panel_bytes
@@ -116,9 +117,9 @@ class SwizzledTile:
 class BlockReader:
     """This lane's addresses for reads of 16 bytes in one tile, such as those of `ldmatrix`.
 
-    The lane's row and chunk are those of the first block of two chunks, or of the first panel;
-    other blocks lie at the same row, one xor away, and rows that differ by a multiple of 8 a static
-    step away.
+    `row` and `chunk` are the lane's in the first block of two chunks, or in the first panel. Other
+    blocks lie in the same row, one xor away; rows that differ by a multiple of 8 are a static
+    number of bytes apart.
     """
 
     def __init__(self, tile: SwizzledTile, row: Value, chunk: Value) -> None:
@@ -128,10 +129,10 @@ class BlockReader:
 
     def stage(self, offset: Value | None = None) -> Callable[[int, int], TilePointer]:
         """The addresses in the stage that begins `offset` bytes into the tile, as a function of the
-        block of two chunks and a static number of rows, a multiple of 8, further down.
+        block of two chunks and a static number of rows further down, a multiple of 8.
 
-        One register for each of up to four blocks of a panel; to be called where they are used, so
-        that they need not live longer.
+        The function keeps one register for each of up to four blocks of a panel; call `stage` where
+        the addresses are used, so that the registers need not live longer.
         """
         first = self._first
         if offset is not None:

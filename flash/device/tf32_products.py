@@ -2,21 +2,21 @@
 tf32.
 
 A tf32 has the exponent of an f32 and 11 significant bits, and a tensor core ignores the low 13 bits
-of a register. So an f32 x is `high`, which is x rounded to tf32, and `low`, which is x - high,
-exact, of which the tensor core takes all but at most one bit. x y is low high' + high low' +
-high high'; low low' is less than half an ulp (Markidis et al. 2018; Ootomo and Yokota 2022;
-CUTLASS calls it `OpMultiplyAddFastF32`). The precision `tf32` is high high' alone.
+of a register. So an f32 x is split into `high`, x rounded to tf32, and `low` = x - high, which is
+exact and of which the tensor core takes all but at most one bit. x y is computed as low high' +
+high low' + high high'; the omitted low low' is less than half an ulp (Markidis et al. 2018; Ootomo
+and Yokota 2022; CUTLASS calls it `OpMultiplyAddFastF32`). The precision `tf32` is high high' alone.
 
-Tensor cores add without rounding to nearest: what is lost is as large as the last bit of the sum,
-and always of the same sign. So three products are summed over a group of steps only, the small ones
-first, and the sum of each group is added in f32, correctly rounded (Ootomo and Yokota, section 4;
-CUTLASS's "staged accumulation").
+Tensor cores add without rounding to nearest: the error is as large as the last bit of the sum, and
+always of the same sign. So a tensor core sums the three products over a group of steps only, the
+small ones first, and the sum of each group is added in f32, correctly rounded (Ootomo and Yokota,
+section 4; CUTLASS's "staged accumulation").
 
-Lane `l` is number `t = l % 4` of its group `g = l / 4`. Of A it holds rows g and g + 8 in columns t
-and t + 4, of B rows t and t + 4 in column g (PTX ISA, "Matrix Fragments for mma.m16n8k8"). What a
-lane has of eight keys of P are keys 2t and 2t + 1: with rows 2t and 2t + 1 of V for t and t + 4 of
-B these are the places of A. From a row of V a lane reads four neighbouring columns at once, 4g to
-4g + 3: these are column g of four tiles, so that columns of O are dealt in the same way.
+Lane `l` has index `t = l % 4` in its group `g = l / 4`. Of A it holds rows g and g + 8 in columns t
+and t + 4, of B rows t and t + 4 in column g (PTX ISA, "Matrix Fragments for mma.m16n8k8"). Of eight
+keys of P a lane holds keys 2t and 2t + 1: these are columns t and t + 4 of A if rows 2t and 2t + 1
+of V are rows t and t + 4 of B. From a row of V a lane reads four neighbouring columns at once, 4g
+to 4g + 3: these are column g of four tiles, and columns of O are dealt to tiles in the same way.
 """
 
 from __future__ import annotations
@@ -35,32 +35,35 @@ from ptxgen.types import f32, u32
 _DROPPED: Final = 0x1FFF  # bits of an f32 beyond tf32
 _HALF_ULP: Final = (_DROPPED + 1) // 2
 _KEPT: Final = 0xFFFF_FFFF - _DROPPED
-# From this number on rounding to tf32 gives infinity.
+# From this magnitude on, rounding to tf32 gives infinity.
 _TOO_LARGE: Final = float.fromhex("0x1.ffep127")
 _INFINITY: Final = float("inf")
-# What `_split` makes of a high part that became infinite, by `and` with x. With the highest bit of
-# the exponent cleared infinity is 1, so that no product but that with the low part is infinite; but
-# such a finite x loses all that its low part does not hold. With the lowest bit cleared such an x
-# is truncated, and infinity is 2**127: right if the other factor is at most 2**11.
+# Masks for x where its high part became infinite: `_split` makes the high part x & mask. _TO_ONE
+# clears the highest exponent bit: infinity becomes 1, so that only products with the low part are
+# infinite; but a finite x that rounded to infinity loses what its low part does not hold.
+# _TO_LARGEST clears the lowest exponent bit: such a finite x is truncated, and infinity becomes
+# 2**127, which is right if the other factor is at most 2**11.
 _TO_ONE: Final = _KEPT & ~0x4000_0000
 _TO_LARGEST: Final = _KEPT & ~0x0080_0000
-_READ: Final = CHUNK_BYTES // f32.nbytes  # columns that a lane reads of V, and tiles they are in
+_READ: Final = CHUNK_BYTES // f32.nbytes  # columns of V that a lane reads, each for a tile of O
 _PANEL: Final = MMA_KEYS * _READ
 _PANEL_STEPS: Final = _PANEL // TF32.depth
-_BLOCKS: Final = _PANEL // (BLOCK_CHUNKS * _READ)  # of a panel, see `BlockReader`
+_BLOCKS: Final = _PANEL // (BLOCK_CHUNKS * _READ)  # blocks of a panel, see `BlockReader`
 
 Reader = Callable[[int, int], TilePointer]  # see `BlockReader.stage`
 
 
 @dataclass(frozen=True)
 class Split:
-    """What a lane holds of an operand, as tf32; `low` is empty where one product is enough."""
+    """The registers that a lane holds of an operand, as tf32; `low` is empty where one product is
+    enough.
+    """
 
     high: tuple[Value, ...]
     low: tuple[Value, ...]
 
     def part(self, *places: int) -> Split:
-        """Some of the registers."""
+        """The registers with these indices."""
         return Split(*(tuple(of[i] for i in places) if of else () for of in (self.high, self.low)))
 
 
@@ -84,7 +87,8 @@ class Tf32Products:
         panels = steps // _PANEL_STEPS
         first = panels * _PANEL_STEPS if panels > 1 else 0
         if first:
-            # One group in each turn: the assembler would load the operands of many at once.
+            # One group in each iteration: unrolled, the assembler would load many groups' operands
+            # at once.
             in_panel = _PANEL_STEPS // self.group
             with k.loop(0, panels * in_panel) as n:
                 panel, part = n // in_panel, (n % in_panel).as_(u32)
@@ -99,7 +103,9 @@ class Tf32Products:
             self._add_scores(S, query, key, group)
 
     def _panel(self, n: Value, of: int, stage: Value | None) -> Value:
-        """Where panel n of the tile of Q or K begins."""
+        """The byte at which panel n begins in the tile of Q (`of` = 0) or, in this stage, of K
+        (`of` = 1).
+        """
         offset = (n * self._panel_bytes[of]).as_(u32)
         return offset if stage is None else offset + stage
 
@@ -110,12 +116,12 @@ class Tf32Products:
             [self._operand(self._load(query(d, MMA_ROWS * m)), _TO_ONE) for d in steps]
             for m in range(t.row_tiles)
         ]
-        tiles = list(product(range(t.row_tiles), range(2)))  # of S side by side
+        tiles = list(product(range(t.row_tiles), range(2)))  # tiles of S, side by side
 
         for n in range(0, t.tile // MMA_KEYS, 2):
 
             def keys(d: int, n: int = n) -> list[Split]:
-                """The B operand of each tile."""
+                """The B operand of each tile in step d."""
                 of = self._operand(self._load(key(d, MMA_KEYS * n)), _TO_ONE)
                 return [of.part(2 * i, 2 * i + 1) for _, i in tiles]
 
@@ -123,19 +129,19 @@ class Tf32Products:
             self._add(totals, [q[m] for m, _ in tiles], steps, keys)
 
     def weights(self, P: Fragment) -> Fragment:
-        """P as it is: it is split where it is used, when registers are free."""
+        """P unchanged: it is split where it is used, when registers are free."""
         return P
 
     def outputs(self, O: Fragment, P: Fragment, stage: Value | None) -> None:
         """O += P V for this warp's rows and the keys of a stage."""
         t, value = self.t, self._v.stage(stage)
-        tiles = list(product(range(t.row_tiles), range(_READ)))  # of O side by side
+        tiles = list(product(range(t.row_tiles), range(_READ)))  # tiles of O, side by side
         for steps in self._groups(range(t.tile // t.operands.depth)):
             p = [[self._weights(P, m, j) for j in steps] for m in range(t.row_tiles)]
             for panel in range(t.output_columns // _PANEL):
 
                 def rows(j: int, block: int = panel * _BLOCKS) -> list[Split]:
-                    """The B operand of each tile."""
+                    """The B operand of each tile in step j."""
                     even, odd = (
                         self._operand(self.k.load(at, 4), _TO_LARGEST)
                         for at in _two_rows(value(block, MMA_KEYS * j))
@@ -146,7 +152,7 @@ class Tf32Products:
                 self._add(totals, [p[m] for m, _ in tiles], steps, rows)
 
     def output_place(self) -> tuple[Value, Value]:
-        """See `WarpProducts`: eight neighbouring columns, which are two chunks."""
+        """See `WarpProducts`: a lane holds eight neighbouring columns, which are two chunks."""
         return self.me.in_quad * 2, self.me.in_quad * 0
 
     def output_words(
@@ -160,7 +166,7 @@ class Tf32Products:
                 yield chunk + half, [number.as_(u32) for number in numbers]
 
     def _groups(self, steps: range) -> list[range]:
-        """Steps whose sum stays in the tensor core."""
+        """The steps in groups; the sum of one group stays in the tensor core."""
         return [steps[first : first + self.group] for first in range(0, len(steps), self.group)]
 
     def _load(self, at: TilePointer) -> tuple[Value, ...]:
@@ -168,7 +174,7 @@ class Tf32Products:
 
     def _weights(self, P: Fragment, m: int, j: int) -> Split:
         """The A operand for 16 rows and 8 keys. No weight is infinite, or so large that it would be
-        rounded to infinity; the low part of NaN is NaN, and the sum of the weights is.
+        rounded to infinity. The low part of a NaN is NaN, and so is the sum of the weights.
         """
         top, bottom = P.row(2 * m), P.row(2 * m + 1)
         numbers = [row[2 * j + c] for c, row in product(range(2), (top, bottom))]
@@ -180,7 +186,7 @@ class Tf32Products:
         return self._of(high, low)
 
     def _operand(self, x: Sequence[Value], if_infinite: int) -> Split:
-        """Elements of Q, K or V as tf32; `if_infinite` is one of the masks above."""
+        """Elements of Q, K or V as tf32; `if_infinite` is `_TO_ONE` or `_TO_LARGEST`."""
         if not self.is_split:
             return Split(tuple(self._rounded(of) for of in x), ())
         pairs = [self._split(of, if_infinite) for of in x]
@@ -191,8 +197,9 @@ class Tf32Products:
         return Split(tuple(high), bits)
 
     def _split(self, x: Value, if_infinite: int) -> tuple[Value, Value]:
-        """High and low part. Where the high part alone is infinite or NaN, so that the rest would
-        be NaN, the low part is infinite or NaN instead. The high part of a NaN may be any number.
+        """The high and low part of x. An infinite high part would make the low part of an infinite
+        x NaN, so it is replaced by x & `if_infinite`: the low part is then infinite. The low part
+        of a NaN is NaN; its high part may be any number.
         """
         k, bits, number = self.k, x.as_(u32), x.as_(f32)
         high = k.var(u32, (bits + _HALF_ULP) & _KEPT)
@@ -201,8 +208,9 @@ class Tf32Products:
         return high, number - high.as_(f32)
 
     def _rounded(self, x: Value) -> Value:
-        """x rounded to tf32, to a finite number if it is finite; the low bits are any. A NaN
-        becomes the one whose bits are all ones: others may be infinity without their low bits.
+        """x rounded to tf32, to a finite number if x is finite; the low 13 bits may have any value.
+        A NaN becomes the one whose bits are all ones: others may be infinity without their low
+        bits.
         """
         k, bits, number = self.k, x.as_(u32), x.as_(f32)
         rounded = k.var(u32, k.min(number, _INFINITY, NaN=True).as_(u32))
@@ -217,8 +225,8 @@ class Tf32Products:
         steps: range,
         b: Callable[[int], list[Split]],
     ) -> None:
-        """totals += A B for some tiles, step by step side by side. `a` is that of each tile and
-        step, `b(step)` loads that of each tile.
+        """totals += A B for some tiles, step by step side by side. `a` holds the A operands by tile
+        and step; `b(step)` loads the B operand of each tile.
         """
         if not self.is_split:
             for i, step in enumerate(steps):
@@ -243,13 +251,15 @@ class Tf32Products:
         a: Sequence[tuple[Value, ...]],
         b: Sequence[tuple[Value, ...]],
     ) -> None:
-        """totals += A B for some tiles, one step."""
+        """totals += A B for some tiles, in one step."""
         for total, of_a, of_b in zip(totals, a, b, strict=True):
             self.k.mma_f32_tf32(of_a, of_b, total, shape="m16n8k8", into=total)
 
 
 def _shifted(reader: Reader, columns: Value) -> Reader:
-    """The same for columns that begin so many bytes, a power of two, further on in the panel."""
+    """`reader` for columns `columns` bytes further on in the panel; `columns` and the offsets of
+    the blocks that are read have no bit in common.
+    """
 
     def block(column_block: int, row: int) -> TilePointer:
         at = reader(column_block, row)
@@ -259,12 +269,12 @@ def _shifted(reader: Reader, columns: Value) -> Reader:
 
 
 def _two_rows(at: TilePointer) -> tuple[TilePointer, TilePointer]:
-    """A chunk of a whole panel in an even row, and the same in the next: computed where it is used,
-    which takes one register less than to keep both.
+    """The address of a chunk of a whole panel in an even row, and of the same chunk in the next
+    row. The latter is computed where it is used, which takes one register less than keeping both.
     """
     return at, at.moved(at.value ^ CHUNK_BYTES).plus_bytes(PANEL_BYTES)
 
 
 def _both(first: Split, second: Split) -> Split:
-    """The registers of two."""
+    """The registers of both operands, one after another."""
     return Split(first.high + second.high, first.low + second.low)

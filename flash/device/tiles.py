@@ -1,4 +1,4 @@
-"""Blocks of a matrix in global memory, and how they come into shared memory and leave registers."""
+"""Blocks of a matrix in global memory, copies into shared memory, and stores from registers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from flash.problem.simt_tiling import F32_BYTES
 from ptxgen.dsl import KernelBuilder, Pointer, SharedTile, TilePointer, Value, Var
 from ptxgen.types import f32, s32, s64, u32, u64
 
-# A warp reads at most one row at a time, so rows of 512 bytes and more are contiguous.
+# A warp reads at most one row at a time, so that it reads 512 contiguous bytes of wide rows.
 _MOST_LANES_PER_ROW = 32
 _FIRST_WITH_COPY_ASYNC = 80
-# Rows on their way through registers at once, where copies are not asynchronous.
+# Rows in flight through registers at once, where copies are not asynchronous.
 _COPIES_IN_FLIGHT = 4
-# Numbers on their way at once that say where rows are: each of them, and its address, is registers.
+# Entries of a page table in flight at once: each of them, and its address, takes registers.
 _LOOKUPS_IN_FLIGHT = 16
 
 
@@ -23,8 +23,8 @@ class Matrix:
     """One head of Q, K, V or O in global memory: `columns` elements in each of `rows` rows.
 
     `first` points to its first row; `row_bytes` (s64) is the distance between rows; `width` is how
-    many columns an aligned access may take. Columns before `written_from`, if there is one, are for
-    another CTA to write.
+    many columns an aligned access may take. If `written_from` is given, another CTA writes the
+    columns before it.
     """
 
     first: Value
@@ -40,29 +40,29 @@ class Matrix:
         return True
 
     def row(self, k: KernelBuilder, index: Value) -> Value:
-        """The address of a row, u64; 64-bit throughout."""
+        """The address of a row, u64, computed in 64 bits throughout."""
         return self.first + self.offset(k, index)
 
     def offset(self, k: KernelBuilder, index: Value) -> Value:
-        """Of a row from `first`, in bytes, u64."""
+        """The offset of a row from `first`, in bytes, u64."""
         return (k.cvt(index, dtype=s64) * self.row_bytes).as_(u64)
 
     def further(
         self, k: KernelBuilder, index: Value, apart: int, rows: int
     ) -> Callable[[int], Value]:
-        """Gives the address of the row so many behind row `index`: of one of the first `apart` of
-        a tile of `rows` rows, and those a multiple of `apart` behind it.
+        """A function of `down` that gives the address of row `index` + `down`, where `index` is one
+        of the first `apart` rows of a tile of `rows` rows, and `down` a multiple of `apart`.
         """
         del apart, rows
         return lambda down: self.row(k, index + down if down else index)
 
     def lookups(self, apart: int, rows: int) -> int:
-        """How many numbers `further` reads to find the rows of such a tile."""
+        """How many entries of a page table `further` reads to find the rows of such a tile."""
         del apart, rows
         return 0
 
     def step(self, rows: int) -> Value | None:
-        """The distance of two rows that are so many apart, in bytes, u64; None if it is not the
+        """The distance between rows that are `rows` apart, in bytes, u64; None if it is not the
         same everywhere.
         """
         if not self.is_even:
@@ -85,8 +85,8 @@ class TileLoader:
 
     Thread t of the CTA takes every `lanes`-th access of a row, beginning with access t % lanes, in
     every `rows_at_once`-th row. Rows beyond the matrix become zeros and are not read. From sm_80 on
-    copies are asynchronous: complete for this thread after
-    `commit_copies` and `await_copies`, and for the CTA after a barrier behind that.
+    copies are asynchronous: complete for this thread after `commit_copies` and `await_copies`, and
+    for the CTA after a barrier behind that.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class TileLoader:
         self.lane = thread % self.lanes
         row_in_matrix = self.row if first_row is None else first_row + self.row
         column_bytes = k.cvt(self.lane * (matrix.width * F32_BYTES), dtype=u64)
-        # Where this thread reads next, and how many rows are left from there; both move down with
-        # `advance`.
+        # The address that this thread reads next, and how many rows are left from there; both
+        # move down with `advance`.
         self.source: Var | None = None
         if matrix.is_even:
             self.source = k.var(u64, matrix.row(k, row_in_matrix) + column_bytes)
@@ -120,7 +120,7 @@ class TileLoader:
 
     @property
     def _turns_at_once(self) -> int:
-        """How many turns are unrolled: all, unless too much would be in registers on its way."""
+        """How many turns are unrolled: all, unless too many registers would be in flight."""
         if not copies_are_asynchronous(self.k):
             return _COPIES_IN_FLIGHT
         looks_up_many = self.matrix.lookups(self.rows_at_once, self.tile.rows) > _LOOKUPS_IN_FLIGHT
@@ -136,7 +136,9 @@ class TileLoader:
         at_once = self._turns_at_once
 
         def here(first: int) -> Value:
-            """Where this thread reads in a row that is so much further down than `rows_left`."""
+            """The address that this thread reads in the row `first` rows further down than
+            `rows_left` says.
+            """
             if source is not None:
                 return source
             if at_once < self.turns:  # `rows_left` goes down
@@ -201,20 +203,20 @@ def copies_are_asynchronous(k: KernelBuilder) -> bool:
 
 
 def commit_copies(k: KernelBuilder) -> None:
-    """Make one group of the copies started since the last one."""
+    """Make one group of the copies started since the last group (`cp.async.commit_group`)."""
     if copies_are_asynchronous(k):
         k.cp_async_commit_group()
 
 
 def await_copies(k: KernelBuilder) -> None:
-    """Wait until this thread's part of every group has arrived."""
+    """Wait until this thread's copies of all groups have arrived."""
     if copies_are_asynchronous(k):
         k.cp_async_wait_group(0)
 
 
 def clear_padding(k: KernelBuilder, tile: SharedTile, used: int, read: int) -> None:
-    """Put zeros into columns used..read of every row: whole chunks are read, and copies write only
-    the used part.
+    """Put zeros into columns `used` to `read` - 1 of every row: whole chunks are read, and copies
+    write only the used part.
     """
     if used == read:
         return
@@ -233,9 +235,10 @@ def repeat(
     body: Callable[[int], None],
     advance: Callable[[int], None],
 ) -> None:
-    """Run `body` `turns` times, `unroll` of them for each turn of a device loop.
+    """Run `body` `turns` times, `unroll` times in each iteration of a device loop.
 
-    `body(i)` emits turn i counted from where the cursors stand; `advance(n)` moves them by n turns.
+    `body(i)` emits turn i, counted from where the cursors stand; `advance(n)` moves them by n
+    turns.
     """
     loops, rest = divmod(turns, unroll)
     if loops <= 1:

@@ -1,4 +1,4 @@
-"""How rows of elements of one byte become tiles of 16 bits."""
+"""Copies of rows of one-byte elements (e4m3) into tiles of 16-bit elements."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ptxgen.dsl import Pointer, Value, Var
 from ptxgen.types import b16, bf16x2, f16, f32, u16, u32
 
 _WORD: Final = u32.nbytes
-_WORDS: Final = 2  # that become the four of a chunk
+_WORDS: Final = 2  # words of the matrix that become the four of a chunk
 
 
 class WideningLoader(PanelLoader):
-    """Copies blocks of rows of e4m3 into a tile of f16 or bf16, which hold all its numbers.
+    """Copies blocks of rows of e4m3 into a tile of f16 or bf16, which hold all values of e4m3.
 
-    Through registers: a thread has all its rows on their way before it widens the first. What lies
-    beyond the matrix becomes zero and is not read.
+    Copies go through registers: a thread starts the loads of all its rows before it widens the
+    first. What lies beyond the matrix becomes zero and is not read.
     """
 
     chunk_bytes = _WORDS * _WORD
 
     @property
     def is_asynchronous(self) -> bool:
-        """No copy is."""
+        """False: copies go through registers."""
         return False
 
     def start(self, first_row: Value, *, stage: Value | None = None, ragged: bool = True) -> None:
-        """Copy the rows from `first_row` on into the stage that begins at this byte. All rows are
-        asked whether they are in the matrix.
+        """Copy the rows from `first_row` on into the stage at byte `stage` of the tile. Each row is
+        checked to be in the matrix, so that `ragged` does not matter.
         """
         del ragged
         for share in self._shares(stage):
@@ -42,7 +42,7 @@ class WideningLoader(PanelLoader):
                     self.k.store(Pointer(at.value, "shared", u32, at.offset), wide)
 
     def _loaded(self, share: Share, first_row: Value) -> dict[tuple[int, Panel], list[Var]]:
-        """The chunks of a thread, by row of the tile and panel."""
+        """The words that a thread has loaded, by row of the tile and panel."""
         k, row = self.k, first_row + self.k.signed(share.row)
         find = self.matrix.further(k, row, share.rows_at_once, self.tile.rows)
         rows_left = self.matrix.rows - row
@@ -65,7 +65,7 @@ class WideningLoader(PanelLoader):
         return found
 
     def _widened(self, word: Value) -> list[Value]:
-        """Four elements as two words."""
+        """Four e4m3 in a word as two words of 16-bit elements."""
         k = self.k
         pairs = [k.cvt(half, dtype=u16) for half in (word, word >> 16)]
         halves = [k.cvt_widen(pair.as_(b16)).as_(u32) for pair in pairs]

@@ -1,1 +1,1 @@
-"""The kernels; each reads like the paper that it is from."""
+"""The kernels; each reads like the paper that it implements."""

@@ -1,9 +1,9 @@
-"""The kernel that writes new keys and values behind those that a cache has, and turns new keys and
-queries by their positions (`flash/problem/rotary.py`).
+"""The kernel that writes new keys and values behind those in a cache, and rotates new keys and
+queries by the angles of their positions (`flash/problem/rotary.py`).
 
-A warp has one row of one head. The lengths that it reads are those with the new rows: row i of n is
-written to row `seqused_k - n + i` of its sequence, and to none if that is negative. Each item may
-have an n of its own.
+A warp has one row of one head. The lengths that it reads count the new rows: row i of n is written
+to row `seqused_k - n + i` of its sequence, and nowhere if that is negative. Each item may have an n
+of its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import s64, u32, u64
 
-WARPS: Final = 4  # and rows of a CTA
+WARPS: Final = 4  # warps of a CTA, each with one row
 THREADS: Final = WARPS * WARP_SIZE
-MAX_ROWS: Final = 2**30  # rows of all heads of all batches, and of a sequence
+MAX_ROWS: Final = 2**30  # new rows of all heads of all batches, and rows of a sequence
 _SOURCES: Final = ("batch", "head", "row")
 COUNTS: Final = Operand(
     "counts", I32, ("batch",), "how many of its n new rows each item has: the first ones"
@@ -32,8 +32,9 @@ COUNTS: Final = Operand(
 
 @dataclass(frozen=True, slots=True)
 class AppendConfig:
-    """What the text of an append kernel depends on. `features` are those of the cache; of each row
-    of K and Q the first `rotary_dim` columns are turned, neighbours together if `interleaved`.
+    """What the text of an append kernel depends on. `features` are those of the cache. The first
+    `rotary_dim` columns of each row of K and Q are rotated, in pairs of neighbours if
+    `interleaved`.
     """
 
     target: Target
@@ -47,7 +48,7 @@ class AppendConfig:
 
     @property
     def name(self) -> str:
-        """The entry's name, which says the configuration."""
+        """The name of the kernel's entry, which says the configuration."""
         dims = f"d{self.head_dim}" + (
             f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
         )
@@ -58,12 +59,12 @@ class AppendConfig:
 
     @property
     def stored(self) -> DType:
-        """The type of the cache: that of new rows, unless it has scales."""
+        """The element type of the cache: that of new rows, unless the cache has scales."""
         return self.features.kv_dtype or self.dtype
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays that say where rows go."""
+        """The arrays that say where new rows go."""
         return (*self.features.operands, COUNTS) if self.counted else self.features.operands
 
     @property
@@ -80,20 +81,22 @@ class AppendConfig:
         return found
 
     def element_of(self, array: str) -> DType:
-        """The type of one of `arrays`."""
+        """The element type of one of `arrays`."""
         if array in ("K", "V"):
             return self.stored
         return F32 if array in ("COS", "SIN") else self.dtype
 
     @property
     def counts(self) -> tuple[str, ...]:
-        """The sizes that a launch passes, u32."""
+        """The parameters with the sizes of a launch, u32."""
         of_cache = ("new_rows", "n", "kv_heads", "seq_k")
         return (*of_cache, "q_rows", "seq_q", "heads", "positions") if self.rotary_dim else of_cache
 
 
 def append_kernel(config: AppendConfig) -> ir.Module:
-    """The module with the kernel of this configuration; parameters as `AppendBuild.promised`."""
+    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
+    parameters mean.
+    """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)
     given = _Given.declare(k, config)
     thread = k.thread_id()
@@ -120,7 +123,7 @@ class _Given:
 
     @classmethod
     def declare(cls, k: KernelBuilder, config: AppendConfig) -> _Given:
-        """Declare and load them: pointers, sizes, strides."""
+        """Declare and load the parameters: pointers, sizes, strides."""
         pointers = {name: k.pointer(name) for name in config.arrays}
         places = [(operand, k.pointer(operand.name)) for operand in config.operands]
         counts = {name: k.signed(k.param(name, u32)) for name in config.counts}
@@ -134,7 +137,7 @@ class _Given:
         return cls(arrays, operands, counts, numbers)
 
     def copy(self, k: KernelBuilder, config: AppendConfig, name: str, head: Value) -> RowCopy:
-        """What writes the rows of a head of K or V."""
+        """The copy of rows into a head of K or V (`name`)."""
         scales = self.operands.get(f"{name.lower()}_scale")
         scale = None if scales is None else scales.of_sequence(k, head)
         return RowCopy(k, config.dtype, config.stored, scale)
@@ -142,7 +145,7 @@ class _Given:
     def turn(
         self, k: KernelBuilder, config: AppendConfig, where: InCache, place: Value
     ) -> Turn | None:
-        """The angles of a row of a sequence; None if nothing is turned."""
+        """The rotary angles of row `place` of a sequence; None if nothing is rotated."""
         if not config.rotary_dim:
             return None
         position = position_of(k, where, place, self.counts["positions"])
@@ -157,7 +160,7 @@ class _Given:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a head of an item, s32, and where that is of all rows from the last."""
+    """A row of a head of a batch item, all s32."""
 
     batch: Value
     head: Value
@@ -165,17 +168,17 @@ class _Row:
 
     @classmethod
     def of(cls, nth: Value, heads: Value, rows: Value) -> _Row:
-        """Number `nth` of the rows of all heads of all items."""
+        """Row `nth` of the rows of all heads of all items, where each head has `rows`."""
         head_of_batch = nth // rows
         return cls(head_of_batch // heads, head_of_batch % heads, nth % rows)
 
     def of_array(self, k: KernelBuilder, array: Array, rows: Value) -> Value:
-        """Its address in an array that has such rows."""
+        """The address of the row in an array whose heads have `rows` rows."""
         return array.head(k, self.batch, self.head, rows).row(k, self.row)
 
 
 def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value) -> None:
-    """Copy a row of K and one of V to their places."""
+    """Copy a row of K_NEW and one of V_NEW into the cache."""
     n = given.counts["n"]
     source = _Row.of(nth, given.counts["kv_heads"], n)
     where = given.in_cache(k, config, source.batch)
@@ -201,7 +204,7 @@ def _append(k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, l
 def _place_of_new(
     k: KernelBuilder, config: AppendConfig, given: _Given, where: InCache, source: _Row
 ) -> tuple[Value, Value]:
-    """The row of its sequence that a new row becomes, s32, and whether it does."""
+    """The row of its sequence that a new row becomes, s32, and whether it is written."""
     n = given.counts["n"]
     if not config.counted:
         place = where.rows - n + source.row
@@ -220,7 +223,7 @@ def _table_row(k: KernelBuilder, table: Array, position: Value) -> Value:
 def _turn_query(
     k: KernelBuilder, config: AppendConfig, given: _Given, nth: Value, lane: Value
 ) -> None:
-    """Turn a row of Q."""
+    """Rotate a row of Q into Q_OUT."""
     seq_q = given.counts["seq_q"]
     row = _Row.of(nth, given.counts["heads"], seq_q)
     where = given.in_cache(k, config, row.batch)

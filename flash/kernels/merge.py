@@ -1,4 +1,4 @@
-"""The kernel that makes attention to all keys of attentions to parts of them.
+"""The kernel that merges attention to parts of the keys into attention to all of them.
 
 A warp has one row: `lse = log Σ exp(lse_i)` and `out = Σ exp(lse_i - lse) out_i`. A part that has
 seen no key, whose lse is -inf, is not read, so that it may hold anything.
@@ -19,26 +19,26 @@ from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import bf16, bf16x2, f16, f16x2, f32, s64, u16, u32, u64
 
-WARPS: Final = 4  # and rows of a CTA
+WARPS: Final = 4  # warps of a CTA, each with one row
 THREADS: Final = WARPS * WARP_SIZE
 MAX_ROWS: Final = 2**31 - 1
-_LANES: Final = [16, 8, 4, 2, 1]  # distances over which a warp is joined
-_AT_ONCE: Final = 4  # parts that are on their way together
+_LANES: Final = [16, 8, 4, 2, 1]  # butterfly distances that join a warp
+_AT_ONCE: Final = 4  # parts whose loads are in flight together
 _WIDEST: Final = 4  # columns of an access
 _PAIRS: Final = {f16: f16x2, bf16: bf16x2}
 
 
 @dataclass(frozen=True, slots=True)
 class MergeConfig:
-    """What the text of a merge kernel depends on: the types of the parts and of the result, and how
-    many bytes their rows are multiples of; with `return_lse` the merged lse is written, too.
+    """What the text of a merge kernel depends on: the types of the parts and of the result, and the
+    alignment of their rows in bytes. With `return_lse` the merged lse is written, too.
     """
 
     target: Target
     head_dim_v: int
-    dtype: DType  # of the result
+    dtype: DType  # type of the result
     parts: DType = F32
-    alignment: int = 16  # of the result
+    alignment: int = 16  # bytes that rows of the result are multiples of
     parts_alignment: int = 16
     return_lse: bool = True
 
@@ -52,7 +52,7 @@ class MergeConfig:
 
     @property
     def name(self) -> str:
-        """The entry's name, which says the configuration."""
+        """The name of the kernel's entry, which says the configuration."""
         types = self.dtype.name if self.parts is F32 else f"{self.parts.name}_{self.dtype.name}"
         lse = "_lse" if self.return_lse else ""
         return f"merge_partials_{types}_d{self.head_dim_v}_w{self.width}{lse}"
@@ -67,10 +67,10 @@ MERGE_STRIDES: Final = {
 
 @dataclass(frozen=True)
 class _Row:
-    """One row: where its parts, their lse and the result begin."""
+    """One row: the addresses of its parts, of their lse and of the result."""
 
     parts: Value  # u64
-    part_bytes: Value  # from one to the next, s64
+    part_bytes: Value  # from one part to the next, s64
     lses: Value
     lse_bytes: Value
     out: Value
@@ -78,7 +78,9 @@ class _Row:
 
 
 def merge_kernel(config: MergeConfig) -> ir.Module:
-    """The module with the kernel of this configuration; parameters as `MergeBuild.promised`."""
+    """The module with the kernel of this configuration; `flash/contract/cache.py` says what its
+    parameters mean.
+    """
     k = KernelBuilder(config.name, target=config.target, threads=THREADS)
     names = ("PARTS", "LSES", "O", *(["LSE"] if config.return_lse else []))
     pointers = {name: k.pointer(name) for name in names}
@@ -121,7 +123,7 @@ def merge_kernel(config: MergeConfig) -> ir.Module:
 
 
 def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Value:
-    """Write the merged row; its lse."""
+    """Write the merged row; returns its lse."""
     k.note("the largest lse")
     found = k.var(f32, NEG_INF)
     with k.loop(lane, row.splits, step=WARP_SIZE) as split:
@@ -154,8 +156,9 @@ def _merge(k: KernelBuilder, config: MergeConfig, row: _Row, lane: Value) -> Val
 def _weights(
     k: KernelBuilder, row: _Row, lane: Value, base: Value
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Loops over all parts, as many bodies as come at once: number, whether there is such a part,
-    and exp(lse - base), 0 if there is not. Each lane computes that of one part in `WARP_SIZE`.
+    """Loop over all parts, `_AT_ONCE` of them in each iteration. For each yields its index, whether
+    there is such a part, and exp(lse - base), or 0 if there is none. Each lane computes the weight
+    of one part in `WARP_SIZE`.
     """
     with k.loop(0, row.splits, step=WARP_SIZE) as first:
         own, mine = k.var(f32, 0.0), first + lane
@@ -200,7 +203,7 @@ def _load(k: KernelBuilder, config: MergeConfig, at: Value) -> list[Value]:
 
 
 def _store(k: KernelBuilder, config: MergeConfig, at: Value, values: Sequence[Value | Var]) -> None:
-    """Round the columns and write them."""
+    """Round this lane's columns to the type of the result and write them."""
     scalar, width = config.dtype.scalar, config.width
     if scalar is f32:
         k.store(Pointer(at, "global", f32), values if width > 1 else values[0])

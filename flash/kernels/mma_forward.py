@@ -1,11 +1,11 @@
 """The tensor-core forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
 (FlashAttention-2, algorithm 1), for f16 and bf16, and for f32 by products of tf32.
 
-One CTA computes `block_q` rows of one head, or packed ones of several
-(`flash/device/grouped_heads.py`); of values wider than it can hold a slice of the columns. Products
-of 16-bit elements are exact and summed in f32; P is rounded to the 16-bit type, O once at the end.
-What is done with f32, `flash/device/tf32_products.py` says. K and V are walked from the last tile,
-so that the tiles which a mask or the end of the keys cuts come first, in a loop of their own.
+One CTA computes `block_q` rows of one head, or packed rows of several
+(`flash/device/grouped_heads.py`); if values are wider than a CTA can hold, a slice of their
+columns. Products of 16-bit elements are exact and summed in f32; P is rounded to the 16-bit type, O
+once at the end. For f32, see `flash/device/tf32_products.py`. K and V are walked from the last
+tile, so that the tiles which a mask or the end of the keys cuts come first, in a loop of their own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ptxgen.types import bf16, f16, f32
 # P is at most 2 ** _SLACK, which every 16-bit type holds with room to spare. V of f32 may be so
 # large that P V would not be finite.
 _SLACK: Final = {f16: 8.0, bf16: 8.0, f32: 0.0}
-# A scale of 0 becomes this: 0 * -inf would be NaN, and scores times this are 0 to any exp2.
+# A scale of 0 becomes this: 0 * -inf would be NaN, and exp2 of an ordinary score times this is 1.
 _LEAST_SCALE: Final = 2.0**-126
 
 
@@ -68,21 +68,21 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
     products: WarpProducts = (
         MmaProducts(k, t, me, tiles, dtype) if t.operands is HALF else Tf32Products(k, t, me, tiles)
     )
-    # What `scoring` makes is in units of log2 already.
+    # Scores that `cta.scoring` makes are in units of log2 already.
     scale = k.max(k.abs(cta.scale_log2), _LEAST_SCALE) if cta.scoring is None else None
     rows, keys = fragment_rows(t), fragment_columns(t.tile)
     sinks = cta.sinks(k, me.in_quad, rows, lambda: cta.first_row + k.signed(me.first_row(t)))
     softmax = LazySoftmax(k, len(rows), QUAD, scale, _SLACK[dtype], sinks)
-    O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shift
+    O = k.fragment(2 * t.row_tiles, t.output_columns // 4)  # sum of P V so far, under the shifts
     S = k.fragment(2 * t.row_tiles, t.tile // 4, initial=None)
-    # Else the only keys hidden are beyond the end, where the tile of V holds zeros.
+    # Without a mask, the only hidden keys are beyond the end, where the tile of V holds zeros.
     odd = NonFinite(k, config) if cta.mask.hides_keys else None
     mask = cta.mask.kept_in_shared(k) if config.features.varlen else lambda: cta.mask
     my_first_row = cta.first_row + k.signed(me.first_row(t))
     query_of = _queries(k, cta, me, my_first_row, len(rows))
 
     def attend(n: Value, cut: _Cut) -> None:
-        """Take in the next tile, the last of -n that are left."""
+        """Take in the next tile of keys: the last of the -n tiles that are left."""
         pipeline.await_keys(n, ragged=cut.is_ragged(config))
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
@@ -111,7 +111,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         with k.loop(-begin, end if isinstance(end, int) else -end) as n:
             attend(n, cut)
 
-    # Found out again: kept in registers through the loops, this is what would be spilled.
+    # Computed again: kept in registers through the loops, these values would be spilled.
     cta, me = Cta.of(k, config, given), WarpPlace.of(k)
     _finish(k, t, (cta, me), softmax, O, given.operands.get("v_scale"))
     through = tiles[0] if config.output is config.dtype else None
@@ -125,10 +125,11 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
 def _queries(
     k: KernelBuilder, cta: Cta, me: WarpPlace, my_first_row: Value, rows: int
 ) -> Callable[[int], Value] | None:
-    """Gives the query of each of a lane's rows; None if that is the row itself, or nobody asks.
+    """A function that gives the query of each of a lane's rows; None if that is the row itself, or
+    if scores do not depend on it.
 
     The lanes of a quad have the same rows: each does the division for every fourth of them and
-    hands it to the others when they ask, because registers are short.
+    hands the query to the others when they need it, because registers are short.
     """
     if not cta.packs_queries:
         return None
@@ -141,17 +142,17 @@ class _Cut(enum.Enum):
     """Which keys of a run of tiles a row may not see."""
 
     NONE = enum.auto()
-    IN_FRONT = enum.auto()  # those in front of the first that it sees: there are all keys
+    IN_FRONT = enum.auto()  # only keys before the first that it sees; all keys exist
     ANYWHERE = enum.auto()
 
     @property
     def hides(self) -> bool:
-        """Whether there are any."""
+        """Whether a row may not see some key of the tiles."""
         return self is not _Cut.NONE
 
     def is_ragged(self, config: KernelConfig) -> bool:
-        """Whether copies ask for each row if it is there. In front all are, which of packed
-        sequences is not proved.
+        """Whether copies check for each row whether it exists. In `IN_FRONT` tiles all rows exist,
+        but for packed sequences that is not proved.
         """
         return self is _Cut.ANYWHERE or (self is _Cut.IN_FRONT and config.features.varlen)
 
@@ -159,10 +160,11 @@ class _Cut(enum.Enum):
 def _runs(
     k: KernelBuilder, cta: Cta, again: Callable[[], Cta]
 ) -> Iterator[tuple[Value, Value | int, _Cut]]:
-    """The tiles of keys from the last to the first, as (behind the last, the first, what is cut).
+    """The tiles of keys from the last to the first, in runs of (end, first, which keys are cut),
+    `end` exclusive.
 
-    A third run would keep more in registers through the first two than there are: what it goes by
-    is found out `again` in front of it.
+    With a third run, keeping its bounds in registers through the first two would take more
+    registers than there are: they are computed `again` in front of it.
     """
     first: Value | int = 0 if cta.first_tile is None else cta.first_tile
     if cta.mask.hides_anywhere:
@@ -187,7 +189,7 @@ def _runs(
 def _start_copies(
     k: KernelBuilder, config: KernelConfig, t: MmaTiling, cta: Cta, own: OwnRows | None
 ) -> tuple[Tiles, KeyValuePipeline]:
-    """The tiles of Q, K and V, and the first of them on their way."""
+    """Declare the tiles of Q, K and V, and start the first copies."""
     k.note("shared memory, and the first tiles on their way there")
     dtype = config.dtype.scalar
     Q_tile = SwizzledTile(k, "Q_tile", t.block_q, t.score_width, dtype)
@@ -205,7 +207,7 @@ def _start_copies(
         Q_loader.start(cta.first_row)
         pipeline.fill()
         if cta.scoring is None:
-            with k.when(cta.scale_log2 < 0.0, uniform=True):  # the softmax wants a positive scale
+            with k.when(cta.scale_log2 < 0.0, uniform=True):  # the softmax takes a positive scale
                 if Q_loader.is_asynchronous:
                     await_copies(k)
                 Q_loader.flip_signs()
@@ -232,7 +234,7 @@ def _finish(
     O: Fragment,
     v_scale: ScoreArray | None,
 ) -> None:
-    """O /= sum, times the scale of V if that has one, and, if wanted, LSE."""
+    """O /= sum, times the scale of V if there is one; and, if wanted, write LSE."""
     k.note("O / sum, LSE")
     cta, me = where
     first_row = cta.first_row + k.signed(me.first_row(t))

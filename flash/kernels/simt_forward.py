@@ -1,9 +1,9 @@
 """The f32 forward kernel: O = softmax(scale Q Kᵀ + mask) V in one pass over K and V
 (FlashAttention-2, algorithm 1).
 
-One CTA computes `block_q` rows of one head, or packed ones of several
-(`flash/device/grouped_heads.py`); of values wider than it can hold a slice of the columns.
-Everything is f32 and each operation is rounded once.
+One CTA computes `block_q` rows of one head, or packed rows of several
+(`flash/device/grouped_heads.py`); if values are wider than a CTA can hold, a slice of their
+columns. Everything is f32 and each operation is rounded once.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
     softmax = OnlineSoftmax(k, t.rows, t.key_distances, sinks)
     O = k.fragment(t.rows, t.chunks * CHUNK)  # sum of P V so far, under the maximum so far
     S = k.fragment(t.rows, t.keys)
-    # Found once, because that takes divisions.
+    # Computed once, because that takes divisions.
     queries = [cta.query(my_first_row + row) for row in t.score_rows if cta.packs_queries]
     with k.loop(0 if begin is None else begin, cta.tiles * t.tile, step=t.tile) as first_key:
         await_copies(k)
-        k.barrier()  # K (and Q) have arrived for all, and nobody still reads the V before
+        k.barrier()  # K (and Q) have arrived for all, and nobody still reads the previous tile of V
         _start(k, V_loader)
 
         k.note("S = scale * Q K^T")
@@ -76,7 +76,7 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
         V_loader.advance()
         K_loader.advance()
         await_copies(k)
-        k.barrier()  # V and P have arrived for all, and nobody still reads this K
+        k.barrier()  # V and P have arrived for all, and nobody still reads this tile of K
         with k.when(first_key < (cta.tiles - 1) * t.tile, uniform=True):
             _start(k, K_loader)
 
@@ -94,7 +94,9 @@ def _start_first(
     own: OwnRows | None,
     Q_tile: SharedTile,
 ) -> None:
-    """Start the first copies, if there is a tile, and turn queries that are to be turned."""
+    """Start the first copies, if there is a tile, and rotate queries in shared memory if the kernel
+    does.
+    """
     with k.when(cta.tiles > (0 if cta.first_tile is None else cta.first_tile), uniform=True):
         _start(k, *loaders)
         if own is not None and own.turns:
@@ -113,8 +115,8 @@ def _start(k: KernelBuilder, *loaders: TileLoader) -> None:
 def _score(
     k: KernelBuilder, S: Fragment, given: Arguments, cta: Cta, places: ScorePlaces
 ) -> Value | None:
-    """Make scores of products, -inf for those of keys that are not seen. Returns whether a row of
-    the CTA may not see a key of the tile; None if that is so of all tiles.
+    """Make scores of products, -inf for keys that are not seen. Returns whether a row of the CTA
+    may not see a key of the tile; None if that is so of all tiles.
     """
     if cta.scoring is None:
         _multiply(k, S.all(), given.scale_log2)
@@ -132,7 +134,7 @@ def _score(
 def _add_outputs(
     k: KernelBuilder, products: Products, O: Fragment, cta: Cta, hides_keys: Value | None
 ) -> None:
-    """O += P V, where NaN in keys that a row does not see must not reach it."""
+    """O += P V, where NaN in V of keys that a row does not see must not reach that row."""
     if not cta.mask.hides_keys:  # the only keys unseen are beyond the end, where V is zero
         products.outputs(O, add_product)
     elif hides_keys is None:
@@ -188,7 +190,7 @@ def _store_row(
     for c in range(t.chunks):
         chunk = at + t.lanes * CHUNK * F32_BYTES * c
         part = values[c * CHUNK : (c + 1) * CHUNK]
-        nth = t.lanes * c  # of lane 0
+        nth = t.lanes * c  # chunk of lane 0
         column = (me.lane + nth).as_(s32) * CHUNK if nth * CHUNK < t.slices.shared else None
         if nth + t.lanes <= full:
             _store_chunk(k, chunk, part, O, column)
@@ -204,7 +206,9 @@ def _store_row(
 def _store_chunk(
     k: KernelBuilder, at: Value, values: list[Value], O: Matrix, column: Value | None
 ) -> None:
-    """Write what begins in this column; None where all CTAs write all of it."""
+    """Write the values that begin in column `column`; None if the CTA writes all columns of the
+    chunk.
+    """
     if column is None or O.written_from is None:
         store_chunk(k, at, values, O.width)
         return

@@ -1,1 +1,3 @@
-"""What is asked, and the rules that need no GPU: configurations, tilings, limits, types."""
+"""The problem that a user poses, and the rules that need no GPU: configurations, tilings, limits,
+types.
+"""

@@ -1,4 +1,4 @@
-"""What the user asks for (`AttentionConfig`) and what the kernel's text depends on
+"""What the user asks for (`AttentionConfig`), and what the kernel's text depends on
 (`KernelConfig`).
 """
 
@@ -30,18 +30,19 @@ from ptxgen.target import target as find_target
 WIDENED: Final = (
     8  # elements of one byte that are read together (`flash/device/widening_loader.py`)
 )
-DEFAULT_TARGET: Final = "sm_80"  # of emitted text; a launch takes the device's own
+DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the device's own
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
 # The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
 MAX_SCALE: Final = 2.0**127
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
-_SIDES: Final = 2  # of a window
+_SIDES: Final = 2  # sides of a window
 _UNLIMITED: Final = -1  # a side of a window, as flash-attn writes it
 _FLAGS: Final = (
     "return_lse", "alibi", "mask", "sink", "varlen", "seqused_q", "seqused_k",
 )  # fmt: skip
-# Scores are divided by it, and the results multiplied: both in f32, without loss at either end.
+# The limits of softcap: scores are divided by it, and tanh multiplied, in f32 without overflow or
+# underflow.
 _LEAST_SOFTCAP: Final = 2.0**-20
 _MOST_SOFTCAP: Final = 2.0**20
 
@@ -50,8 +51,8 @@ _MOST_SOFTCAP: Final = 2.0**20
 class KernelConfig:
     """Everything the emitted text depends on, and nothing else. Same value, same bytes.
 
-    `alignment` is the promise, in bytes, that every pointer and stride of Q, K, V and O is a
-    multiple of it (`alignment_of` says where that is not so).
+    `alignment`, in bytes, is a promise: every pointer and stride of Q, K, V and O is a multiple of
+    it (`alignment_of` says where it is another).
     """
 
     target: Target
@@ -72,20 +73,20 @@ class KernelConfig:
 
     @property
     def output(self) -> DType:
-        """The type of O: that of Q, or of parts that are to be merged f32."""
+        """The type of O: that of Q, or f32 for parts that are to be merged."""
         return F32 if self.features.splits else self.dtype
 
     def element_of(self, array: str) -> DType:
-        """The type of one of Q, K, V and O."""
+        """The element type of one of Q, K, V and O."""
         if array == "O":
             return self.output
         stored = self.features.kv_dtype
         return stored if stored is not None and array in ("K", "V") else self.dtype
 
     def alignment_of(self, array: str) -> int:
-        """The promise, in bytes, for one of Q, K, V and O. Parts of O that are to be merged are not
-        the caller's: they are as aligned as their rows. Of one byte an element, so many are widened
-        together.
+        """The promised alignment, in bytes, of one of Q, K, V and O. Parts of O that are to be
+        merged are not the caller's: they are as aligned as their rows. K and V of one-byte elements
+        are aligned to the `WIDENED` elements that are read together.
         """
         t = self.tiling
         if array == "O" and self.features.splits:
@@ -96,19 +97,20 @@ class KernelConfig:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """The numbers that a launch passes beside sizes, in the order of the parameters."""
+        """The scalars that a launch passes beside sizes, in the order of the parameters."""
         return (*([SECTION] if self.takes_turns else []), *self.features.numbers)
 
     @property
     def takes_turns(self) -> bool:
-        """Whether heads take turns, those blocks of queries first that see the most keys
-        (`flash/device/cta_order.py`). Where keys are shared by several CTAs, there are few blocks.
+        """Whether heads take turns, the query blocks that see the most keys first
+        (`flash/device/cta_order.py`): in causal kernels without splits. With splits there are few
+        query blocks.
         """
         return bool(self.causal) and not self.features.splits
 
     @property
     def name(self) -> str:
-        """The entry's name, which says the configuration."""
+        """The name of the kernel's entry, which says the configuration."""
         t = self.tiling
         dims = f"d{t.head_dim}" + (f"v{t.head_dim_v}" if t.head_dim_v != t.head_dim else "")
         kind = self.dtype.name if self.precision in (None, IEEE) else self.precision
@@ -130,35 +132,35 @@ class KernelConfig:
 class AttentionConfig:
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
-    head_dim: 1..256; head_dim_v: 1..512, by default head_dim. Wide values are dealt to several CTAs
-    by columns, of which each computes the scores for itself (`flash/problem/tile_choice.py`).
+    head_dim: 1..256; head_dim_v: 1..512, by default head_dim. The columns of wide values are dealt
+        to several CTAs, each of which computes the scores for itself
+        (`flash/problem/tile_choice.py`).
     dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
-        "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit ones run on tensor
+        "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
         cores and need sm_80 or later.
     precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
-    of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of Q, K,
-    P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact anyway.
-    Tensor cores need sm_80 or later.
+        of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
+        Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
+        anyway. Tensor cores need sm_80 or later.
     causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
-    caches need);
-        "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
-    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of the
-    same, on tensor cores at least 32. "auto" takes the documented default for head_dim and target
-    (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
+        caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
+    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
+        32, 64, 128, on tensor cores at least 32. "auto" takes the documented default for head_dim
+        and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
     stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
-    memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
+        memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
     softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
-    part of its text.
+        part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
-    seq_q]).
+        seq_q]).
     window: (left, right), how many keys before and behind its own position a query sees; None or -1
-        for no limit on that side. Positions are aligned as `causal` says, and by the last query and
-        key without it; with causality nothing behind is seen anyway.
+        for no limit on that side. Positions are aligned as `causal` says; if it is False, the last
+        query is at the last key. With causality no key behind is seen anyway.
     softcap: scaled scores become softcap * tanh(score / softcap); None or 0 for no cap.
     alibi, mask, sink: whether launches give `alibi_slopes`, `mask` and `sink`.
-    dropout: the probability, from 0 to less than 1 and in steps of 1/65536, to make a weight 0; the
-        others are divided by the probability to be kept. Launches give `dropout_seed`.
-    bias: the type of the `bias` that launches give, "f32" or `dtype`; None for none.
+    dropout: the probability, from 0 to less than 1 and in steps of 1/65536, that a weight is set to
+        0; the others are divided by the probability to be kept. Launches give `dropout_seed`.
+    bias: the type of the `bias` that launches give, "f32" or `dtype`; None for no bias.
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
         takes fewer CTAs (for emitted text never); varlen does not go with True.
@@ -167,9 +169,9 @@ class AttentionConfig:
     seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
         queries, and keys, count.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-    a GPU.
-    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most head_dim
-    allows for emitted text, and what the arrays have for a launch.
+        a GPU.
+    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
+        head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
     Raises `ConfigError` for anything that cannot be generated.
     """
@@ -316,7 +318,7 @@ class AttentionConfig:
 
     @property
     def numbers(self) -> dict[str, int | float]:
-        """The values of those of `features.numbers` that the config knows, by name."""
+        """The values, by name, of those of `features.numbers` that the config determines."""
         left, right = self.window or (None, None)
         values = {
             "window_left": left,
@@ -328,7 +330,7 @@ class AttentionConfig:
 
     @property
     def scale(self) -> float:
-        """The softmax scale that will be used."""
+        """The softmax scale that the kernel gets."""
         return self.head_dim**-0.5 if self.softmax_scale is None else float(self.softmax_scale)
 
     def kernel(
@@ -337,8 +339,8 @@ class AttentionConfig:
         alignment: int | None = None,
         return_lse: bool | None = None,
     ) -> KernelConfig:
-        """The kernel for a target (default: the config's own, else sm_80) and for arrays of some
-        alignment in bytes.
+        """The kernel for a target (default: the config's own, else sm_80) and for arrays aligned to
+        `alignment` bytes.
 
         Raises `ConfigError` if the tiles do not fit the target.
         """
@@ -362,8 +364,8 @@ class AttentionConfig:
 
 
 def config_of_call(who: str, **fields: Any) -> AttentionConfig:
-    """The config that a function makes of its arguments. Raises `ConfigError`, of which `who` is
-    the function that was called.
+    """The config that the function `who` makes of its arguments. Raises `ConfigError`, which names
+    `who` as the function that was called.
     """
     try:
         return AttentionConfig(**fields)
@@ -417,7 +419,9 @@ def _require_one_of(
 
 
 def is_scale(value: object) -> bool:
-    """Whether a kernel can multiply by it: a finite number, also in f32 and in units of log2."""
+    """Whether a kernel can multiply by `value`: a number that is finite in f32 and in units of
+    log2.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) <= MAX_SCALE
@@ -432,7 +436,7 @@ def _require_scale(value: Any) -> None:
 
 
 def _window(value: Any, is_causal: bool) -> tuple[int | None, int | None] | None:
-    """The window with what causality hides left out; None if nothing else is hidden."""
+    """The window without the side that causality hides anyway; None if it hides nothing else."""
     if value is None:
         return None
     sides = tuple(value) if isinstance(value, (tuple, list)) else ()
@@ -452,7 +456,7 @@ def _window(value: Any, is_causal: bool) -> tuple[int | None, int | None] | None
 
 
 def _softcap(value: Any) -> float | None:
-    """The cap; None for none, which 0 is, too."""
+    """The cap as a float; None for no cap, also if `value` is 0."""
     if value is None or (is_scale(value) and value == 0):
         return None
     if not (is_scale(value) and _LEAST_SOFTCAP <= value <= _MOST_SOFTCAP):

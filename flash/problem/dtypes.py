@@ -1,4 +1,4 @@
-"""The element types of arrays: what the user, the kernel and array libraries call each."""
+"""The element types of arrays, and their names for the user, the kernel and array libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DType:
 
     name: str  # as in `AttentionConfig(dtype=...)`
     array_name: str
-    scalar: ScalarType  # in the kernel
+    scalar: ScalarType  # its type in the kernel
 
     @property
     def nbytes(self) -> int:
@@ -26,8 +26,8 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The numpy type; those of ml_dtypes are known by name once that is imported, which it is
-        when one is asked for.
+        """The numpy type. numpy knows the types of ml_dtypes by name once that is imported, which
+        happens here when such a type is asked for.
         """
         import numpy as np
 
@@ -36,21 +36,21 @@ class DType:
         return np.dtype(self.array_name)
 
 
-F32: Final = DType("f32", "float32", f32)  # also of LSE, and of what a kernel accumulates in
+F32: Final = DType("f32", "float32", f32)  # also the type of LSE, and of a kernel's accumulators
 F16: Final = DType("f16", "float16", f16)
 BF16: Final = DType("bf16", "bfloat16", bf16)
-E4M3: Final = DType("e4m3", "float8_e4m3fn", u8)  # of keys and values in a cache, with a scale
-BOOL: Final = DType("bool", "bool", u8)  # of masks: a byte, 0 or 1
-I32: Final = DType("i32", "int32", s32)  # of lengths, and of places in packed rows
+E4M3: Final = DType("e4m3", "float8_e4m3fn", u8)  # for keys and values in a cache, with a scale
+BOOL: Final = DType("bool", "bool", u8)  # for masks: a byte, 0 or 1
+I32: Final = DType("i32", "int32", s32)  # for lengths, and for row indices of packed sequences
 
-DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # of Q, K, V and O
-CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # of K and V in a cache
+DTYPES: Final[dict[str, DType]] = {t.name: t for t in (F32, F16, BF16)}  # for Q, K, V and O
+CACHE_DTYPES: Final[dict[str, DType]] = {**DTYPES, E4M3.name: E4M3}  # for K and V in a cache
 OF_ARRAYS: Final[dict[str, DType]] = {t.array_name: t for t in (*CACHE_DTYPES.values(), BOOL, I32)}
-E4M3_MAX: Final = 448.0  # the largest number of that type (OCP 8-bit floating point, table 1)
+E4M3_MAX: Final = 448.0  # the largest e4m3 (OCP 8-bit floating point, table 1)
 F32_BYTES: Final = F32.nbytes
 
 
-# Other names of the types of `CACHE_DTYPES`: those that array libraries and papers write.
+# Other names of the types of `CACHE_DTYPES`, as array libraries and papers write them.
 _OTHER_NAMES: Final = {
     **{t.array_name: t.name for t in CACHE_DTYPES.values()},
     "fp32": "f32", "single": "f32", "fp16": "f16", "half": "f16", "float8_e4m3": "e4m3",
@@ -60,7 +60,7 @@ _OTHER_NAMES: Final = {
 def config_name(given: object) -> object:
     """The name in a config of an element type that is called by another name ("float16", "half",
     "torch.bfloat16") or given as an object (`torch.bfloat16`, `numpy.float32`, an `ml_dtypes` or
-    `jax.numpy` type, a `numpy.dtype`); whatever else is given, itself.
+    `jax.numpy` type, a `numpy.dtype`); anything else is returned unchanged.
     """
     name = given if isinstance(given, str) else _library_name(given)
     if name is None:
@@ -79,7 +79,7 @@ def _library_name(given: object) -> str | None:
 
     found = given
     if isinstance(given, type):
-        said = getattr(given, "dtype", None)  # of the types of jax.numpy
+        said = getattr(given, "dtype", None)  # an attribute of the types of jax.numpy
         found = said if isinstance(said, np.dtype) else given
         if found is given and issubclass(given, np.generic):
             found = np.dtype(given)

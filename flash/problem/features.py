@@ -1,7 +1,8 @@
-"""What a kernel does to scores beyond scaling them, and what a launch gives it for that.
+"""What a kernel does to scores beyond scaling them, and the arrays and scalars that a launch gives
+it for that.
 
-Each operand and number is declared here once; parameters, their meaning, the proof's contract, the
-checks of a launch and its argument block follow.
+Each operand and number is declared here once; the parameters and their meaning, the contract of the
+proof, the checks of a launch and its argument block follow from that.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import Final
 from flash.problem.dtypes import BOOL, F32, I32, DType
 from ptxgen.types import ScalarType, f32, s32, u32, u64
 
-# Of either sequence in kernels with a window, whose sums of a row, a length and a window must not
-# leave s32, and of all rows together of packed sequences; also the widest window.
+# The most queries, and keys, in kernels with a window, whose sums of a row, a length and a window
+# must not leave s32; the most rows of all packed sequences together; and the widest window.
 MAX_WINDOWED_SEQ: Final = 2**30 - 256
-_MOST: Final = 2**31 - 1  # of what is counted in s32
-MAX_SPLITS: Final = 1 << 15  # of the keys
+_MOST: Final = 2**31 - 1  # the largest s32
+MAX_SPLITS: Final = 1 << 15  # splits of the keys
 MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
-# Rows of a head that a kernel appends before it attends: its CTA has a warp write one at a time.
+# Rows of a head that a forward kernel appends at most: a warp of its CTA writes one at a time.
 MAX_NEW_ROWS: Final = 16
-# How many rows of the cache are keys, from which on, and of which sequence.
+# The operands that say how many rows of the cache are keys, with which row these begin, and which
+# sequence they are of.
 LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
 
 _PER_HEAD: Final = ("batch", "heads")
 _PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
 _PER_SEQUENCE: Final = ("batch",)
-# Of a mask in a cache, whose sequences have lengths of their own: it speaks of so many keys at the
-# end of each.
+# The last axis of a mask for a cache, whose sequences have lengths of their own: the mask has a
+# column for so many keys at the end of each sequence.
 LAST_KEYS: Final = "last_keys"
 _PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
 
@@ -37,8 +39,9 @@ _PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
 class Operand:
     """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
 
-    One with `more` numbers along its axis than that has is not broadcast; of one with `columns` so
-    many numbers lie together at each place, its last dimension, which words call `last`.
+    With `more` > 0 it has so many elements more than its one axis (batch + 1 of `cu_seqlens_q`),
+    and is not broadcast. With `columns` > 0, each index has a row of so many adjacent elements: the
+    last dimension, called `last` in texts.
     """
 
     name: str
@@ -51,16 +54,16 @@ class Operand:
 
     @property
     def nbytes(self) -> int:
-        """Of what lies together."""
+        """Bytes of one row of `columns` elements, or of one element."""
         return max(self.columns, 1) * self.dtype.nbytes
 
     def extent(self, axis: str) -> str:
-        """How many numbers lie along an axis."""
+        """How many elements lie along an axis, as an expression."""
         return f"{axis} + {self.more}" if self.more else axis
 
     @property
     def dims(self) -> str:
-        """All dimensions, in words."""
+        """All dimensions, as expressions separated by commas."""
         return ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
 
     def stride(self, axis: str) -> str:
@@ -70,7 +73,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that a launch passes; `bounds` are those of an integer."""
+    """A scalar that a launch passes; `bounds` are the least and the largest value of an integer."""
 
     name: str
     type: ScalarType
@@ -80,9 +83,9 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """New rows that a kernel writes into the cache before it attends: of this type and so many
-    columns. Of each row of them and of Q the first `rotary_dim` columns are turned on the way,
-    neighbours together if `interleaved`.
+    """New rows that a forward kernel writes into the cache before it attends to them: of `dtype`,
+    with `head_dim` and `head_dim_v` columns. The first `rotary_dim` columns of each new row of K
+    and of each row of Q are rotated on the way, in pairs of neighbours if `interleaved`.
     """
 
     dtype: DType
@@ -93,13 +96,13 @@ class Appended:
 
     @property
     def words(self) -> list[str]:
-        """As in the kernel's name."""
+        """The words for the new rows in the kernel's name."""
         turned = [f"rotary{self.rotary_dim}"] if self.rotary_dim else []
         return ["append", *turned, *(["interleaved"] if self.interleaved else [])]
 
     @property
     def operands(self) -> Iterator[Operand]:
-        """The rows, and the angles."""
+        """The arrays with the new rows, and with the rotary angles."""
         for name, what, columns, last in (
             ("k_new", "keys", self.head_dim, "head_dim"),
             ("v_new", "values", self.head_dim_v, "head_dim_v"),
@@ -122,7 +125,7 @@ class Appended:
 
     @property
     def numbers(self) -> Iterator[Number]:
-        """How many there are."""
+        """The scalars with the number of new rows, and of rows of angles."""
         yield Number(
             "n", u32, f"new rows of each head of K and V, 1 to {MAX_NEW_ROWS}", (1, MAX_NEW_ROWS)
         )
@@ -152,12 +155,12 @@ class Features:
     leftpad_k: bool = False
     cache_batch_idx: bool = False
     page_size: int = 0  # keys in a page of K and V; 0 if they are not paged
-    kv_dtype: DType | None = None  # of K and V, with scales, if it is not that of Q
+    kv_dtype: DType | None = None  # type of K and V, which then have scales; None: that of Q
     appended: Appended | None = None
 
     @property
     def words(self) -> list[str]:
-        """The features that are there, as in the kernel's name."""
+        """The words for the features in the kernel's name."""
         flags = {
             "left": self.window_left,
             "right": self.window_right,
@@ -186,32 +189,36 @@ class Features:
 
     @property
     def changes_scores(self) -> bool:
-        """Whether scores are more than products times a scale, or compared with what is not."""
+        """Whether scores are more than products times a scale, or compared with a sink, which is
+        unscaled.
+        """
         return self.softcap or self.alibi or self.bias is not None or self.sink
 
     @property
     def hides_anywhere(self) -> bool:
-        """Whether any key may be hidden from any query."""
+        """Whether a mask or a bias may hide any key from any query."""
         return self.mask or self.bias is not None
 
     @property
     def row_counts(self) -> tuple[str, str]:
-        """The parameters with the numbers of rows of Q and O, and of K and V."""
+        """The names of the parameters with the numbers of rows of Q and O, and of K and V."""
         return ("total_q", "total_k") if self.varlen else ("seq_q", "seq_k")
 
     @property
     def longest_q(self) -> str:
-        """The parameter with the most query rows of a sequence, for which the grid is made."""
+        """The name of the parameter with the most query rows of a sequence, for which the grid is
+        sized.
+        """
         return "max_seqlen_q" if self.varlen else "seq_q"
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What Q, K, V and O have strides of, beside their dense columns."""
+        """The axes that Q, K, V and O have strides of; their columns are dense."""
         return ("head", "row") if self.varlen else ("batch", "head", "row")
 
     def steps_of(self, array: str) -> tuple[str, ...]:
-        """The same of one of them: O has a place for the part of each split, and of K and V the
-        sequences may be in pages.
+        """The axes that one of Q, K, V and O has strides of: as `steps`, but O may have an axis of
+        splits, and K and V may be in pages.
         """
         if self.page_size and array in ("K", "V"):
             return ("page", "head", "row")
@@ -219,8 +226,8 @@ class Features:
 
     @property
     def cached(self) -> bool:
-        """Whether K and V are in a cache, where each sequence of a batch has as many keys as there
-        are in it by now.
+        """Whether K and V are in a cache, where each sequence of a batch has as many keys as are in
+        the cache so far.
         """
         of_sequence = self.leftpad_k or self.cache_batch_idx or self.page_size > 0
         narrow = self.kv_dtype is not None
@@ -228,20 +235,22 @@ class Features:
 
     @property
     def kv_batch(self) -> str:
-        """How many sequences K and V have, which may be more than queries have."""
+        """The name of the size with the number of sequences of K and V, which may be more than Q
+        has.
+        """
         return "kv_batch" if self.cache_batch_idx else "batch"
 
     @property
     def registers(self) -> int:
-        """Registers that a kernel may need for them, by what the assembler was seen to take: they
-        come one after another.
+        """Registers that a kernel may need for its features, by what the assembler was seen to
+        take. Features other than the sink run one after another, so that the largest need counts.
         """
         needs = {32: self.hides_anywhere, 24: self.dropout, 8: self.softcap, 4: self.alibi}
         return max((n for n, there in needs.items() if there), default=0) + 12 * self.sink
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays, in the order of the kernel's parameters."""
+        """The arrays of the features, in the order of the kernel's parameters."""
         found = []
         if self.alibi:
             found.append(
@@ -283,7 +292,7 @@ class Features:
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
-        """Where each sequence's rows begin and end among all, and how many of them count."""
+        """The operands that say where the rows of each sequence are, and how many of them count."""
         if self.varlen:
             for side, what in (("q", "queries"), ("k", "keys")):
                 yield Operand(
@@ -327,7 +336,7 @@ class Features:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """The numbers, in the order of the kernel's parameters."""
+        """The scalars of the features, in the order of the kernel's parameters."""
         found = []
         for side, there, sign in (
             ("left", self.window_left, "-"),

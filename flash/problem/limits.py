@@ -8,13 +8,13 @@ from flash.problem.features import MAX_WINDOWED_SEQ, Features
 from flash.problem.simt_tiling import BLOCKS_Q, TILES
 from ptxgen.runtime.plan import MAX_GRID
 
-INT32_MAX: Final = 2**31 - 1  # in what pages, lengths and sequences are counted
+INT32_MAX: Final = 2**31 - 1  # the limit of counts of pages, lengths and sequences
 # A kernel numbers rows and keys in s32, up to the end of the last, partly empty, block or tile.
 MAX_SEQ: Final = 2**31 - 2 * max(*BLOCKS_Q, *TILES)
 MAX_CTAS: Final = MAX_GRID[0]
 
 
 def max_seq(features: Features) -> int:
-    """The most queries, and keys, of a head; of packed sequences together."""
+    """The most queries, and keys, of a head; with varlen, of all sequences together."""
     narrow = features.windowed or features.varlen or features.cached
     return MAX_WINDOWED_SEQ if narrow else MAX_SEQ

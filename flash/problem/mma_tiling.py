@@ -1,8 +1,8 @@
 """How a tensor-core kernel's work is dealt to warps.
 
 A CTA takes `block_q` query rows and walks over K and V in tiles of `tile` keys. Each warp takes
-`16 * row_tiles` of the rows and all keys of a tile, so that a row's maximum and sum are those of
-four lanes. The product is `mma.sync` of 16 rows by 8 columns, 32 bytes of an operand's row deep
+`16 * row_tiles` of the rows and all keys of a tile, so that four lanes share a row's maximum and
+sum. The product is `mma.sync` of 16 rows by 8 columns, 32 bytes of an operand's row deep
 (`m16n8k16` of 16-bit elements, `m16n8k8` of tf32): head_dim and head_dim_v are padded in shared
 memory, with zeros.
 """
@@ -16,9 +16,9 @@ from flash.problem.simt_tiling import ValueSlices, padded
 from ptxgen.target import WARP_SIZE, Target
 
 MMA_ROWS: Final = 16  # M of m16n8k16 and m16n8k8
-MMA_KEYS: Final = 8  # N
-_MMA_BYTES: Final = 32  # of K: of a row of A
-PANEL_BYTES: Final = 128  # of a row of the widest panel (`flash/device/swizzle.py`)
+MMA_KEYS: Final = 8  # N of both
+_MMA_BYTES: Final = 32  # bytes of a row of A, which is K elements
+PANEL_BYTES: Final = 128  # bytes of a row of the widest panel (`flash/device/swizzle.py`)
 MMA_BLOCKS_Q: Final = (32, 64, 128)  # two warps at least
 
 
@@ -27,12 +27,12 @@ class Operands:
     """How the elements of Q, K, V and P enter a tensor core."""
 
     name: str
-    nbytes: int  # of an element in shared memory
-    products: int = 1  # of `mma` for one of the matrices
+    nbytes: int  # bytes of an element in shared memory
+    products: int = 1  # times `mma` is issued for one product of matrices
 
     @property
     def depth(self) -> int:
-        """Columns of A and rows of B that one product takes, its K."""
+        """Columns of A and rows of B that one `mma` takes, its K."""
         return _MMA_BYTES // self.nbytes
 
     @property
@@ -43,16 +43,17 @@ class Operands:
 
 HALF: Final = Operands("half", 2)  # f16 and bf16
 TF32: Final = Operands("tf32", 4)  # f32, of which a product takes 11 bits
-F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # and this takes 22 in three products
+F32_GRADE: Final = Operands("f32_grade", 4, products=3)  # f32, of which three products take 22 bits
 
-# Of f32: steps of the depth of a product that are summed together
-# (`flash/device/tf32_products.py`), and fewer where O has more columns than so many, which leaves
-# registers for the operands of fewer.
+# For f32: `mma` steps whose products the tensor core sums together
+# (`flash/device/tf32_products.py`), and how many if O has more than _WIDE columns, which leave
+# registers for the operands of fewer steps.
 LONGEST_GROUP: Final = 4
 _SMALL_GROUP: Final = 2
 _WIDE: Final = 128
 WIDEST_F32_GRADE: Final = 160  # columns of O of a CTA: beyond, every tile spills
-# As _OTHER_REGISTERS, for one product of tf32, for three, and for each step of a group of three.
+# Registers beside the accumulators: with one product of tf32; with three; and, with three, for
+# each step of a group.
 _TF32_REGISTERS: Final = 88
 _F32_GRADE_REGISTERS: Final = 111
 _STEP_REGISTERS: Final = 16
@@ -61,8 +62,8 @@ _STEP_REGISTERS: Final = 16
 # was seen to add.
 _OTHER_REGISTERS: Final = 48
 _MOST_REGISTERS: Final = 255
-# A longer Q Kᵀ of one warp, in `mma` instructions, was seen to spill where the rest of the estimate
-# is near the limit: it is unrolled, and half of what it has more is taken to be a register each.
+# A Q Kᵀ of one warp that has more `mma` instructions was seen to spill where the rest of the
+# estimate is near the limit: it is unrolled. The estimate adds a register for every two of these.
 _SHORT_PRODUCT: Final = 192
 _ACCUMULATOR: Final = MMA_ROWS * MMA_KEYS // WARP_SIZE  # registers of one 16 x 8 tile of f32
 
@@ -81,7 +82,7 @@ class MmaTiling:
     warps: int
     stages: int = 1
     operands: Operands = HALF
-    value_slices: int = 1  # of the columns of V and O
+    value_slices: int = 1  # slices of the columns of V and O
 
     @property
     def slices(self) -> ValueSlices:
@@ -110,17 +111,17 @@ class MmaTiling:
 
     @property
     def score_columns(self) -> int:
-        """head_dim with the padding that Q Kᵀ sums over."""
+        """Columns of head_dim that Q Kᵀ sums over, padding included."""
         return padded(self.head_dim, self.operands.depth)
 
     @property
     def output_columns(self) -> int:
-        """Columns of head_dim_v that a CTA computes, with the padding that P V needs."""
+        """Columns of head_dim_v that a CTA computes, padding included."""
         return padded(self.slices.width, self._output_unit)
 
     @property
     def _output_unit(self) -> int:
-        """Columns of which P V computes whole multiples: of tf32 whole panels, of which a lane
+        """Columns of which P V computes whole multiples. Of tf32 these are a panel, of which a lane
         reads neighbouring columns at once.
         """
         of = self.operands
@@ -138,14 +139,14 @@ class MmaTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the Q, K and V tiles. O leaves through that of Q."""
+        """Dynamic shared memory of a CTA: the Q, K and V tiles. O leaves through the Q tile."""
         keys = self.stages * self.tile
         elements = (self.block_q + keys) * self.score_width + keys * self.output_width
         return self.operands.nbytes * elements
 
     @property
     def group(self) -> int:
-        """Steps of the depth of a product of tf32 that are summed together."""
+        """`mma` steps of tf32 whose products the tensor core sums together."""
         return LONGEST_GROUP if self.output_columns <= _WIDE else _SMALL_GROUP
 
     @property
@@ -164,9 +165,9 @@ class MmaTiling:
         return accumulators + in_flight + 4 * self.row_tiles + _OTHER_REGISTERS
 
     def fits(self, target: Target, other_registers: int = 0) -> bool:
-        """Whether a CTA of this shape, whose threads need so many registers more, can run on the
-        target without spilling. Of f32 these are no more: where they are needed, the operands that
-        are split are not.
+        """Whether a CTA of this shape, whose threads need `other_registers` for features, can run
+        on the target without spilling. f32 needs no more for these: where they are needed, the
+        registers of the split operands are free.
         """
         others = other_registers if self.operands is HALF else 0
         return self.row_tiles > 0 and self.registers + others <= min(
@@ -174,9 +175,10 @@ class MmaTiling:
         )
 
     def _width(self, columns: int) -> int:
-        """Columns of a tile that holds so many: whole panels, and of 16-bit elements at most one
-        narrower one (`flash/device/swizzle.py`). Each other width would cost addresses, which are
-        registers. O of f32 leaves through whole panels of the Q tile.
+        """Columns of a shared tile for rows of `columns` columns: whole panels, and of 16-bit
+        elements at most one narrower panel (`flash/device/swizzle.py`). Each further panel width
+        would cost addresses, which are registers. O of f32 leaves through whole panels of the Q
+        tile.
         """
         panel = self.operands.panel
         if self.operands is not HALF:
@@ -196,8 +198,8 @@ def mma_tilings(
     operands: Operands = HALF,
     value_slices: int = 1,
 ) -> list[MmaTiling]:
-    """The tilings of a CTA that fit the target, the best first; `other_registers` are needed for
-    what the kernel does beside.
+    """The tilings of a CTA that fit the target, the best first; threads need `other_registers` for
+    the kernel's features.
 
     More rows in a warp mean fewer reads of K and V from shared memory for each product, so four
     warps come before eight.

@@ -2,10 +2,10 @@
 
 J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3 and table 2.
 
-Query i of head h of batch b and key j keep their weight if a 16-bit random number is below the
-threshold. One call of the generator, whose key is the seed, makes those of eight keys of a row: for
-counter (4 * (j // 32) + j % 8 // 2, i, b * heads + h, 0) half j % 2, from the lower one on, of word
-j % 32 // 8 is that of key j.
+The weight of query i of head h of batch b and key j is kept if its 16-bit random number is below
+the threshold. The key of the generator is the seed. One call makes the random numbers of eight keys
+of a row: counter (4 * (j // 32) + j % 8 // 2, i, b * heads + h, 0) gives four words, and the number
+of key j is half j % 2 (0 is the lower one) of word j % 32 // 8.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
 
 KEYS_PER_BLOCK: Final = 32
-STEPS: Final = 1 << 16  # of the probability to keep a weight
+STEPS: Final = 1 << 16  # steps of the probability to keep a weight
 
 _WORD: Final = np.uint64(0xFFFF_FFFF)
 _HALF: Final = np.uint64(0xFFFF)
 
 
 def threshold(dropout: float) -> int:
-    """Of 65536 numbers, how many keep a weight: from 1 to 65535 for probabilities between 0 and 1.
+    """How many of 65536 random numbers keep a weight: from 1 to 65535 for probabilities between 0
+    and 1.
 
-    Raises nothing; 0 <= `dropout` < 1 is the caller's to check.
+    Raises nothing; the caller checks that 0 <= `dropout` < 1.
     """
     return min(max(round((1 - dropout) * STEPS), 1), STEPS - 1)
 
@@ -54,8 +55,8 @@ def philox(counter: Sequence[Any], seed: int) -> list[NDArray[np.uint64]]:
 def kept(
     dropout: float, seed: int, heads: NDArray[Any], queries: NDArray[Any], keys: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Which weights are kept, [heads, queries, keys], for numbers of heads (batch * heads + head),
-    of queries and of keys.
+    """Which weights are kept, [heads, queries, keys], for the indices of heads (batch * heads +
+    head), queries and keys.
     """
     at = 4 * (keys // KEYS_PER_BLOCK) + keys % 8 // 2
     words = philox((at, queries[:, None], heads[:, None, None], 0), seed)

@@ -1,4 +1,4 @@
-"""How exactly a kernel multiplies, and what that asks of the element type."""
+"""How exactly a kernel multiplies, and which precisions an element type has."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, Operands
 from flash.problem.simt_tiling import IEEE
 
 AUTO: Final = "auto"
-# Of f32: in f32 without tensor cores; on tensor cores with the error of f32; with 11 bits of each
-# factor.
+# The precisions of f32: f32 without tensor cores; tensor cores with the error of f32; tensor cores
+# with 11 bits of each factor.
 OF_F32: Final[dict[str, Operands | None]] = {IEEE: None, F32_GRADE.name: F32_GRADE, TF32.name: TF32}
 
 
 def resolved(dtype: DType, precision: str | None) -> str | None:
-    """The precision that is meant by what a user may leave open: None for 16-bit types, whose
-    products are exact.
+    """The precision that a user's choice means, where None and "auto" leave it open; None for
+    16-bit types, whose products are exact.
     """
     if dtype is not F32:
         return None
@@ -24,10 +24,10 @@ def resolved(dtype: DType, precision: str | None) -> str | None:
 
 
 def choices(dtype: DType) -> tuple[str | None, ...]:
-    """What a user may say for an element type."""
+    """The precisions that a user may give for an element type."""
     return (None, AUTO, *OF_F32) if dtype is F32 else (None, AUTO, IEEE)
 
 
 def operands_of(dtype: DType, precision: str | None) -> Operands | None:
-    """How elements enter a tensor core; None for a kernel without."""
+    """How elements enter a tensor core; None for a kernel that uses none."""
     return OF_F32[resolved(dtype, precision) or IEEE] if dtype is F32 else HALF

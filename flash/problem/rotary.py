@@ -1,7 +1,8 @@
-"""Rotary position embedding: queries and keys turned by angles that grow with their positions.
+"""Rotary position embedding: queries and keys rotated by angles that grow with their positions.
 
-Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.2: of two
-rows so turned, the product depends on how far apart their positions are, and not on where they are.
+Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", section 3.2.2: the
+product of two rotated rows depends on the distance between their positions, not on the positions
+themselves.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from ptxgen.errors import ConfigError, shown
 
 Array = NDArray[Any]
 
-_MOST_POSITIONS: Final = 2**27  # of tables that are some GiB; longer contexts have none so far
+_MOST_POSITIONS: Final = 2**27  # tables of so many rows take GiB; no context is longer so far
 
 
 def rotary_tables(positions: int, rotary_dim: int, base: float = 10000.0) -> tuple[Array, Array]:
-    """cos and sin of position * base^(-2 i / rotary_dim), for the positions from 0 on and i below
-    rotary_dim / 2: f32 [positions, rotary_dim / 2], computed in f64. RoFormer, equation 15.
+    """cos and sin of position * base^(-2 i / rotary_dim), for positions from 0 to `positions` - 1
+    and i below rotary_dim / 2: two arrays f32 [positions, rotary_dim / 2], computed in f64.
+    RoFormer, equation 15.
 
     `positions` is at most 2**27, `rotary_dim` even and at most 256 (the largest head_dim), `base` a
     finite number from 1 on. Raises `ConfigError` for anything else.
@@ -57,12 +59,13 @@ def _is_base(value: object) -> bool:
 def rotated(
     x: Array, cos: Array, sin: Array, positions: NDArray[np.integer[Any]], *, interleaved: bool
 ) -> NDArray[np.float32]:
-    """Rows of x, [items, heads, rows, dim], turned: f32 of the same shape, each product and sum
-    rounded to f32. The caller rounds that to its type, once.
+    """The rows of x, [items, heads, rows, dim], rotated: f32 of the same shape, each product and
+    sum rounded to f32. The caller rounds the result to its type, once.
 
-    cos and sin are [positions, rotary_dim / 2], of which `positions` [items, rows] names one row
-    for each of x. Number i of these turns columns 2 i and 2 i + 1 if `interleaved` (GPT-J), else i
-    and i + rotary_dim / 2 (GPT-NeoX, Llama). Columns from rotary_dim on stay as they are.
+    cos and sin are [positions, rotary_dim / 2]; `positions` [items, rows] gives the row of these
+    tables for each row of x. Column i of the tables rotates columns 2 i and 2 i + 1 of x if
+    `interleaved` (GPT-J), else columns i and i + rotary_dim / 2 (GPT-NeoX, Llama). Columns from
+    rotary_dim on stay as they are.
     """
     half = cos.shape[1]
     wide = x.astype(np.float32)
@@ -71,6 +74,6 @@ def rotated(
     second = slice(first.start + (1 if interleaved else half), 2 * half, step)
     a, b = wide[..., first], wide[..., second]
     c, s = (table[positions][:, None].astype(np.float32) for table in (cos, sin))
-    with np.errstate(invalid="ignore", over="ignore"):  # rows that are no numbers stay so
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity in x are allowed
         wide[..., first], wide[..., second] = a * c - b * s, a * s + b * c
     return wide

@@ -1,5 +1,5 @@
-"""Batches whose sequences lie one after another, each with lengths of its own: where each begins
-and ends.
+"""Batches of packed sequences, each with lengths of its own: the rows with which each begins and
+ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 class Sequence(NamedTuple):
-    """The rows of one sequence of a batch among those of all."""
+    """The rows of one sequence of a batch among the rows of all sequences."""
 
     number: int
     queries: slice
@@ -22,7 +22,7 @@ class Sequence(NamedTuple):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """How many queries and keys it has."""
+        """The numbers of queries and of keys of the sequence."""
         return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
 
@@ -32,8 +32,8 @@ def each_sequence(
     seqused_q: Array | None = None,
     seqused_k: Array | None = None,
 ) -> Iterator[Sequence]:
-    """The sequences of a batch: `cu_seqlens_*` are [batch + 1], `seqused_*` [batch] or what
-    broadcasts to that.
+    """The sequences of a batch: `cu_seqlens_*` are [batch + 1]; `seqused_*` are [batch], or
+    broadcast to that.
     """
     queries = _slices(cu_seqlens_q, seqused_q)
     for number, (of_q, of_k) in enumerate(

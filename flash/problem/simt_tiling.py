@@ -5,8 +5,8 @@ row groups of `lanes` lanes; lane `x` of a row group is split number `x // key_l
 `x % key_lanes`.
 
 * scores: a thread holds `rows` x `keys` of them: rows `group + groups * i`, keys `key_lane +
-  key_lanes * j`. The `splits` threads that share a key lane each sum over a part of head_dim and
-  then add up.
+  key_lanes * j`. The `splits` threads that share a key lane each sum over a part of head_dim, and
+  then add their sums.
 * outputs: a thread holds `rows` x `4 * chunks` of them: the same rows, and the 16-byte chunks `x +
   lanes * c` of head_dim_v.
 
@@ -49,10 +49,11 @@ def padded(value: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ValueSlices:
-    """The columns of V and O in `count` slices of `width`, each of them for a CTA of its own.
+    """The columns of V and O in `count` slices of `width` columns, each of them for a CTA of its
+    own.
 
-    The last slice ends with the matrix, so that all are whole; `shared` columns it has in common
-    with the one before, whose CTA writes them.
+    The last slice ends with the last column, so that all slices are equally wide; its first
+    `shared` columns are also in the slice before, whose CTA writes them.
     """
 
     count: int
@@ -61,19 +62,21 @@ class ValueSlices:
 
     @classmethod
     def of(cls, columns: int, count: int, unit: int) -> ValueSlices:
-        """So many columns in equal slices, a multiple of `unit` wide if there are several."""
+        """`columns` columns in `count` equal slices, a multiple of `unit` wide if there are
+        several.
+        """
         width = columns if count == 1 else padded(-(-columns // count), unit)
         return cls(count, width, count * width - columns)
 
     @property
     def last(self) -> int:
-        """The column with which the last slice begins."""
+        """The first column of the last slice."""
         return (self.count - 1) * self.width - self.shared
 
 
 def _conflict_free(chunks: int, neighbours: int) -> int:
-    """The least number of chunks for each row, `chunks` or more, with which eight lanes meet eight
-    groups of banks.
+    """The least number of 16-byte chunks in a row, `chunks` or more, with which eight lanes access
+    eight different groups of banks.
 
     The lanes take `neighbours` adjacent chunks in each of 8 / neighbours adjacent rows: row r,
     chunk c lies in group (r * pitch + c) mod 8, which takes all values when the pitch is an odd
@@ -86,7 +89,7 @@ def _conflict_free(chunks: int, neighbours: int) -> int:
 
 
 def _distances(first: int, lanes: int) -> list[int]:
-    """The lane distances of the butterfly that joins `lanes` lanes, `first` apart."""
+    """The butterfly distances that join `lanes` lanes, which are `first` apart."""
     return [first << n for n in range(lanes.bit_length() - 1)]
 
 
@@ -101,7 +104,7 @@ class Tiling:
     rows: int  # query rows of a thread
     keys: int  # keys of a thread's scores
     splits: int  # threads that share one score micro-tile, each over a part of head_dim
-    value_slices: int = 1  # of the columns of V and O
+    value_slices: int = 1  # slices of the columns of V and O
 
     @property
     def slices(self) -> ValueSlices:
@@ -150,12 +153,12 @@ class Tiling:
 
     @property
     def score_rows(self) -> range:
-        """The rows of a thread's scores, counted from its first."""
+        """The rows of a thread's scores, counted from its first row."""
         return range(0, self.block_q, self.groups)
 
     @property
     def score_keys(self) -> range:
-        """The keys of a thread's scores, counted from its first."""
+        """The keys of a thread's scores, counted from its first key."""
         return range(0, self.tile, self.key_lanes)
 
     @property
@@ -197,8 +200,8 @@ class Tiling:
     def qk_pitch(self) -> int:
         """Elements between rows of the Q and K tiles.
 
-        Eight lanes of a row group read one chunk of 8 rows of K, or one for each of the splits that
-        are among them.
+        Eight lanes of a row group read one chunk in each of 8 rows of K; or, if several splits are
+        among these lanes, adjacent chunks, one for each split, in fewer rows.
         """
         splits = min(self.splits, max(BANK_GROUPS // self.key_lanes, 1))
         return CHUNK * _conflict_free(self.dim_chunks * self.splits, splits)
@@ -215,7 +218,7 @@ class Tiling:
         """
         written = min(self.interleave * self.key_lanes, BANK_GROUPS)
         if self.lanes < BANK_GROUPS:
-            written = BANK_GROUPS // 2  # and the other four lanes read and write the next row
+            written = BANK_GROUPS // 2  # the other four lanes read and write the next row
         return CHUNK * _conflict_free(self.interleave * self.tile // CHUNK, written)
 
     @property
@@ -245,9 +248,9 @@ class Tiling:
         tilings.
 
         A slot is one f32 fma. A 16-byte shared load, a shuffle and an `ex2` each occupy their
-        slower pipe for several (CUDA C++ Best Practices Guide, "Throughput of Native Arithmetic
-        Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86 and later); half
-        of that is taken to hide behind the fma of other warps.
+        slower pipe for several slots (CUDA C++ Best Practices Guide, "Throughput of Native
+        Arithmetic Instructions": 128 fma, 32 shuffles, 16 ex2 for each clock and SM on sm_86 and
+        later); half of these is taken to hide behind the fma of other warps.
         """
         scores = self.rows * self.keys
         outputs = self.rows * self.chunks * CHUNK

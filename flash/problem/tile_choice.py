@@ -1,4 +1,4 @@
-"""Which tiles a kernel gets: what the user says, and a documented default for what is left open."""
+"""Which tiles a kernel gets: the sizes that the user gives, and documented defaults for others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from flash.problem.simt_tiling import BLOCKS_Q, IEEE, MAX_HEAD_DIM, TILES, Tilin
 from ptxgen.errors import ConfigError
 from ptxgen.target import TARGETS, Target
 
-# The default tile and block_q, by the target's shared memory per block (at least so many bytes)
-# and head_dim or the columns of V that a CTA takes, whichever is more (at most so many). Chosen by
-# `Tiling.cost` among the shapes that let eight warps, or as many as fit, live on one
-# multiprocessor; `tools/bench.py` measures them.
+# The default tile and block_q of f32 without tensor cores, by the target's shared memory per block
+# (at least so many bytes) and by head_dim or the columns of V that a CTA takes, whichever is more
+# (at most so many). Chosen by `Tiling.cost` among the shapes that let eight warps, or as many as
+# fit, live on one multiprocessor; `tools/bench.py` measures them.
 _KIB: Final = 1024
 DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     227 * _KIB: {
@@ -43,7 +43,8 @@ DEFAULT_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     },
 }  # fmt: skip
 
-# The same for 16-bit types, whose kernels use tensor cores.
+# The default tile and block_q of 16-bit types, whose kernels use tensor cores; keys as in
+# DEFAULT_TILES.
 DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
     163 * _KIB: {
         64: (64, 128), 128: (64, 128), 192: (64, 64), 256: (64, 64),
@@ -52,18 +53,22 @@ DEFAULT_MMA_TILES: Final[dict[int, dict[int, tuple[int, int]]]] = {
         64: (64, 128), 128: (32, 128), 192: (32, 64), 256: (32, 64),
     },
 }  # fmt: skip
-# The same for f32 on tensor cores, by precision, on every target that has them.
+# The default tile and block_q of f32 on tensor cores, by precision, and by columns as in
+# DEFAULT_TILES, on every target that has tensor cores.
 DEFAULT_TF32_TILES: Final[dict[str, dict[int, tuple[int, int]]]] = {
     F32_GRADE.name: {128: (32, 64), 256: (16, 64)},
     TF32.name: {64: (64, 128), 192: (32, 64), 256: (16, 64)},
 }
 LEAST_ASYNCHRONOUS: Final = 4  # bytes that one `cp.async` copies (PTX ISA)
-# Narrower copies go through registers, which larger tiles do not leave.
+# The largest default tile where copies are narrower: these go through registers, of which larger
+# tiles leave too few.
 _TILE_THROUGH_REGISTERS: Final = 32
-# So much of a mask or a bias is in flight that larger tiles of wide rows were seen to spill.
+# The largest default tile of wide rows with a mask or a bias: so much of these is in flight that
+# larger tiles were seen to spill.
 _TILE_WITH_PLANES: Final = 32
-_WIDE: Final = 128  # elements of a row
-# Of f32 by f32, so many rows leave no registers for what is looked up in larger tiles.
+_WIDE: Final = 128  # elements of a row: more make it wide
+# The largest default tile of f32 without tensor cores where rows or mask columns are looked up and
+# a CTA has at least _ROWS_LOOKED_UP rows: larger tiles leave no registers for what is looked up.
 _TILE_LOOKED_UP: Final = 32
 _ROWS_LOOKED_UP: Final = 64
 FIRST_WITH_MMA: Final = 80  # cp.async, ldmatrix and m16n8k16
@@ -81,8 +86,8 @@ def natural_alignment(head_dim: int, head_dim_v: int, dtype: DType) -> int:
 def default_tile(
     head_dim: int, target: Target, dtype: DType = F32, precision: str | None = None
 ) -> tuple[int, int]:
-    """The documented default (tile, block_q); `head_dim` is that, or the columns of V that a CTA
-    takes if they are more.
+    """The documented default (tile, block_q); `head_dim` is the head dimension, or the columns of V
+    that a CTA takes if they are more.
     """
     operands = operands_of(dtype, precision)
     if dtype is F32 and operands:
@@ -104,45 +109,46 @@ class TileRequest:
     tile: int | str = "auto"
     block_q: int | str = "auto"
     stages: int = 1
-    other_registers: int = 0  # of a thread, for what the kernel does beside
+    other_registers: int = 0  # registers of a thread for the kernel's features
     has_planes: bool = False  # whether there is a mask or a bias
     looks_up: bool = False  # whether K and V are in pages, or there is a mask of their last keys
     precision: str | None = None
 
     @property
     def operands(self) -> Operands | None:
-        """How elements enter a tensor core; None for a kernel without."""
+        """How elements enter a tensor core; None for a kernel that uses none."""
         return operands_of(self.dtype, self.precision)
 
     @property
     def blocks_q(self) -> tuple[int, ...]:
-        """The query rows that a CTA of such a kernel may have."""
+        """The sizes that block_q may have."""
         return MMA_BLOCKS_Q if self.operands else BLOCKS_Q
 
     @property
     def alignment(self) -> int:
-        """That of contiguous arrays, in bytes."""
+        """The alignment of contiguous arrays, in bytes."""
         return natural_alignment(self.head_dim, self.head_dim_v, self.dtype)
 
     @property
     def value_slices(self) -> int:
-        """Slices of the columns of V and O: as few as a CTA has registers for, because each of them
-        computes the scores again.
+        """Slices of the columns of V and O: as few as a CTA has registers for, because the CTA of
+        each slice computes the scores again.
         """
         widest = WIDEST_F32_GRADE if self.operands is F32_GRADE else MAX_HEAD_DIM
         return -(-self.head_dim_v // widest)
 
     @property
     def columns(self) -> int:
-        """The most elements of a row of Q, K or V that a CTA takes."""
+        """The columns of Q and K, or those of V that a CTA takes, whichever are more."""
         return max(self.head_dim, -(-self.head_dim_v // self.value_slices))
 
 
 @lru_cache(maxsize=1024)
 def choose_tiling(request: TileRequest, target: Target, alignment: int | None = None) -> AnyTiling:
-    """The tiling of a kernel on a target: what is asked for, the default for what is left open.
+    """The tiling of a kernel on a target: the sizes that are requested, and defaults for those left
+    open.
 
-    If the default does not go with what is said, the nearest smaller size that does is taken.
+    If a default does not go with the requested sizes, the nearest smaller size that does is taken.
     Raises `ConfigError` with the limit and the largest tile that fits.
     """
     _require_target(request, target)
@@ -188,7 +194,7 @@ def most_generous() -> Target:
 
 
 def tiles_that_fit(request: TileRequest, target: Target) -> list[tuple[int, int]]:
-    """Every (tile, block_q) that such a kernel can have, whatever `request` asks of the two."""
+    """Every (tile, block_q) that such a kernel can have, whatever sizes `request` gives."""
     return [(n, m) for n in TILES for m in BLOCKS_Q if _tiling(request, n, m, target)]
 
 
@@ -254,6 +260,6 @@ def _does_not_fit(request: TileRequest, tile: int, blocks: tuple[int, ...], targ
 
 
 def _most_stages(request: TileRequest, target: Target) -> int:
-    """The most stages with which there is a tile; there is one with 1."""
+    """The most stages, fewer than requested, with which a tile fits; one fits with 1 stage."""
     fewer = range(request.stages - 1, 0, -1)
     return next(n for n in fewer if tiles_that_fit(replace(request, stages=n), target))
