@@ -98,9 +98,9 @@ def decode(
     K and V; the kernel takes any seq_q and group.
 
     `append`: whether the kernel first writes 1 to 16 new rows of each sequence to the cache; the
-    rows are of the type of the queries. With `rotary_dim`, an even number, the kernel rotates so
-    many columns of new keys and of queries. A kernel that appends takes no more queries of a head
-    of K and V than a CTA has rows.
+    rows are of the type of the queries. With `rotary_dim`, an even number, the kernel rotates the
+    first `rotary_dim` columns of new keys and of queries. A kernel that appends takes no more
+    queries of a head of K and V than a CTA has rows.
 
     Raises `ConfigError` for a config that does not fit a cache, `VerifyError` for a fault of the
     generator.
@@ -143,8 +143,8 @@ def append(
     target: str | None = None,
 ) -> AppendBuild:
     """The kernel that writes new rows of `dtype` to a KV cache. With `rotary_dim`, an even number,
-    it rotates so many columns of new keys and of queries. `counts`: whether a launch gives the
-    number of new rows of each item.
+    it rotates the first `rotary_dim` columns of new keys and of queries. `counts`: whether a launch
+    gives the number of new rows of each item.
 
     Raises `ConfigError` for invalid arguments, `VerifyError` for a fault of the generator.
     """

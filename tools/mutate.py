@@ -1,4 +1,6 @@
-"""Make the shipped kernels wrong in every small way: `python tools/mutate.py` says who notices."""
+"""Apply every small mistake to the shipped kernels, and report which check catches each:
+`python tools/mutate.py`.
+"""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ class KVCache:
 
         return self.whole(work, on)
 
-    # ------------------------------------------------------- for kernels, and those who launch them
+    # --------------------------------------------------------------- for kernels and their launches
 
     def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
         """The memory of a layer, not copied. On a GPU, lengths and block table are updated before,

@@ -168,7 +168,7 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
 def problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """What a call has that numpy takes and kernels do not."""
+    """What is wrong with a call for kernels, beyond the checks that numpy needs, too."""
     if cache.element is E4M3:
         yield from _problems_of_e4m3(cache, config, backend)
     if "rotary_cos" in views and backend == "cuda":

@@ -64,7 +64,7 @@ def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None
     if "k" not in views or not views["k"].size:
         return None
     cos, sin = (views.get(f"rotary_{name}") for name in ("cos", "sin"))
-    if cos is not None and not cos.size:  # no column is turned
+    if cos is not None and not cos.size:  # no column is rotated
         cos = sin = None
     return Joining(views["k"], views["v"], cos, sin, interleaved)
 

@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """To copy: the first `rows` rows of place `source` to place `target`, in every layer."""
+    """A copy, in every layer, of the first `rows` rows of place `source` to place `target`."""
 
     source: int
     target: int

@@ -22,7 +22,7 @@ from tools.campaign.problems import LANE_ROWS, Problem
 Array = NDArray[Any]
 
 # Margins around the elements that a kernel may access: rows and columns of NaN, whose bits must not
-# change. A read of a margin shows in the results; an access behind the margins stops the kernel.
+# change. A read of a margin shows in the results; an access after the margins stops the kernel.
 _MARGIN_ROWS: Final = 2
 _MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240

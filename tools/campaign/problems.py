@@ -97,7 +97,7 @@ def problems_of(config: AttentionConfig) -> tuple[Problem, ...]:
     special = Problem(3, 0), grouped, no_score, negative, growing, parting, uncut
     largest = [*_largest(config, block), first]
     hidden = _hidden(config, t, group)
-    # Rows without margins: a read behind the last column is out of bounds.
+    # Rows without margins: a read after the last column is out of bounds.
     alike = replace(first if config.window is None else largest[0], alike=True)
     others = [*_of_features(config, block), *ragged, alike]
     large = _large(config, largest[0])

@@ -132,7 +132,7 @@ def check_entry(
     usage: KernelUsage | None = None,
     launch: Launch | None = None,
 ) -> Entry:
-    """All results about one kernel of a module without `module_findings`.
+    """All results about one kernel of a module that has no `module_findings`.
 
     `block` has one to three extents, `dynamic_smem` is in bytes (default: what the kernel's regions
     need), `dynamic_align` its alignment in bytes in the launch; `params` are bounds for the proof,

@@ -73,7 +73,7 @@ class SassInstr:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop: `path` is what a warp executes in one turn, `size` the number of its instructions."""
+    """A loop: `path` is what a warp executes in one turn, `size` counts all its instructions."""
 
     path: tuple[SassInstr, ...]
     size: int
