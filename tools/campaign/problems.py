@@ -12,8 +12,8 @@ from flash.problem.mma_tiling import MMA_ROWS, TF32
 from flash.problem.simt_tiling import Tiling
 from flash.problem.tile_choice import AnyTiling
 
-# With these seeds and dropout=0.3, the random number of one of 32 x 32 scores is the threshold, so
-# that this score counts; each seed has it at another index of a thread's 16 x 16 fragment.
+# With these seeds and dropout=0.3, the random number of one score that counts, of 32 queries and 32
+# keys, equals the threshold; each seed has it at another index of a thread's 16 x 16 fragment.
 _SEEDS_AT_THRESHOLD: Final = (656, 1263, 5029, 5261, 13636, 13669, 17672, 32877)
 _LARGE_SOFTCAP: Final = 2.0**20
 LANE_ROWS: Final = MMA_ROWS // 2  # the distance of a lane's rows in a tensor-core product

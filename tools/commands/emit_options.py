@@ -11,7 +11,7 @@ from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.precision import AUTO
 from tools.commands.emit_output import NATIVE, STDOUT
 
-_MOST_PARTS: Final = 3  # parts of a split window text: its two sides, and a rest
+_MOST_PARTS: Final = 3  # parts of a split window text: two sides, and an empty one that is appended
 
 
 def number(text: str) -> int | float:
