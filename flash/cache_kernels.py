@@ -1,4 +1,4 @@
-"""The kernels of a KV cache without a call of them: their text and contracts, for other hosts."""
+"""The kernels for KV caches without a launch: their PTX and contracts, for other host programs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ptxgen.target import target as find_target
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """How the rows of a cache lie, and which arrays a launch is given that say so; `seqused_k`
-    always is one of them.
+    """The memory layout of a KV cache, and which arrays a launch takes beside `seqused_k`, which it
+    always takes.
 
     page_size: 1..256, the rows of a page; None for contiguous memory.
     kv_dtype: "e4m3", with a scale for each head; None for the type of the queries and new rows.
-    leftpad_k, cache_batch_idx: whether there are these arrays, as in `DecodeKernel.launch`.
+    leftpad_k, cache_batch_idx: whether a launch takes these arrays, as in `DecodeKernel.launch`.
 
-    Raises `ConfigError` for a cache that cannot be.
+    Raises `ConfigError` for invalid values.
     """
 
     page_size: int | None = None
@@ -56,7 +56,7 @@ class CacheConfig:
 
     @property
     def features(self) -> Features:
-        """What a kernel's text depends on."""
+        """The features on which a kernel's text depends."""
         return Features(
             seqused_k=True,
             leftpad_k=self.leftpad_k,
@@ -66,8 +66,8 @@ class CacheConfig:
         )
 
     def target(self, name: str | None, who: str) -> Target:
-        """The target of a kernel, by default the oldest that has its instructions from sm_80 on.
-        Raises `ConfigError` for an older one.
+        """The target of a kernel, by default the oldest one, from sm_80 on, that has the needed
+        instructions. Raises `ConfigError` for an older target.
         """
         least = find_target(DEFAULT_TARGET if self.kv_dtype is None else E4M3_TARGET)
         found = least if name is None else find_target(name)
@@ -90,21 +90,22 @@ def decode(
     rotary_dim: int = 0,
     rotary_interleaved: bool = False,
 ) -> Build:
-    """The kernel that attends to a cache, for arrays as aligned as the config says.
+    """The kernel that attends to a KV cache, for arrays with the config's alignment.
 
-    `splits`: whether it divides the keys among CTAs, into as many parts as a launch says, so that O
-    and LSE are parts which `merge` makes a kernel for. Tiles, and whether heads are packed,
-    are chosen for `seq_q` queries of `group` heads for each head of K and V; the kernel takes any.
+    `splits`: whether the kernel divides the keys among CTAs, into a number of splits that the
+    launch gives; O and LSE are then partial results, which a kernel of `merge` merges. Tiles, and
+    whether heads are packed, are chosen for `seq_q` queries of `group` query heads for each head of
+    K and V; the kernel takes any seq_q and group.
 
-    `append`: whether it first writes 1 to 16 new rows of each sequence, which a launch gives, to
-    the cache; these are of the type of the queries. With a `rotary_dim`, an even number of columns,
-    it turns these of new keys and of queries. It takes no more queries of a head of K and V than a
-    CTA has.
+    `append`: whether the kernel first writes 1 to 16 new rows of each sequence to the cache; the
+    rows are of the type of the queries. With `rotary_dim`, an even number, the kernel rotates the
+    first `rotary_dim` columns of new keys and of queries. A kernel that appends takes no more
+    queries of a head of K and V than a CTA has rows.
 
-    Raises `ConfigError` for what does not go with a cache, `VerifyError` for a fault of the
-    generator's.
+    Raises `ConfigError` for a config that does not fit a cache, `VerifyError` for a fault of the
+    generator.
     """
-    DecodeKernel(config)  # refuses what does not go with a cache
+    DecodeKernel(config)  # refuses a config that does not fit a cache
     for name, value in (("seq_q", seq_q), ("group", group)):
         _integer("decode", name, value, MAX_CTAS)
     if cache.kv_dtype is not None:
@@ -141,11 +142,11 @@ def append(
     counts: bool = False,
     target: str | None = None,
 ) -> AppendBuild:
-    """The kernel that writes new rows of `dtype` to a cache, and with a `rotary_dim`, an even
-    number of columns, turns these of new keys and of queries. `counts`: whether a launch says how
-    many of its rows each item has.
+    """The kernel that writes new rows of `dtype` to a KV cache. With `rotary_dim`, an even number,
+    it rotates the first `rotary_dim` columns of new keys and of queries. `counts`: whether a launch
+    gives the number of new rows of each item.
 
-    Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
+    Raises `ConfigError` for invalid arguments, `VerifyError` for a fault of the generator.
     """
     who = "append"
     _integer(who, "head_dim", head_dim, MAX_HEAD_DIM)
@@ -169,11 +170,11 @@ def merge(
     alignment: int | None = None,
     target: str | None = None,
 ) -> MergeBuild:
-    """The kernel that merges parts of attention to results of `dtype`. `alignment`: what the
-    pointer and strides of the result are multiples of, in bytes, by default what those of dense
-    arrays are, as those of the parts.
+    """The kernel that merges the partial results of splits to results of `dtype`. `alignment`: the
+    common alignment in bytes of the pointer and strides of the result, by default that of a dense
+    array; the parts always have the alignment of dense arrays.
 
-    Raises `ConfigError` for what cannot be, `VerifyError` for a fault of the generator's.
+    Raises `ConfigError` for invalid arguments, `VerifyError` for a fault of the generator.
     """
     who = "merge"
     _integer(who, "head_dim_v", head_dim_v, MAX_HEAD_DIM_V)
@@ -201,7 +202,7 @@ def _integer(who: str, name: str, value: object, most: int) -> None:
 
 
 def _turned(who: str, rotary_dim: object, interleaved: bool, head_dim: int) -> int:
-    """How many columns are."""
+    """The checked rotary_dim: the number of columns that are rotated."""
     turned = integer(rotary_dim, 0, head_dim)
     if turned is None or turned % 2:
         raise ConfigError(
@@ -223,7 +224,7 @@ def _dtype(who: str, name: str, value: object) -> DType:
 
 
 def _require_widened(config: AttentionConfig) -> None:
-    """Kernels widen numbers of one byte to 16 bits, eight at a time."""
+    """Refuse configs that e4m3 kernels do not take: they widen 8 elements at a time to 16 bits."""
     if config.element is F32:
         raise ConfigError(
             f"decode: queries for a cache of {E4M3.name!r} must be of 'f16' or 'bf16', got 'f32'"
@@ -236,7 +237,7 @@ def _require_widened(config: AttentionConfig) -> None:
 
 
 def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int) -> CacheCall:
-    """A call of arrays that are nowhere, as aligned as the config says."""
+    """A call with arrays without memory, whose addresses have the config's alignment."""
     first = ALIGNMENTS[0] if config.alignment == "auto" else int(config.alignment)
     rows = cache.page_size or 1
     stored = config.element if cache.kv_dtype is None else E4M3
@@ -261,7 +262,7 @@ def _example(config: AttentionConfig, cache: CacheConfig, seq_q: int, group: int
 
 
 def _new_rows(call: CacheCall, rotary_dim: int, interleaved: bool) -> Joining:
-    """One for each head of K and V, and the angles of one position."""
+    """New rows of a call without memory: one row, and the rotary angles of one position."""
     config = call.config
     k, v = (_nowhere((1, 1, 1, dim), config.element) for dim in (config.head_dim, config.value_dim))
     angles = _nowhere((1, rotary_dim // 2), F32) if rotary_dim else None

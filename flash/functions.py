@@ -1,4 +1,4 @@
-"""Attention as functions: a kernel is made for the arrays of a call, and kept."""
+"""Attention functions: each makes a kernel for the types and sizes of a call, and keeps it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def attention(
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
-    `causal`, `precision`, `window`, `softcap` and `dropout` as in `AttentionConfig`; everything
-    else as in `AttentionKernel.launch`, which says what is raised. head_dim and head_dim_v are the
+    `causal`, `precision`, `window`, `softcap` and `dropout` are as in `AttentionConfig`; all other
+    arguments and the exceptions are as in `AttentionKernel.launch`. head_dim and head_dim_v are the
     last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is
-    float32 or of that type.
+    float32 or of the dtype of q.
     """
     who = _OfAttention.who
     kernel = _kernel_for(
@@ -92,13 +92,13 @@ def attention_varlen(
     stream: object = None,
     backend: str = AUTO,
 ) -> Any:
-    """`attention` of sequences that have lengths of their own and lie one after another.
+    """`attention` of packed sequences (varlen), each with its own length.
 
     q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim or head_dim_v], int32
-    `cu_seqlens_q` and `cu_seqlens_k` [batch + 1], of which `AttentionKernel.launch` says more:
-    sequence b has the rows from cu_seqlens[b] on before cu_seqlens[b + 1]. `max_seqlen_q` has to be
-    given for arrays on a GPU. Returns out as q, or (out, lse [heads, total_q]); rows of no sequence
-    are not written. Everything else is as in `attention`, which raises the same.
+    `cu_seqlens_q` and `cu_seqlens_k` [batch + 1]: sequence b has the rows cu_seqlens[b] to
+    cu_seqlens[b + 1] - 1 (more in `AttentionKernel.launch`). `max_seqlen_q` must be given for
+    arrays on a GPU. Returns out, an array like q, or (out, lse [heads, total_q]); rows of no
+    sequence are not written. All other arguments and the exceptions are as in `attention`.
     """
     who = _OfVarlen.who
     kernel = _kernel_for(
@@ -143,7 +143,7 @@ class _OfVarlen(AttentionKernel):
 def _kernel_for(*choices: Any) -> AttentionKernel:
     try:
         return _kernel(*choices)
-    except TypeError:  # what cannot be a key is no choice of the config's, which says so
+    except TypeError:  # not hashable, so no valid choice: the config refuses it
         return _kernel.__wrapped__(*choices)
 
 
@@ -174,18 +174,18 @@ def _kernel(
     return of(config)
 
 
-_NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # in configs, by what arrays call their dtype
-_KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and can be keys
+_NAMES_OF_DTYPES: Final[dict[object, str]] = {}  # a config's name of each dtype object
+_KINDS_WITH_DTYPES: Final = ("numpy", "torch", "cupy")  # whose dtypes are few and hashable
 
 
 def _dtype_of(who: str, array: object, name: str = "q") -> str:
-    """The config's name of an array's element type. Raises `LaunchError` if a kernel has no such
-    type; q must have it with k and v.
+    """The config's name of an array's element type. Raises `LaunchError` if no kernel has this
+    type; for q the message says to convert k and v, too.
     """
     said = getattr(array, "dtype", None)
     try:
         return _NAMES_OF_DTYPES[said]
-    except (KeyError, TypeError):  # TypeError: cannot be a key
+    except (KeyError, TypeError):  # TypeError: not hashable
         pass
     found = readable_views({name: array}, who)[name]
     dtype = OF_ARRAYS.get(found.dtype)

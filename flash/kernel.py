@@ -1,4 +1,4 @@
-"""`AttentionKernel`: a config as a function on arrays."""
+"""`AttentionKernel`: launches the attention that a config describes on arrays."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from ptxgen.runtime.settings import AUTO, Settings
 
 _FOUR: Final = ("q", "k", "v", "out")
 _NAME: Final = "AttentionKernel"
-_MOST_GEOMETRIES: Final = 512  # that are kept; decoding makes a new one at every step
+_MOST_GEOMETRIES: Final = 512  # geometries kept; decoding makes a new one at every step
 
 
 class AttentionKernel:
     """Attention as `config` says, on numpy, torch, CuPy, JAX and other arrays.
 
-    Making one costs nothing: kernels are generated, verified, assembled and loaded by the first
-    call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled kernels
-    are kept, by default those of the process. Any thread may use it. A copy is the kernel itself; a
-    pickled one is made anew from its config, with the backend and cache of the process it is in.
+    Making an `AttentionKernel` is cheap: kernels are generated, verified, assembled and loaded by
+    the first call that needs them, and kept. `cuda` is the GPU backend and `cache` keeps compiled
+    kernels; by default those of the process. Any thread may use it. `copy` returns the object
+    itself; unpickling makes a new one from the config, with the backend and cache of its process.
 
     Raises `ConfigError` if `config` is no `AttentionConfig`.
     """
@@ -89,14 +89,14 @@ class AttentionKernel:
 
     @property
     def ptx(self) -> str:
-        """The PTX for the config's target, by default sm_80, and for arrays as aligned as head_dim
-        allows.
+        """The PTX for the config's target, by default sm_80, and for arrays with the largest
+        alignment that head_dim allows.
         """
         return self.build.text
 
     @property
     def module(self) -> ir.Module:
-        """What `ptx` is the text of. Verified."""
+        """The verified PTX module of which `ptx` is the text."""
         return self.build.module
 
     @property
@@ -106,17 +106,17 @@ class AttentionKernel:
 
     @property
     def resources(self) -> KernelResources:
-        """What the kernel behind `ptx` needs, with its counts of arithmetic and memory."""
+        """Resources of the kernel behind `ptx`, with counts of arithmetic and memory traffic."""
         return self.build.resources
 
     @property
     def proof(self) -> Proof:
-        """What is proved of the shared memory of the kernel behind `ptx`, for any arguments."""
+        """The proof about shared memory of the kernel behind `ptx`, for any arguments."""
         return self.build.proof
 
     @property
     def global_proof(self) -> GlobalProof:
-        """What is proved of its accesses to global memory, for every launch that is let through."""
+        """The proof about global memory of the kernel behind `ptx`, for each checked launch."""
         return self.build.global_proof
 
     def launch(
@@ -146,44 +146,44 @@ class AttentionKernel:
         config's).
 
         q [batch, heads, seq_q, head_dim], k [batch, kv_heads, seq_k, head_dim], v [batch, kv_heads,
-        seq_k, head_dim_v]; heads a multiple of kv_heads. `layout="bshd"` swaps heads and seq in all
-        of them and in the result. 3-D arrays are [batch * heads, seq, dim]. All are of the config's
+        seq_k, head_dim_v]; heads is a multiple of kv_heads. `layout="bshd"` swaps heads and seq in
+        q, k, v and the result. 3-D arrays are [batch * heads, seq, dim]. All are of the config's
         dtype (float32, float16 or bfloat16) on one device, with a dense last dimension and
-        otherwise any strides, zero and negative ones included. The result is of the kind and type
-        of q, or `out`: the same shape with head_dim_v, no memory shared with the inputs. lse is the
-        natural logarithm of each row's sum, float32, [batch, heads, seq_q] in either layout. A row
-        that sees no key gives 0 and -inf.
+        otherwise any strides, zero and negative ones included. The result is a new array of q's
+        library and dtype, or `out`: the shape of q with head_dim_v, no memory shared with the
+        inputs. lse is the natural logarithm of each row's sum, float32, [batch, heads, seq_q] in
+        either layout. A row that sees no key gives 0 and -inf.
 
-        `alibi_slopes` and `sink` are float32 [batch, heads], `bias` of the config's type for it and
-        `mask` bool [batch, heads, seq_q, seq_k]; each may be of any shape that broadcasts to that,
-        with any strides, in either layout. They are given if, and only if, the config says so. A
-        key is hidden by a mask of False and by a bias of -inf; one of -2.3587e38 or less, such as
-        the least float32, also gives it weight 0, on every backend (`docs/numerics.md`, "Ranges",
-        says what of all numbers is right). `sink` is one more score of every row, with a value of
-        0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config with dropout makes 0:
-        the same on every backend and for all tiles (`flash/problem/philox.py`).
+        `alibi_slopes` and `sink` are float32 [batch, heads], `bias` is of the config's bias type
+        and `mask` bool, both [batch, heads, seq_q, seq_k]; each may have any shape that broadcasts
+        to that, with any strides, in either layout. Each is given if, and only if, the config asks
+        for it. A mask of False or a bias of -inf hides a key; a bias of -2.3587e38 or less, such as
+        the least float32, also gives the key weight 0, on every backend (`docs/numerics.md`,
+        "Ranges", says which numbers give right results). `sink` is one more score of every row,
+        with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config with
+        dropout makes 0: the same on every backend and for all tiles (`flash/problem/philox.py`).
 
-        With a config that says varlen the sequences of a batch have lengths of their own and lie
-        one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out as q,
-        lse [heads, total_q]. The queries of sequence b are the rows from cu_seqlens_q[b] on before
-        cu_seqlens_q[b + 1], of which the first seqused_q[b] count if the config says seqused_q; its
-        keys likewise. `cu_seqlens_q` and `cu_seqlens_k` are int32 [batch + 1] and never decrease,
-        `seqused_q` and `seqused_k` int32 of a shape that broadcasts to [batch]. Causality, windows
-        and ALiBi go by a sequence's own lengths. Sequences may be empty. Rows of out and lse that
-        are no counted query of a sequence are not written. `max_seqlen_q` is at least the most
-        queries of a sequence; on the host it is found if it is left out. What the four arrays hold
-        is checked on the host only: on a GPU nothing outside the arrays is accessed whatever it is,
-        and queries beyond max_seqlen_q are left out.
+        With a varlen config the sequences of a batch have different lengths and are packed: q
+        [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out like q, lse [heads,
+        total_q]. The queries of sequence b are the rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1,
+        of which only the first seqused_q[b] count if the config says seqused_q; the keys likewise.
+        `cu_seqlens_q` and `cu_seqlens_k` are int32 [batch + 1] and never decrease, `seqused_q` and
+        `seqused_k` int32 of a shape that broadcasts to [batch]. Causality, windows and ALiBi use
+        the lengths of each sequence. Sequences may be empty. Rows of out and lse that are no
+        counted query of a sequence are not written. `max_seqlen_q` is at least the most queries of
+        a sequence; on the host it is computed if it is left out. The contents of these four arrays
+        are checked on the host only: on a GPU, whatever they hold, nothing outside the arrays is
+        accessed, and queries beyond max_seqlen_q are left out.
 
         `backend`: "cuda"; "interpreter", which runs the kernel's PTX on the CPU; "cpu", which is
-        numpy; or "auto", which is what PTXGEN_BACKEND says, else "cuda" for arrays on a GPU or if a
-        GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream object
-        of torch, CuPy or cuda.core; default: the current one of q's library) and may not have run
-        yet on return; host arrays are copied there and back, and complete on return. There is no
-        backward pass: inputs that require gradients are refused, but in `torch.no_grad()`.
+        numpy; or "auto", which is the value of PTXGEN_BACKEND, else "cuda" for arrays on a GPU or
+        if a GPU opens, else "cpu". On a GPU the work is put on `stream` (an integer, or a stream
+        object of torch, CuPy or cuda.core; default: the current one of q's library) and may not
+        have run yet on return; host arrays are copied there and back, and complete on return. There
+        is no backward pass: inputs that require gradients are refused, except in `torch.no_grad()`.
 
-        Raises `LaunchError` with every problem of the arguments before anything is allocated or
-        asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
+        Raises `LaunchError` with every problem of the arguments before anything is allocated,
+        copied or launched, `ConfigError` for an unknown backend or tiles that the device cannot
         hold, `BackendError` if the backend fails.
         """
         caller = self._caller
@@ -277,8 +277,9 @@ class AttentionKernel:
         given: Mapping[str, object],
         stream: int | None,
     ) -> tuple[tuple[ArrayView, ...], dict[str, ArrayView]]:
-        """Views of q, k, v and, if it is given, out, and of the operands by name; `LaunchError`
-        names all that are no arrays, or not to be given.
+        """Views of q, k, v and, if it is given, out, and of the operands by name. Raises
+        `LaunchError` that names all arguments that are no arrays, and operands that are missing or
+        not to be given.
         """
         names = self._operand_names
         if names or any(array is not None for array in given.values()):
@@ -311,7 +312,7 @@ class AttentionKernel:
         operands: dict[str, ArrayView],
         max_seqlen_q: object,
     ) -> Geometry:
-        """The checked geometry of a call; of packed sequences their lengths are checked, too."""
+        """The checked geometry of a call; for packed sequences the lengths are checked, too."""
         if not self.config.varlen:
             if max_seqlen_q is not None:
                 raise LaunchError(
@@ -334,12 +335,12 @@ class AttentionKernel:
         operands: dict[str, ArrayView],
         max_seqlen_q: int | None = None,
     ) -> Geometry:
-        """The checked geometry of a call, kept for the next call like it."""
-        # All that a check looks at: shape, strides, dtype, device, read_only.
+        """The checked geometry of a call, kept for later calls with arrays of the same layout."""
+        # [1:6] is all that the checks read: shape, strides, dtype, device, read_only.
         key = (layout, max_seqlen_q, *[array[1:6] for array in (*arrays, *operands.values())])
         try:
             found = self._geometries.get(key)
-        except TypeError:  # no key, so no layout either: the check says so
+        except TypeError:  # not hashable, so no valid layout: `check` refuses it
             found = None
         if found is None:
             q, k, v, *given = arrays
@@ -393,7 +394,7 @@ def _backend_setting() -> str:
 
 
 def _check_place(backend: str, q: ArrayView, stream: int | None, who: str) -> None:
-    """Refuse arrays of a GPU for a backend of the CPU, and a stream for either."""
+    """Refuse arrays on a GPU, and a stream, for a backend that computes on the host."""
     if backend == "cuda":
         return
     if q.device != HOST:

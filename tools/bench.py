@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _sections(text: str) -> list[str]:
-    """The sections named, in the order in which they run."""
+    """The sections that `text` names, in the order in which they run."""
     asked = [name.strip() for name in text.split(",") if name.strip()]
     for name in asked:
         if name not in ABOUT:
@@ -193,7 +193,7 @@ def _jobs(name: str, gpu: Gpu | None, quick: bool) -> list[Job]:
 
 
 def _not_writable(path: Path) -> str:
-    """Why no file can be written at `path`; empty if it can. Asked before the time is spent."""
+    """Why no file can be written at `path`; empty if it can. Checked before the measurements."""
     if path.is_dir():
         return f"--output must be a file, got the directory {path}"
     try:
@@ -220,7 +220,7 @@ def _measure(plans: Sequence[Plan]) -> list[Section]:
 
 
 def _do(job: Job, section: Section) -> None:
-    """Run one job into its section; what this project raises on purpose does not end the others."""
+    """Run one job and add its results to the section; errors of this project are caught."""
     try:
         found = job.run()
     except PtxGenError as error:

@@ -21,11 +21,11 @@ OK, FAILED = 0, 1
 OUTPUT: Final = ROOT / "docs" / "interpreter-cost.svg"
 RESULT: Final = ROOT / "benchmarks" / "results" / "interpreter-cpu.json"
 _AXES: Final = {"N": "longer sequences, 8 heads", "H": "more heads H, N = 256"}
-_OFFSET: Final = "offset points"  # how matplotlib calls places relative to another
+_OFFSET: Final = "offset points"  # matplotlib's name of coordinates relative to a point
 
 
 class Point(NamedTuple):
-    """A kernel: N or H, 10**9 thread-instructions, and seconds."""
+    """A measured launch: N or H, 10**9 thread-instructions, and seconds."""
 
     size: int
     work: float
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def growth(result: dict[str, Any]) -> dict[str, list[Point]]:
-    """The kernels that grow along N, and those along H. Raises `ValueError`."""
+    """The points of the launches that vary N, and of those that vary H. Raises `ValueError`."""
     points: dict[str, list[Point]] = {axis: [] for axis in _AXES}
     for section in result["sections"].values():
         each = {str(x["config"]): x for x in section["measurements"] if x["name"] == "time / work"}
@@ -82,7 +82,7 @@ def growth(result: dict[str, Any]) -> dict[str, list[Point]]:
 
 
 def draw(points: dict[str, list[Point]], output: Path) -> None:
-    """One panel an axis: time against work, and the straight line that is nearest."""
+    """Draw one panel for each axis: time against work, and the fitted straight line."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

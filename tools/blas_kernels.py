@@ -1,7 +1,7 @@
-"""Prints with which kernels OpenBLAS is to be tested on this CPU, besides those that it picks.
+"""Prints the kernels with which to test OpenBLAS on this CPU, besides those that it picks itself.
 
 `make blas` sets `OPENBLAS_CORETYPE` to each. Kernels whose instructions this CPU lacks end the
-process that calls them: these are left out, and stderr says so.
+process that calls them: such kernels are left out, and stderr says so.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import subprocess
 import sys
 from typing import Final
 
-# The processors whose kernels sum in different orders: of 8, 16 and 4 numbers at a time.
+# Processors whose kernels sum in different orders: 8, 16 and 4 numbers at a time.
 NAMES: Final = ("Haswell", "SkylakeX", "Prescott")
 
-# Multiplies in both precisions, and prints whose kernels did it; nothing if that is not OpenBLAS.
+# Multiplies in both precisions, and prints the kernels' processor; nothing without OpenBLAS.
 PROBE: Final = """
 import numpy, threadpoolctl
 for dtype in (numpy.float32, numpy.float64):
@@ -26,8 +26,8 @@ print(next((pool["architecture"] for pool in pools if "architecture" in pool), "
 
 
 def architecture(name: str) -> str | None:
-    """Whose kernels OpenBLAS takes when it is told `name` ("" for its own choice): its word for
-    them, "" for another library, None if the process does not survive them.
+    """OpenBLAS's name of the processor whose kernels it uses when asked for `name` ("" for its own
+    choice); "" for another library, None if the process crashes with these kernels.
     """
     env = {key: value for key, value in os.environ.items() if key != "OPENBLAS_CORETYPE"}
     if name:
@@ -37,7 +37,7 @@ def architecture(name: str) -> str | None:
 
 
 def main() -> int:
-    """Print one name a line."""
+    """Print the names of kernels to test, one on each line."""
     own = architecture("")
     for name in NAMES:
         found = architecture(name)

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cache.py: {error}", file=sys.stderr)
         return USAGE
     if arguments.dir is not None:
-        # Naming a directory also says that it is on disk.
+        # --dir implies a cache on disk.
         settings = replace(settings, cache_dir=arguments.dir.absolute(), cache_on_disk=True)
     disk = DiskCache(settings.cache_dir, settings.cache_bytes)
     try:
@@ -162,7 +162,7 @@ def _clear(disk: DiskCache, as_json: bool) -> int:
 
 
 def _time(seconds: float | None) -> str | None:
-    """Local time with its offset from UTC."""
+    """Seconds since the epoch as local time with its offset from UTC; None stays None."""
     if seconds is None:
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))

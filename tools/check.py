@@ -45,8 +45,8 @@ from tools.commands.run_arguments import (
 
 OK, FAILED, USAGE = range(3)
 
-SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
-_MIX: Final = 6  # words of the instruction mix that are shown
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
+_MIX: Final = 6  # entries of the instruction mix that are shown
 _SHOWN: Final = 20  # findings of one severity that are shown
 
 _EPILOG = """\
@@ -164,7 +164,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _checked(
     text: str, module: Module, arguments: argparse.Namespace
 ) -> tuple[list[Finding], list[Entry]]:
-    """What is found in the module, and in each of its kernels if the module is right."""
+    """The findings about the module and, if there are none, about each of its kernels."""
     kernels = _kernels(module, arguments.entry)
     findings = module_findings(module)
     assembly, said = _assembled(text, module.target, arguments.assemble)
@@ -193,7 +193,7 @@ def _bounds(
     asked: Sequence[tuple[str, int | tuple[int, int] | Given]],
     launch: Launch | None,
 ) -> dict[str, Bound]:
-    """What is known of the parameters: the tensor maps of a run, and what is asked for."""
+    """Bounds of parameters, by name: the tensor maps of a run, and the bounds of the user."""
     names = [param.name for param in kernel.params]
     found: dict[str, Bound] = {}
     if launch is not None:
@@ -201,7 +201,7 @@ def _bounds(
         found |= {name: of for name, of in maps if isinstance(of, TensorMap)}
     for name, value in asked:
         made = value.make(0) if isinstance(value, Given) else value
-        assert isinstance(made, (int, tuple, TensorMap))  # nothing else can be written there
+        assert isinstance(made, (int, tuple, TensorMap))  # no other form is accepted
         found[name] = made
     return found
 
@@ -209,7 +209,9 @@ def _bounds(
 def _assembled(
     text: str, target: str, wanted: bool | None
 ) -> tuple[Assembly | None, list[Finding]]:
-    """What an assembler says; nothing if it is not wanted, or not at hand and not asked for."""
+    """The assembler's result and findings; nothing if it is unwanted, or neither found nor asked
+    for.
+    """
     if wanted is False:
         return None, []
     try:
@@ -240,7 +242,7 @@ def _launch(kernel: Kernel, arguments: argparse.Namespace) -> Launch | None:
     return Launch(arguments.grid, values)
 
 
-# --------------------------------------------------------------------------------- what comes of it
+# --------------------------------------------------------------------------------------- the report
 
 
 def _document(

@@ -26,18 +26,18 @@ from ptxgen.errors import ConfigError, UnsupportedTargetError
 
 OK, UNSUPPORTED = 0, 3
 MIB: Final = 1 << 20
-# Of an H100 SXM (NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU").
+# Multiprocessors of an H100 SXM (NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU").
 _MULTIPROCESSORS: Final = 132
 _L2_MIB: Final = 50
-# What a CTA does beside its tiles of keys, such as reading Q and writing O, in such tiles.
+# Work of a CTA beside its tiles of keys, such as reading Q and writing O, in units of one tile.
 _BESIDE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """CTAs of `heads` heads, of all batches, of which `group` in a row share one of K and V;
-    `tiles` are those of keys that the blocks of a head visit, and `section` is how many heads take
-    turns.
+    """The CTAs of a launch: of `heads` query heads of all batch items, of which each `group`
+    consecutive ones share a head of K and V. `tiles` holds the number of key tiles that each block
+    of query rows of a head visits; `section` is the number of heads whose CTAs take turns.
     """
 
     heads: int
@@ -46,29 +46,30 @@ class Launch:
     section: int
 
 
-Cta = tuple[int, int]  # head and block
+Cta = tuple[int, int]  # head, and block of query rows
 Order = Callable[[Launch], list[Cta]]
 
 
 def by_head(launch: Launch) -> list[Cta]:
-    """Head by head, in each of them the last block first."""
+    """The order head by head, in each head the last block first."""
     return _in_sections(launch, 1)
 
 
 def by_head_from_first(launch: Launch) -> list[Cta]:
-    """That of the kernels without: head by head, in each of them the first block first."""
+    """The order of kernels without causality: head by head, in each head the first block first."""
     blocks = range(len(launch.tiles))
     return [(head, block) for head in range(launch.heads) for block in blocks]
 
 
 def all_heads(launch: Launch) -> list[Cta]:
-    """The last blocks of all heads, then those before them."""
+    """The order with the last blocks of all heads first, then the blocks before these."""
     return _in_sections(launch, launch.heads)
 
 
 def sections(launch: Launch) -> list[Cta]:
-    """The same for as many heads at a time as fit into the cache: that of the kernels with
-    causality (`flash/device/cta_order.py`), and of FlashAttention-3's scheduler.
+    """The order of kernels with causality (`flash/device/cta_order.py`), and of FlashAttention-3's
+    scheduler: section by section of the heads whose K and V fit into the cache, in each section the
+    last blocks of all its heads first.
     """
     return _in_sections(launch, launch.section)
 
@@ -91,10 +92,10 @@ ORDERS: Final[dict[str, Order]] = {
 
 
 def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
-    """How much longer the launch takes than with its work spread evenly over `slots` CTAs at a
-    time, as a factor; and on how many heads of K and V they work at once, on average over time.
+    """The time of the launch as a multiple of its time with work spread evenly over `slots` CTAs at
+    a time; and the number of heads of K and V that running CTAs read, averaged over time.
     """
-    running: list[tuple[int, int]] = []  # when each ends, and its head of K and V
+    running: list[tuple[int, int]] = []  # end time of each running CTA, and its head of K and V
     live: Counter[int] = Counter()
     now = total = 0
     head_time = 0
@@ -114,7 +115,7 @@ def simulated(launch: Launch, order: Order, slots: int) -> tuple[float, float]:
 def _end_one(
     running: list[tuple[int, int]], live: Counter[int], now: int, head_time: int
 ) -> tuple[int, int]:
-    """Let the next CTA end: the time then, and the sum of live heads over time."""
+    """End the next CTA. Returns the time, and the sum of live heads over time until then."""
     end, head = heapq.heappop(running)
     head_time += (end - now) * len(live)
     live[head] -= 1

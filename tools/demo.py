@@ -39,10 +39,10 @@ OK, FAILED, USAGE, UNSUPPORTED = range(4)
 
 BATCH: Final = 1
 HEADS: Final = 2
-KV_HEADS: Final = 1  # both query heads read it
+KV_HEADS: Final = 1  # shared by both query heads
 SEED: Final = 0
 
-_QUIET_S: Final = 1.0  # a step reports how far it is once in this time
+_QUIET_S: Final = 1.0  # seconds between two reports of progress
 
 _EPILOG = """\
 examples:
@@ -160,7 +160,7 @@ def _assembler(target: str | None) -> tuple[Assembler | None, str]:
 def _demonstrate(
     config: AttentionConfig, seq: int, assembler: Assembler | None, *, gpu: bool
 ) -> dict[str, Any]:
-    """Everything about one kernel, ready for JSON; `failures` says in words what is wrong."""
+    """All results about one kernel, ready for JSON; `failures` describes each failure in words."""
     name = f"{config.dtype} d={config.head_dim}{' causal' if config.causal else ''}"
     kernel = AttentionKernel(config)
     found = {"configuration": name, **_text(kernel)}
@@ -174,7 +174,7 @@ def _demonstrate(
     for backend in ("cpu", *(["cuda"] if gpu else [])):
         _say(f"{name}: running on {backend}")
         outputs[backend] = kernel.launch(q, k, v, backend=backend)
-    causal: Any = config.causal  # checked by the config to be a word that the reference knows
+    causal: Any = config.causal  # the config allows only values that the reference knows
     bound = attention_bound(
         q, k, v, config.element.numpy, arithmetic_of_config(config), causal=causal
     )
@@ -190,7 +190,7 @@ def _demonstrate(
 
 
 def _text(kernel: AttentionKernel) -> dict[str, Any]:
-    """What can be said of the kernel without running it."""
+    """The results about the kernel that need no run: text, verifier, proofs and resources."""
     contract, needs = kernel.build.contract, kernel.resources
     return {
         "kernel": contract["entry"],
@@ -242,9 +242,10 @@ def _problem(config: AttentionConfig, seq: int) -> tuple[Array, Array, Array]:
 def _interpreted(
     kernel: AttentionKernel, q: Array, k: Array, v: Array
 ) -> tuple[tuple[Array, Array], list[str]]:
-    """Output and LSE of the PTX, launched as the contract tells any host to, and what is reported.
+    """O and LSE of the interpreted PTX, launched by its launch contract, and the sanitizers'
+    reports.
 
-    What the kernel does not write stays NaN.
+    Elements that the kernel does not write stay NaN.
     """
     contract = kernel.build.contract
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
@@ -255,7 +256,7 @@ def _interpreted(
             values[f"{name}_{what}_stride"] = array.strides[axis] // array.itemsize
     values |= {"seq_q": q.shape[2], "seq_k": k.shape[2], "heads": q.shape[1]}
     values |= {"group": q.shape[1] // k.shape[1], "softmax_scale": kernel.config.scale}
-    values["section"] = q.shape[1]  # heads that take turns: all of them
+    values["section"] = q.shape[1]  # the number of heads that take turns: all heads
     result = interpreter.run(
         kernel.module,
         grid=_ctas(contract, {"seq_q": q.shape[2], "heads": q.shape[1], "batch": q.shape[0]}),
@@ -270,7 +271,7 @@ def _interpreted(
 
 
 def _ctas(contract: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-    """The number of CTAs by the grid's formula for programs."""
+    """The number of CTAs, by the formula for the grid in the launch contract."""
     x = contract["grid"]["x"]
     rows, block = x["ceil_div"]
     blocks: int = -(-sizes[rows] // block)
@@ -293,7 +294,7 @@ def _failures(found: Mapping[str, Any]) -> list[str]:
         "registers are spilled": not found.get("spilled_bytes", 0),
         "the sanitizers have objections": not found["reports"],
         **{
-            f"{backend} errs by more than {most:.1e}": error <= most  # NaN is not
+            f"{backend} errs by more than {most:.1e}": error <= most  # False for NaN
             for backend, error in found["errors"].items()
         },
     }
@@ -308,7 +309,7 @@ def _say(message: str) -> None:
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Says how many CTAs are done, once in a while."""
+    """A function that reports how many CTAs are done, at most once in `_QUIET_S` seconds."""
     said = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -321,7 +322,7 @@ def _progress() -> Callable[[int, int], None]:
 
 
 def _column(found: Mapping[str, Any]) -> dict[str, str]:
-    """What the table shows of one kernel."""
+    """The column of the table for one kernel: a text for each fact."""
     registers = f"about {found['estimated_registers']}"
     if "registers" in found:
         registers = f"{found['registers']}, {found['spilled_bytes']} bytes spilled"
@@ -346,7 +347,7 @@ def _column(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _first(found: Sequence[str], what: str) -> str:
-    """How many there are and, on lines of their own, the first one."""
+    """The number of entries of `found` and, on separate lines, the first one."""
     return f"{len(found)} {what}s:\n{found[0]}" if found else f"no {what}"
 
 

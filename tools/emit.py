@@ -85,7 +85,7 @@ them into account.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Emit what the arguments ask for; the exit codes are in `--help`.
+    """Emit a kernel, its contract or a list; the exit codes are in `--help`.
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
@@ -140,11 +140,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Made]:
-    """The arguments of a kernel with options of its own, and the kernel."""
+    """The parsed arguments of a kernel other than the forward kernel, and the kernel."""
     if kernel not in KERNELS:
         hint = did_you_mean(kernel, KERNELS)
         _parser().error(f"the kernels are {', '.join(KERNELS)}, got {kernel!r}{hint}")
-    # Here, because what others need is not needed for the text of the forward kernel.
+    # Imported here, because emitting the forward kernel does not need it.
     from tools.commands.emit_cache import KINDS
 
     kind = KINDS[kernel]
@@ -152,7 +152,7 @@ def _other(kernel: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Made]:
     return arguments, kind.make(arguments)
 
 
-# -------------------------------------------------------------------------------- what is asked for
+# --------------------------------------------------------------------------------------- the output
 
 
 def _output(arguments: argparse.Namespace) -> str:
@@ -208,7 +208,7 @@ def _tiles(config: AttentionConfig, chosen: Target, as_json: bool) -> str:
 
 
 def _table(columns: Mapping[str, Sequence[object]]) -> str:
-    """Columns as wide as they need to be: the first to the left, the others to the right."""
+    """A table with columns of minimal width, the first left-aligned, the others right-aligned."""
     aligned: list[list[str]] = []
     for name, values in columns.items():
         cells = [name, *map(str, values)]

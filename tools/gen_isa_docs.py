@@ -22,7 +22,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "isa.md"
 OK, FAILED = 0, 1
 
 
-_MANY: Final = 16  # choices in a row that need the same; of more, the first and the last are shown
+_MANY: Final = 16  # choices listed if they have equal requirements; of more, first and last
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,13 +73,13 @@ def _cells(row: Inst) -> dict[str, str]:
         "needs": _needs(row.gate),
         "effect": row.effect.value,
         "accuracy": row.accuracy or "exact",
-        "meaning": " ".join(row.doc.split()).replace("<", "&lt;"),  # no tag is meant
+        "meaning": " ".join(row.doc.split()).replace("<", "&lt;"),  # a literal "<", not a tag
     }
     return {name: text.replace("|", "\\|") for name, text in cells.items()}
 
 
 def _slot(row: Inst, slot: str) -> str:
-    """The slot with its choices, and behind those that need more than the row itself, what."""
+    """The slot with its choices, each followed by requirements beyond those of the row."""
     given = [
         (slot if value is True else str(value), gate)
         for value, gate in row.choices[slot].items()

@@ -28,7 +28,7 @@ _VEC = "vec"  # the slot that makes an operand a vector
 
 @dataclass(frozen=True)
 class Slot:
-    """A keyword of a method: its legal values, and whether operands say it when it is left out."""
+    """A keyword of a method: its legal values, and whether operands imply it if it is left out."""
 
     name: str
     choices: tuple[Modifier, ...]
@@ -43,19 +43,19 @@ class Slot:
         kinds = [f"Literal[{', '.join(words)}]"] if words else []
         kinds += ["ScalarType"] if any(isinstance(c, ScalarType) for c in self.choices) else []
         kinds += ["None"] if None in self.choices else []
-        # What is inferred, and a type (which a stub cannot write as a default), is left out.
+        # An inferred choice, or a type (which a stub cannot write as a default), has no default.
         plain = not self.inferred and not isinstance(first, ScalarType)
         default = (f'"{first}"' if isinstance(first, str) else str(first)) if plain else "..."
-        required = first is not None and self.name == _VEC  # a vector was asked for
+        required = first is not None and self.name == _VEC  # this signature is that with a vector
         return f"{self.name}: {' | '.join(kinds)}" + ("" if required else f" = {default}")
 
     def join(self, other: Slot) -> Slot:
-        """The slot that has the choices of both."""
+        """A slot with the choices of this slot and the other."""
         choices = tuple(dict.fromkeys((*self.choices, *other.choices)))
         return Slot(self.name, choices, self.inferred and other.inferred)
 
     def within(self, other: Slot) -> bool:
-        """Whether all that this slot takes is taken by the other, as a type checker sees it."""
+        """Whether, for a type checker, the other slot takes all choices of this one."""
         ours, theirs = (
             {ScalarType if isinstance(c, ScalarType) else c for c in slot.choices}
             for slot in (self, other)
@@ -69,9 +69,9 @@ class Signature:
 
     operands: tuple[str, ...]
     result: str
-    into: str  # what may take the result instead of new registers; empty if nothing may
+    into: str  # type of an argument that receives the result, instead of new registers; or empty
     slots: tuple[Slot, ...]
-    lines: tuple[str, ...]  # of the docstring
+    lines: tuple[str, ...]  # lines of the docstring
 
     @property
     def parameters(self) -> list[str]:
@@ -83,11 +83,11 @@ class Signature:
 
     @property
     def doc(self) -> str:
-        """The docstring: what each row says and how the manual writes it."""
+        """The docstring: the syntax and meaning of each row."""
         return "\n\n        ".join(self.lines) + ("\n        " if len(self.lines) > 1 else "")
 
     def merges_with(self, other: Signature) -> bool:
-        """Whether the two differ in what their keywords take only."""
+        """Whether the two signatures differ only in the choices of their keywords."""
         return (
             self.operands == other.operands
             and self.result == other.result
@@ -101,7 +101,7 @@ class Signature:
         return replace(self, slots=slots, lines=lines)
 
     def covered_by(self, other: Signature) -> bool:
-        """Whether a type checker would never choose this one behind the other."""
+        """Whether a type checker would never choose this signature if it follows `other`."""
         theirs = {s.name: s for s in other.slots}
         return (
             self.operands == other.operands
@@ -119,7 +119,7 @@ class Method:
 
     @property
     def overloaded(self) -> bool:
-        """Whether there are several ways."""
+        """Whether the method has several signatures."""
         return len(self.signatures) > 1
 
 
@@ -132,7 +132,7 @@ class EmitForm:
     into: str
 
 
-# What may take the result instead of new registers.
+# By the type of a result: the type of an argument that receives it instead of new registers.
 _INTO: Final = {"Value": "Var", "tuple[Value, ...]": "Sequence[Var]"}
 
 
@@ -143,7 +143,7 @@ def render_stub() -> str:
 
 
 def method_of(name: str, named: Sequence[Inst]) -> Method:
-    """The method for the rows of one name; rows that look the same from outside become one."""
+    """The method for the rows of one name; rows with equal signatures are merged."""
     signatures: list[Signature] = []
     for signature in (s for row in named for s in _signatures(row)):
         for i, known in enumerate(signatures):
@@ -177,7 +177,7 @@ def _emit_forms(methods: Sequence[Method]) -> list[EmitForm]:
 
 
 def _signatures(row: Inst) -> Iterator[Signature]:
-    """One for each shape that the row's operands can have: without a vector, and with one."""
+    """The signatures of a row: without a vector and, if an operand can be one, with a vector."""
     if any(o.count == _VEC for o in row.operands):
         yield _signature(row, vector=False)
         yield _signature(row, vector=True)
@@ -218,7 +218,7 @@ def _is_vector(operand: Operand, vector: bool) -> bool:
 
 
 def _is_inferred(row: Inst, slot: str) -> bool:
-    """Whether the types of the operands read, or the space of a pointer, say the slot."""
+    """Whether the types of read operands, or the space of a pointer, imply the slot."""
     read = [o for o in row.operands if not o.written and o.literal is None]
     if slot == "space":
         return any(o.address for o in read)

@@ -34,17 +34,17 @@ Array = NDArray[Any]
 
 OK, FAILED, USAGE, UNSUPPORTED = range(4)
 
-SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
-PADDING: Final = 0  # a token; which must not matter
-EAGER: Final = "its eager"  # the run of transformers without our attention, in f32
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
+PADDING: Final = 0  # the token of padding; results must not depend on it
+EAGER: Final = "its eager"  # run of transformers with its own attention, in f32
 
-# The logits may differ from float64 by this many times what those of the same model do that is
-# computed in f32 without a cache, with the same roundings to the cache's type, since the order of
-# the sums is free; and by a few roundings to f32 of the largest logit in any case.
+# The error of logits against float64 may be ERROR_FACTOR times that of the same model computed in
+# f32 without a cache, with the same roundings to the cache's type, since the order of the sums is
+# free. In any case it may be ERROR_FLOOR f32 epsilons of the largest logit.
 ERROR_FACTOR: Final = 2
-ERROR_FLOOR: Final = 4  # times f32's epsilon
+ERROR_FLOOR: Final = 4  # in f32 epsilons
 
-_QUIET_S: Final = 1.0  # without a bar, progress is told once in this time
+_QUIET_S: Final = 1.0  # seconds between two lines of progress, without a bar
 
 _EPILOG = """\
 examples:
@@ -71,7 +71,7 @@ asked for is not supported, or not there: a GPU, transformers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the model each way and print a table; the exit codes are in `--help`.
+    """Run the model in each way and print a table; the exit codes are in `--help`.
 
     Raises SystemExit, as argparse does, with 2 for wrong arguments and 0 after `--help`.
     """
@@ -170,7 +170,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything, ready for JSON."""
+    """Run the model in each way; the model, its cache and the results, ready for JSON."""
     weights = random_weights(
         Sizes(
             arguments.layers, arguments.hidden, arguments.heads, arguments.kv_heads,
@@ -206,8 +206,8 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
 def _ways(
     arguments: argparse.Namespace, weights: Weights, prompts: Sequence[Array]
 ) -> dict[str, Callable[[Progress], Array]]:
-    """What to run, by name. Raises ImportError if transformers is asked for and not there,
-    `BackendError` if it is to use a GPU and cannot.
+    """The ways to run the model, by name. Raises ImportError if transformers is asked for and not
+    installed, `BackendError` if it must use a GPU and cannot.
     """
     tokens = arguments.tokens
     ways: dict[str, Callable[[Progress], Array]] = {
@@ -244,7 +244,7 @@ def _of(name: str, begin: Progress) -> Progress:
 
 
 def _cache(arguments: argparse.Namespace) -> flash.KVCache:
-    """An empty one with room for all; what is written last is not appended."""
+    """An empty cache with room for all tokens but the last written one, which is not appended."""
     return flash.KVCache(
         arguments.layers,
         len(arguments.prompts),
@@ -264,7 +264,7 @@ def own_lengths(
     cache: flash.KVCache,
     begin: Progress,
 ) -> Array:
-    """Logits [prompts, tokens, vocab] of greedy decoding, each sequence of the length it has."""
+    """Logits [prompts, tokens, vocab] of greedy decoding; sequences keep different lengths."""
     begin("prompts")
     first = [
         _last(weights, prompt[None], CachedAttention(cache, [number]))
@@ -280,7 +280,7 @@ def left_padded(
     cache: flash.KVCache,
     begin: Progress,
 ) -> Array:
-    """The same with all prompts in one call, made equally long by padding on the left."""
+    """Logits [prompts, tokens, vocab] of greedy decoding of prompts that are padded on the left."""
     rows, leftpad = padded(prompts)
     attend = CachedAttention(cache, leftpad=leftpad)
     begin("prompts")
@@ -288,7 +288,7 @@ def left_padded(
 
 
 def padded(prompts: Sequence[Array]) -> tuple[Array, list[int]]:
-    """[prompts, the longest's length], and how much of each is padding, on the left."""
+    """The prompts as [prompts, longest length], and the number of padding tokens left of each."""
     longest = max(map(len, prompts))
     leftpad = [longest - len(prompt) for prompt in prompts]
     rows = [
@@ -318,11 +318,12 @@ def _decoded(
 
 
 def judged(weights: Weights, prompts: Sequence[Array], logits: Array, dtype: str) -> dict[str, Any]:
-    """How logits [prompts, tokens, vocab], whose largest were written, differ from float64's for
-    the same text; `failures` says in words what is wrong. `dtype` is that of keys and values.
+    """The errors of logits [prompts, tokens, vocab] against float64 logits of the same text, in
+    which each token is the one with the largest logit; `failures` describes each failure in words.
+    `dtype` is the type of keys and values.
 
-    Float64 reads what was written, and never has to write: up to the first token that it would not
-    have written its own text is the same.
+    The float64 model reads the written text and writes none: up to the first token that it would
+    not have chosen, its own text is the same.
     """
     written = logits.argmax(axis=2)
     exact = _whole(weights, prompts, written, np.float64, np.float64)
@@ -335,7 +336,7 @@ def judged(weights: Weights, prompts: Sequence[Array], logits: Array, dtype: str
     other = written.size - equal
     checks = {
         f"{other} of {written.size} tokens are not those of float64": not other or dtype != "f32",
-        f"the logits differ by more than {allowed:.1e}": error <= allowed,  # NaN does
+        f"the logits differ by more than {allowed:.1e}": error <= allowed,  # False for NaN
     }
     return {
         "tokens": written.tolist(),
@@ -350,7 +351,7 @@ def judged(weights: Weights, prompts: Sequence[Array], logits: Array, dtype: str
 def _whole(
     weights: Weights, prompts: Sequence[Array], written: Array, dtype: Any, kept: Any
 ) -> Array:
-    """The logits of the written tokens, each sequence read at once, alone."""
+    """Logits of the written tokens, computed without a cache from each whole sequence alone."""
     found = []
     for prompt, text in zip(prompts, written, strict=True):
         read = np.concatenate([prompt, text[:-1]])[None]
@@ -363,7 +364,7 @@ def _whole(
 
 
 def _report(found: Mapping[str, Any]) -> str:
-    """The table for people."""
+    """The results as a table for a reader."""
     model, cache = found["model"], found["cache"]
     pages = "contiguous" if cache["page_size"] is None else f"pages of {cache['page_size']}"
     keys = ("error", "allowed_error", "closest_choice")

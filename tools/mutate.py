@@ -1,4 +1,6 @@
-"""Make the shipped kernels wrong in every small way: `python tools/mutate.py` says who notices."""
+"""Apply every small mistake to the shipped kernels, and report which check catches each:
+`python tools/mutate.py`.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
 
-SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
-_SEED: Final = 4  # of the short form's choice
-_QUIET_S: Final = 30.0  # without a bar, progress is told once in this time
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
+_SEED: Final = 4  # of the choice of mutants in the short form
+_QUIET_S: Final = 30.0  # seconds between two lines of progress, without a bar
 _CHUNK: Final = 4  # mutants that a process takes at once
 
 _EPILOG = f"""\
@@ -140,7 +142,7 @@ def _jobs(text: str) -> int:
 def _chosen(
     kernel: str, arguments: argparse.Namespace, kept: Mapping[str, Any] | None = None
 ) -> list[int]:
-    """The numbers of the mutants to judge, in their order; of `kept` only the survivors."""
+    """The indices of the mutants to judge, in order; with `kept`, only of its survivors."""
     if kept is not None:
         names = {name for of, name in _survivors(kept) if of == kernel}
         return [number for number, m in enumerate(mutants_of(kernel)) if m.name in names]
@@ -156,8 +158,8 @@ def _chosen(
 
 
 def _judged(chosen: Mapping[str, Sequence[int]], jobs: int) -> list[Verdict]:
-    """The verdicts in the order of kernels and mutants. Raises `PtxGenError` for a kernel that is
-    wrong already.
+    """The verdicts in the order of kernels and mutants. Raises `PtxGenError` for an unchanged
+    kernel that is wrong.
     """
     pairs = [(name, number) for name, numbers in chosen.items() for number in numbers]
     with _progress(len(pairs)) as progress:
@@ -169,15 +171,15 @@ def _verdicts(pairs: Sequence[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
         yield from (judge(name, number) for name, number in pairs)
         return
     names, numbers = zip(*pairs, strict=True)
-    # Not forked: a fork of a process with threads, such as numpy's, may hang.
+    # "spawn", because a fork of a process with threads, such as numpy's, may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         yield from pool.map(judge, names, numbers, chunksize=_CHUNK)
 
 
 class _Progress:
-    """Says on standard error how far the campaign is: a bar on a terminal with rich, else a line
-    once in a while.
+    """Reports the progress of the campaign on standard error: a bar on a terminal with rich, else a
+    line every `_QUIET_S` seconds.
     """
 
     def __init__(self, total: int, bar: Any = None) -> None:
@@ -214,15 +216,15 @@ def _progress(total: int) -> Iterator[_Progress]:
         yield _Progress(total, bar)
 
 
-# --------------------------------------------------------------------------------- what comes of it
+# --------------------------------------------------------------------------------------- the report
 
 _COLUMNS: Final = (*CATCHERS, EQUIVALENT, HOLE)
 
 
 def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, Any]:
-    """The campaign as plain data for JSON; `of` is how many mutants each kernel has in all.
+    """The campaign as plain data for JSON; `of` is the number of all mutants of each kernel.
 
-    `share_caught` is that of the mutants that are not equivalent, 1 if there are none.
+    `share_caught` is the caught share of the mutants that are not equivalent, 1 if there are none.
     """
     kernels = []
     for name, total in of.items():
@@ -242,9 +244,11 @@ def document(verdicts: Sequence[Verdict], of: Mapping[str, int]) -> dict[str, An
 
 
 def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """What both documents say, in the order of the kernels; what `found` speaks of counts."""
+    """Both documents as one, in the order of the kernels; a kernel in `found` replaces that in
+    `kept`.
+    """
     new = {kernel["name"] for kernel in found["kernels"]}
-    place = {name: i for i, name in enumerate(subjects())}  # and not those that are no more
+    place = {name: i for i, name in enumerate(subjects())}  # without kernels that no longer exist
 
     def both(key: str, name: str) -> list[Any]:
         old = [row for row in kept[key] if row[name] in place and row[name] not in new]
@@ -254,7 +258,7 @@ def joined(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """What `kept` says, but for its survivors that are judged again."""
+    """The document `kept` with new verdicts on its survivors."""
     kernels, again = deepcopy(kept["kernels"]), {(v.kernel, v.name) for v in verdicts}
     kinds, was = {kernel["name"]: kernel["kinds"] for kernel in kernels}, _survivors(kept)
     for v in verdicts:
@@ -276,7 +280,7 @@ def amended(kept: Mapping[str, Any], verdicts: Sequence[Verdict]) -> dict[str, A
 
 
 def _survivors(kept: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """The kernel and name of each mutant that nobody noticed: EQUIVALENT or HOLE."""
+    """EQUIVALENT or HOLE for each mutant that no check caught, by kernel and name of the mutant."""
     found = {(row["kernel"], m): EQUIVALENT for row in kept["equivalent"] for m in row["mutants"]}
     return found | {(hole["kernel"], hole["name"]): HOLE for hole in kept["holes"]}
 
@@ -309,10 +313,10 @@ def _document(
 
 
 def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """The document to update; None if it is not wanted.
+    """The document to update; None if no update is asked for.
 
-    Raises `OSError` or `ValueError` if it cannot be read, or a kernel that would be kept is not the
-    one that was judged.
+    Raises `OSError` or `ValueError` if it cannot be read, or if the text of a kernel that would be
+    kept has changed since it was judged.
     """
     if not arguments.update:
         return None
@@ -329,7 +333,7 @@ def _kept(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _sha256(name: str) -> str:
-    """The hash of a kernel's text."""
+    """The SHA-256 hash of the text of the kernel `name`."""
     return hashlib.sha256(render(subjects()[name].module).encode()).hexdigest()
 
 
@@ -351,7 +355,7 @@ def _by_kind(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def _equivalent(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """Each reason once, with the mutants that it is about."""
+    """The reasons why mutants are equivalent, each once, with its mutants."""
     found: dict[tuple[str, str], list[str]] = {}
     for v in verdicts:
         if v.caught_by == EQUIVALENT:

@@ -46,9 +46,9 @@ from tools.commands.run_arguments import (
 
 OK, FAILED, USAGE = range(3)
 
-_QUIET_S: Final = 1.0  # without a bar, progress is told once in this time
-_OPCODES: Final = 10  # of the instruction mix are shown
-_WORST: Final = 5  # instructions with the most conflicts, and with the most excess sectors
+_QUIET_S: Final = 1.0  # seconds between two lines of progress, without a bar
+_OPCODES: Final = 10  # opcodes of the instruction mix that are shown
+_WORST: Final = 5  # instructions shown with the most conflicts, or the most excess sectors
 _SUMS: Final = {
     "warp_instructions": "warp instructions",
     "thread_instructions": "thread instructions",
@@ -122,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FAILED, error)
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
-    except BrokenPipeError:  # a reader such as head has seen enough
-        # So that the flush at the end of the process succeeds.
+    except BrokenPipeError:  # a reader such as `head` has ended
+        # Redirected, so that the flush at the end of the process succeeds.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 
@@ -269,7 +269,7 @@ def _kernel(module: Module, entry: str) -> Kernel:
 
 
 def _files(arguments: Sequence[Given], folder: Path | None) -> dict[int, Path]:
-    """Where the arrays of arguments go, by the arguments' places."""
+    """The output files of array arguments, by the index of the argument."""
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -290,7 +290,7 @@ def _made(number: int, what: Given) -> Argument:
         return what.make(number)
     except LaunchError:
         raise
-    except (MemoryError, ValueError) as error:  # numpy has both for an array that is too large
+    except (MemoryError, ValueError) as error:  # numpy raises either for an array that is too large
         raise LaunchError(
             f"there is no memory here for {what.text}; give a smaller shape"
         ) from error
@@ -302,7 +302,7 @@ def _contents(value: Argument) -> Array | bytes:
 
 @contextmanager
 def _progress(name: str, ctas: int) -> Iterator[Callable[[int, int], None] | None]:
-    """On a terminal, a bar if rich is there, else a line once in a while."""
+    """A function that reports progress: by a bar on a terminal with rich, else by lines."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -328,7 +328,7 @@ def _lines(name: str) -> Callable[[int, int], None]:
     return progress
 
 
-# --------------------------------------------------------------------------------- what comes of it
+# --------------------------------------------------------------------------------------- the report
 
 
 def _found(
@@ -382,7 +382,7 @@ def _counted(counters: Counters) -> str:
 
 
 def _columns(sections: Sequence[Sequence[tuple[str, int]]]) -> list[str]:
-    """Words to the left, numbers to the right; an empty line between sections."""
+    """Lines with words left-aligned and numbers right-aligned; an empty line between sections."""
     rows = [row for section in sections for row in section]
     left = max(len(words) for words, _ in rows)
     right = max(len(f"{number:,}") for _, number in rows)

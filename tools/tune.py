@@ -37,13 +37,13 @@ from tools.measure.tuning import (
 )
 
 OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
-SCHEMA: Final = 1  # of the result; raised when a key changes its meaning
+SCHEMA: Final = 1  # version of the result; raised when a key changes its meaning
 STATIC_SEQ: Final = 512  # queries and keys of the one head that is interpreted
 GPU_SEQ: Final = 4096
 
 
 def _rule(method: str) -> str:
-    """For `--help`: the lines of a rule, set in."""
+    """For `--help`: the indented lines of a rule."""
     return textwrap.fill(RULES[method], 100, initial_indent="  * ", subsequent_indent="    ")
 
 
@@ -76,7 +76,7 @@ exit codes:
 
 
 class _StopError(Exception):
-    """The end of the run with an exit code of its own."""
+    """Ends the run with a given exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -162,7 +162,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
-    """The GPU to measure on, or None if that is not to be, or cannot be."""
+    """The GPU to measure on, or None if no GPU is asked for or available."""
     if arguments.static:
         return None
     try:
@@ -219,7 +219,7 @@ def _read(path: Path, device: str) -> dict[str, Any]:
 def _judge(
     problem: Problem, method: Method, offered: list[Candidate], result: dict[str, Any], path: Path
 ) -> dict[str, Any]:
-    """The problem's record, with every candidate in it, as it is in the file."""
+    """The problem's record, with all candidates judged, as it is written to the file."""
     key, means = f"{problem.key} {method.name}", method.means
     before: dict[str, Any] = result["problems"].get(key, {})
     known = before.get("candidates", []) if before.get("means") == means else []

@@ -1,4 +1,4 @@
-"""Compare what is found in right and wrong kernels here with what compute-sanitizer finds in them
+"""Compare the findings of this project in right and wrong kernels with those of compute-sanitizer
 on a GPU: `python tools/witness.py`.
 """
 
@@ -45,14 +45,14 @@ from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
 
-SCHEMA: Final = 1  # of the JSON; raised when a key changes its meaning
+SCHEMA: Final = 1  # version of the JSON; raised when a key changes its meaning
 _ALL_OF: Final = ("barrier", "copy-wait", "copy-commit", "fence", "mbarrier")
-_OTHERS: Final = 1  # mutants of each other kind
-_SEED: Final = 4  # of their choice
+_OTHERS: Final = 1  # mutants of each kind that is not in _ALL_OF
+_SEED: Final = 4  # of the choice of mutants
 _JOBS: Final = 4  # processes that use the GPU at once
 _TIMEOUT_S: Final = 60.0
-_RIGHT: Final = "right"  # what we say of the kernel itself; also that nothing is wrong with results
-_REFUSED: Final = "refused"  # by the assembler: nothing to run
+_RIGHT: Final = "right"  # our verdict on an unchanged kernel; also a verdict on right results
+_REFUSED: Final = "refused"  # refused by the assembler: nothing to run
 
 # How the two verdicts compare.
 AGREEMENTS: Final = {
@@ -89,9 +89,9 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kernel or mutant. `ours` is who catches it, as in tools/mutate.py, or `right`; `theirs`
-    has what each check says; `value` is what is wrong with the GPU's results, or `right`, or why
-    there are none.
+    """One kernel or mutant. `ours` is the check of this project that catches it, as in
+    tools/mutate.py, or `right`; `theirs` holds the result of each check of compute-sanitizer;
+    `value` is the error of the GPU's results, or `right`, or the reason why there are no results.
     """
 
     kernel: str
@@ -115,12 +115,12 @@ class Row:
 
     @property
     def bad(self) -> bool:
-        """Whether it needs looking at."""
+        """Whether a person should look at this row."""
         wrong = self.ours == _RIGHT and self.value != _RIGHT
         return wrong or self.agreement in ("theirs only", "no verdict")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The row as plain data for JSON."""
         theirs = {said.tool: {k: v for k, v in asdict(said).items() if k != "tool"}
                   for said in self.theirs}  # fmt: skip
         return {
@@ -198,7 +198,7 @@ def _above_0(kind: Callable[[str], float]) -> Callable[[str], float]:
 
 
 def _chosen(kernel: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int | None]]:
-    """The kernel itself, which is None, and the numbers of its mutants."""
+    """The kernel with each mutant to compare, by its index; None is the unchanged kernel."""
     yield kernel, None
     by_kind: dict[str, list[int]] = {}
     for number, mutant in enumerate(mutants_of(kernel)):
@@ -219,7 +219,7 @@ def _name(kernel: str, number: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The GPU and the checks that are used, with seconds for one launch."""
+    """The GPU, the checks to run, and the time limit of one launch in seconds."""
 
     backend: CudaBackend
     sanitizer: Sanitizer
@@ -233,12 +233,12 @@ class Bench:
             raise BackendError(f"no GPU: {why}; --list needs none")
 
     def row(self, kernel: str, number: int | None) -> Row:
-        """What becomes of a kernel, or of its mutant of this number."""
+        """The row of a kernel, or of its mutant with index `number`."""
         subject = subjects()[kernel]
         verdict = None if number is None else judge(kernel, number)
         problem = subject.problems[max(verdict.problem if verdict else 0, 0)]
         if verdict is None:
-            right(kernel, problem)  # raises if it is not
+            right(kernel, problem)  # raises if the kernel is wrong
         module = subject.module if number is None else mutants_of(kernel)[number].module
         with tempfile.TemporaryDirectory(prefix="witness-") as folder:
             value, theirs = self._on_gpu(kernel, module, problem, Path(folder))
@@ -249,7 +249,7 @@ class Bench:
     def _on_gpu(
         self, kernel: str, module: ir.Module, problem: Any, folder: Path
     ) -> tuple[str, tuple[Said, ...]]:
-        """What is wrong with the results, and what the checks say."""
+        """The error of the GPU's results, and the result of each check."""
         device = self.backend.device_properties(ORDINAL)
         if not target(module.target).runs_on(device.major, device.minor):
             raise BackendError(f"{kernel} is for {module.target}, which {device} does not run")
@@ -276,8 +276,8 @@ class Bench:
         raise_on_report: bool,
         **how: Any,
     ) -> Result:
-        """In place of `ptxgen.interpreter.run`: on the GPU, under each check and alone."""
-        del raise_on_report  # what is found is in `theirs`
+        """Launch in place of `ptxgen.interpreter.run`: on the GPU, under each check and alone."""
+        del raise_on_report  # findings go to `theirs`
         kernel = next(k for k in module.kernels if k.name == entry)
         memory = witness_launch.store(folder, program, kernel, **how)
         command = [sys.executable, str(Path(witness_launch.__file__)), str(folder)]
@@ -301,7 +301,7 @@ def _rows(bench: Bench, chosen: Sequence[tuple[str, int | None]], jobs: int) -> 
         return list(pool.map(lambda pair: bench.row(*pair), chosen))
 
 
-# --------------------------------------------------------------------------------- what comes of it
+# --------------------------------------------------------------------------------------- the report
 
 
 def document(bench: Bench, rows: Sequence[Row]) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def document(bench: Bench, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def report(rows: Sequence[Row]) -> str:
-    """The table, then what needs looking at, for a reader."""
+    """The table, then the rows that a person should look at."""
     lines = []
     for kernel in dict.fromkeys(row.kernel for row in rows):
         mine = [row for row in rows if row.kernel == kernel]

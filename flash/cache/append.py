@@ -1,4 +1,4 @@
-"""New rows that lie on a GPU, written into a cache there by a kernel, and turned on the way."""
+"""Appends new rows on a GPU to a KV cache there by a kernel, which may also rotate them (RoPE)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ptxgen.runtime.cuda import CudaBackend
 def prepared_append(
     who: str, cuda: CudaBackend, ordinal: int, new: NewRows, turned: Turned | None = None
 ) -> Callable[[int], None]:
-    """What writes new rows to the cache, on a stream, and turns them, as often as it is called. The
-    lengths among the operands are, when it runs, those with the new rows. Rows of padding have
-    position 0 only as far as `leftpad_k` is among them.
+    """A function of a stream that launches the kernel which writes the new rows to the cache and,
+    with `turned`, rotates new keys and queries. It may be called repeatedly. When it runs,
+    `seqused_k` in the operands must include the new rows. Rows of padding get position 0 only if
+    `leftpad_k` is in the operands.
 
-    Raises `LaunchError` for more CTAs than a grid has, of which it says `who` wanted them, and
-    `BackendError` for a kernel that cannot be.
+    Raises `LaunchError` in the name of `who` for more CTAs than a grid can have, and `BackendError`
+    for a kernel that cannot be compiled or loaded.
     """
     launcher = launcher_of(cuda)
     step = append_step(launcher.own_target(ordinal), OF_ARRAYS[new.k.dtype], new, turned)

@@ -1,4 +1,4 @@
-"""Attention of new queries to all keys of a cache, which their own may join first."""
+"""Attention of new queries to all keys of a KV cache, after optionally appending new keys."""
 
 from __future__ import annotations
 
@@ -34,46 +34,48 @@ def attention_with_kvcache(
     backend: str = AUTO,
     stream: object = None,
 ) -> Any:
-    """Append k and v to a layer of `cache`, if they are given, and attend to all that it then has:
-    out, or (out, lse) with `return_lse`.
+    """Append k and v, if they are given, to a layer of `cache`, and attend with q to all keys of
+    this layer: out, or (out, lse) with `return_lse`.
 
     q is [batch, heads, seq_q, head_dim], k [batch, kv_heads, n, head_dim] and v [batch, kv_heads,
-    n, head_dim_v], heads a multiple of kv_heads; all of the cache's type, or if that is "e4m3" of
-    float32, float16 or bfloat16. `cache_batch_idx` says which sequences of the cache they belong
-    to, integers [batch]; by default all of them, in order. Without k and v it may name one several
-    times. The result is of the kind and type of q, or `out`, [batch, heads, seq_q, head_dim_v]; lse
-    float32 [batch, heads, seq_q], the natural logarithm.
+    n, head_dim_v]; heads is a multiple of kv_heads. All have the cache's dtype, or, for a cache of
+    "e4m3", float32, float16 or bfloat16. `cache_batch_idx`, integers [batch], is the sequence of
+    the cache that each batch item belongs to; by default all sequences, in order. Without k and v a
+    sequence may occur several times. The result is an array of q's library and dtype, or `out`,
+    [batch, heads, seq_q, head_dim_v]; lse is float32 [batch, heads, seq_q], the natural logarithm.
 
     Each sequence has its own length. Causality is bottom-right: the last query is at the position
     of the last key. `window`, `softcap`, `alibi_slopes`, `sink` and `softmax_scale` are those of
-    `flash.attention`. `mask`, bool, broadcasts to [batch, heads, seq_q, m]: whether a query sees
-    the last m keys of its sequence, of which those before the first are left out; it sees all keys
-    before these. With `leftpad` the first key is the first behind the padding. A tree of guesses is
-    a mask with m = seq_q, which causality and windows narrow.
+    `flash.attention`. `mask`, bool, broadcasts to [batch, heads, seq_q, m] and covers the last m
+    keys of each sequence: whether a query sees them. If a sequence has fewer than m keys, the first
+    columns are ignored; keys before the last m are visible. With `leftpad`, padding is no key. For
+    a tree of speculative tokens use a mask with m = seq_q; causality and windows narrow it.
 
-    `leftpad`, integers [batch]: so many keys at the beginning of a sequence are no keys but
-    padding, and positions count from behind them. A query of padding sees no key if causal.
+    `leftpad`, integers [batch]: the number of padding rows at the beginning of each sequence. They
+    are no keys, and position 0 is the first row after them. A query at a padding row sees no key if
+    causal.
 
-    `rotary_cos` and `rotary_sin` [positions, rotary_dim / 2], float32, float16 or bfloat16, turn
-    the rows of k before they are appended and those of q, each by its position
-    (`flash/problem/rotary.py`); they are then rounded once, to the types that they have, or the
-    cache's. `rotary_interleaved`: whether columns 2 i and 2 i + 1 are turned together, not i and i
+    `rotary_cos` and `rotary_sin` [positions, rotary_dim / 2], float32, float16 or bfloat16, rotate
+    the rows of q, and those of k before they are appended, each by its position
+    (`flash/problem/rotary.py`). Rotated rows are rounded once, to their own dtype or the cache's.
+    `rotary_interleaved`: whether columns 2 i and 2 i + 1 are rotated together, instead of i and i
     + rotary_dim / 2.
 
-    `backend`: "auto", that of the cache, which computes where its memory is; for a cache on the
-    host also the other of "cpu" and "interpreter". The kernels of "interpreter" and "cuda" take
-    rows of q and out that are dense, and a cache of "e4m3" with queries of 16 bits,
-    head_dim and head_dim_v that are multiples of 8, from sm_89 on. On a GPU all arrays are on the
-    device of the cache, but for k and v, which may be on the host; with rotary tables, of float32,
-    they are not. Work is put on `stream`, by default the current one of q's library.
+    `backend`: "auto" is the backend of the cache, which computes where the cache's memory is; a
+    cache on the host also takes the other of "cpu" and "interpreter". The kernels of "interpreter"
+    and "cuda" require dense rows of q and out; for a cache of "e4m3" they require queries of 16
+    bits, head_dim and head_dim_v that are multiples of 8, and sm_89 or later. On a GPU all arrays
+    are on the device of the cache, except k and v, which may be on the host unless there are rotary
+    tables; these tables are then float32. Work is put on `stream`, by default the current one of
+    q's library.
 
-    `splits`: into how many parts kernels divide the keys, as in `DecodeKernel.launch`; "auto" goes
-    by the longest sequence of the call. On "cpu" it does not matter, nor does the rest of the
-    batch.
+    `splits`: into how many parts kernels divide the keys, as in `DecodeKernel.launch`; "auto"
+    chooses by the longest sequence of the call. On "cpu" the result of a batch item depends neither
+    on `splits` nor on the other items.
 
     Raises `LaunchError` with problems of the arguments, `ConfigError` for what `AttentionConfig`
-    refuses and unknown backends, `CacheFullError` if there is no room for k and v. After these and
-    any other exception the cache is as it was; `out` may have been written.
+    refuses and for unknown backends, `CacheFullError` if there is no room for k and v. After these
+    and any other exception the cache is as it was; `out` may have been written.
     """
     return _Once(
         q, cache, k, v, layer=layer, causal=causal, window=window, softcap=softcap,
@@ -85,8 +87,8 @@ def attention_with_kvcache(
 
 
 class _Once(DecodeStep):
-    """A step that is done once: parts are for the keys that there are then, and the small arrays of
-    the next call may be where its own are.
+    """A `DecodeStep` that runs once: "auto" splits are chosen for the current lengths, not for the
+    capacity, and the next call may reuse the memory of its small arrays (lengths, indices).
     """
 
     _again = False

@@ -1,4 +1,4 @@
-"""`KVCache`: the keys and values of sequences that grow, layer by layer."""
+"""`KVCache`: the keys and values of growing sequences, for each layer of a model."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ class KVCache:
     """Keys and values of up to `batch` sequences of up to `capacity` tokens, in `layers` layers.
 
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim.
-    dtype: "f32", "f16", "bf16" or "e4m3", or what array libraries call these, such as
-        torch.bfloat16 or numpy.float32. Of the last, x is stored as x / scale, at most 448 either
-        way and rounded to nearest even, with a scale for each layer and head of K and of V
-        (`set_scales`), which is 1 to begin with.
+    dtype: "f32", "f16", "bf16" or "e4m3", or an array library's name for one of them, such as
+        torch.bfloat16 or numpy.float32. "e4m3" stores x as x / scale, clamped to [-448, 448] and
+        rounded to nearest even, with a scale for each layer and head of K and of V (`set_scales`),
+        which is 1 initially.
     page_size: None for contiguous memory, K of a layer being [batch, kv_heads, capacity, head_dim];
         or 1..256, the tokens of a page, K of a layer then being [pages, kv_heads, page_size,
         head_dim]. V likewise, with head_dim_v. Row r of sequence b is row r % page_size of page
         `block_table[b, r // page_size]`, in every layer.
-    pages: how many there are, by default as many as all sequences can need.
-    backend: whose memory it is: "cpu" or "interpreter", both numpy's; or "cuda", that of `device`,
-        by default the current one. `cuda` is the GPU backend, by default that of the process.
+    pages: the number of pages, by default as many as all sequences can need.
+    backend: where the memory is: "cpu" or "interpreter", both in numpy arrays; or "cuda", on
+        `device`, by default the current one. `cuda` is the GPU backend, by default that of the
+        process.
 
     The layers of a model are appended to one after another, so that each has `lengths` of its own.
     Memory is not initialised; rows that were not written never reach a result. A call that raises
     anything, also `MemoryError` or `KeyboardInterrupt`, has changed nothing; `docs/kv-cache.md`
-    says what that means on a GPU, where any may raise `BackendError`. Work on a GPU is put on the
-    stream that a call names, an integer or a stream object, by default the current one of the
-    library that new rows are from, or the default one; who uses several orders them. Not for use by
-    several threads at once.
+    says what that means on a GPU, where any call may raise `BackendError`. Work on a GPU is put on
+    the stream that a call names, an integer or a stream object, by default the current one of the
+    new rows' library, or else the default stream; a caller who uses several streams orders them.
+    Not for use by several threads at once.
 
-    Raises `ConfigError` for a cache that cannot be.
+    Raises `ConfigError` for invalid arguments.
     """
 
     def __init__(
@@ -120,35 +121,35 @@ class KVCache:
 
     @property
     def dtype(self) -> str:
-        """The type of its elements, as it was asked for."""
+        """The element type of the cache: "f32", "f16", "bf16" or "e4m3"."""
         return self.element.name
 
     @property
     def page_size(self) -> int | None:
-        """Tokens of a page; None if the memory is contiguous."""
+        """The number of tokens in a page; None if the memory is contiguous."""
         return None if self.placement.table is None else self.placement.rows
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """How many tokens each sequence has in each layer: int32 [layers, batch], a copy."""
+        """The number of tokens of each sequence in each layer: int32 [layers, batch], a copy."""
         return self._lengths.copy()
 
     @property
     def block_table(self) -> NDArray[np.int32] | None:
-        """Which pages each sequence has: int32 [batch, ceil(capacity / page_size)], a copy, -1
-        behind its last page; None if the memory is contiguous.
+        """The pages of each sequence: int32 [batch, ceil(capacity / page_size)], a copy, -1 after
+        the last page of a sequence; None if the memory is contiguous.
         """
         table = self.placement.table
         return None if table is None else table.copy()
 
     @property
     def free_pages(self) -> int | None:
-        """Pages that no sequence uses; None if the memory is contiguous."""
+        """The number of pages that no sequence uses; None if the memory is contiguous."""
         return self.placement.free
 
     @property
     def scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Those of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3"."""
+        """Scales of K and of V, float32 [layers, kv_heads], copies; None unless dtype is "e4m3"."""
         scales = self._scales
         return None if scales is None else (scales[0].copy(), scales[1].copy())
 
@@ -159,18 +160,20 @@ class KVCache:
         return self.memory.nbytes + sum(int(array.nbytes) for array in small)
 
     def keys(self, layer: int, sequence: int) -> Array:
-        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's type, or
-        float32 for "e4m3", multiplied by their scales. Raises `LaunchError` for unknown numbers.
+        """The keys of a sequence, a copy, [kv_heads, length, head_dim]: of the cache's dtype, or
+        for "e4m3" as float32, multiplied by the scales. Raises `LaunchError` for an unknown layer
+        or sequence.
         """
         return self._copy_of("keys", layer, sequence)[0]
 
     def values(self, layer: int, sequence: int) -> Array:
-        """The values of a sequence, as `keys`, [kv_heads, length, head_dim_v]."""
+        """The values of a sequence, a copy like that of `keys`, [kv_heads, length, head_dim_v]."""
         return self._copy_of("values", layer, sequence)[1]
 
     def rows(self, layer: int, sequence: int, begin: int = 0) -> tuple[Array, Array]:
-        """Keys and values of a sequence from row `begin` on, as `keys` gives them, but copied only
-        if they are on a GPU, in pages or scaled, and not to be written. Arguments are not checked.
+        """Keys and values of a sequence from row `begin` on, of the types that `keys` returns. They
+        are copied only if they are on a GPU, in pages or scaled, so the caller must not write to
+        them. Arguments are not checked.
         """
         stretch = Stretch(sequence, begin, int(self._lengths[layer, sequence]))
         return self.memory.read(layer, list(self.placement.runs(stretch)))
@@ -178,10 +181,12 @@ class KVCache:
     # ---------------------------------------------------------------------------------- changing
 
     def set_scales(self, k_scale: object, v_scale: object) -> None:
-        """Store K and V of a cache of "e4m3" divided by these: positive numbers, of any shape that
-        broadcasts to [layers, kv_heads]. Before anything is appended.
+        """Set the scales by which a cache of "e4m3" divides K and V when it stores them: positive
+        numbers, of any shape that broadcasts to [layers, kv_heads]. Call it before anything is
+        appended.
 
-        Raises `LaunchError` for other numbers or caches, and if there are tokens.
+        Raises `LaunchError` for invalid scales, for a cache of another dtype, and if there are
+        tokens.
         """
         who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
         if self._scales is None:
@@ -208,13 +213,13 @@ class KVCache:
         counts: object = None,
         stream: object = None,
     ) -> None:
-        """Write keys and values behind those that there are.
+        """Append keys and values to sequences of a layer.
 
-        k is [items, kv_heads, n, head_dim], v the same with head_dim_v: n rows, or none, for each
-        of `sequences`, integers without repetition, by default all of the cache in their order.
-        With `counts`, an integer from 0 to n for each, only the first so many rows are written.
-        Arrays are of the cache's type; for "e4m3" of float32, float16 or bfloat16. They are on the
-        host or on the cache's device.
+        k is [items, kv_heads, n, head_dim], v [items, kv_heads, n, head_dim_v], n at least 0: n new
+        rows for each of `sequences`, integers without repetition, by default all sequences of the
+        cache in order. With `counts`, an integer from 0 to n for each sequence, only its first
+        `counts` rows are appended. The arrays have the cache's dtype, or, for "e4m3", float32,
+        float16 or bfloat16. They are on the host or on the cache's device.
 
         Raises `LaunchError` for arguments that do not fit the cache, `CacheFullError` if there is
         no room for all rows, in the sequences or in free pages.
@@ -242,11 +247,12 @@ class KVCache:
         self.whole(work, on)
 
     def grow(self, rows: int, sequences: object = None, *, stream: object = None) -> None:
-        """Let sequences, by default all, have so many more rows in every layer, which are written
-        by work that follows: launches of `DecodeStep`, also in a captured graph. On a GPU lengths
-        and block table are brought up to date in the order of `stream`.
+        """Add `rows` rows to sequences, by default all, in every layer. The rows are written by
+        work that follows: launches of `DecodeStep`, also in a captured graph. On a GPU, lengths and
+        block table are updated in the order of `stream`.
 
-        Raises `LaunchError` for wrong numbers, `CacheFullError` if there is no room for all rows.
+        Raises `LaunchError` for invalid arguments, `CacheFullError` if there is no room for all
+        rows.
         """
         who = "KVCache.grow"
         count = integer(rows, 0, INT32_MAX)
@@ -262,10 +268,10 @@ class KVCache:
         self.whole(work, on)
 
     def truncate(self, length: object, sequences: object = None) -> None:
-        """Forget the last tokens of sequences, by default of all: in every layer they then have
-        `length` tokens, an integer for all or one for each.
+        """Remove the last tokens of sequences, by default of all: every layer keeps the first
+        `length` tokens. `length` is one integer for all sequences, or one for each.
 
-        Raises `LaunchError` if a sequence has fewer tokens in a layer.
+        Raises `LaunchError` if a sequence has fewer than `length` tokens in a layer.
         """
         who = "KVCache.truncate"
         which = self.check_sequences(who, sequences)
@@ -286,9 +292,10 @@ class KVCache:
         self._cut(which, cuts)
 
     def reset(self, sequence: int | None = None) -> None:
-        """Forget all tokens of a sequence, or of all. Pages that no other sequence shares are free.
+        """Remove all tokens of a sequence, by default of all sequences. Their pages become free,
+        except those that another sequence shares.
 
-        Raises `LaunchError` for one sequence without tokens, which is reset twice or never used.
+        Raises `LaunchError` if `sequence` has no tokens: it was reset before, or never used.
         """
         who = "KVCache.reset"
         which = None if sequence is None else self.check_sequence(who, sequence)
@@ -301,12 +308,13 @@ class KVCache:
         self._cut(cut, [0] * len(cut))
 
     def fork(self, source: int, target: int | None = None, *, stream: object = None) -> int:
-        """Let sequence `target`, by default the first without tokens, have the tokens of `source`,
-        in every layer. Returns its number.
+        """Give sequence `target`, by default the first without tokens, the tokens of `source`, in
+        every layer. Returns the index of `target`.
 
-        Pages are shared: only one that either of them writes later is copied, and then. Contiguous
-        memory is copied at once. Raises `LaunchError` if `target` is `source` or has tokens,
-        `CacheFullError` if every other sequence has.
+        Pages are shared: a page is copied only when one of its sequences writes to it
+        (copy-on-write). Contiguous memory is copied at once. Raises `LaunchError` if `target` is
+        `source` or has tokens, `CacheFullError` if there is no `target` and every other sequence
+        has tokens.
         """
         who = "KVCache.fork"
         begin = self.check_sequence(who, source, "source")
@@ -330,22 +338,22 @@ class KVCache:
 
         return self.whole(work, on)
 
-    # ------------------------------------------------------- for kernels, and those who launch them
+    # --------------------------------------------------------------- for kernels and their launches
 
     def arrays(self, layer: int, stream: int = 0) -> LayerArrays:
-        """The memory of a layer, not copied. On a GPU lengths and block table are brought up to
-        date there, in the order of `stream`.
+        """The memory of a layer, not copied. On a GPU, lengths and block table are updated before,
+        in the order of `stream`.
         """
         self.update(stream)
         return self.memory.arrays(layer)
 
     def update(self, stream: int) -> None:
-        """On a GPU, bring lengths and block table up to date, in the order of `stream`."""
+        """On a GPU, update lengths and block table there, in the order of `stream`."""
         self.memory.update(self.placement.changed, stream)
         self.placement.changed.clear()
 
     def stream_of(self, who: str, stream: object, k: ArrayView | None = None) -> int:
-        """The CUstream of a call. Raises `LaunchError` for what is none, and any on the host."""
+        """The CUstream of a call. Raises `LaunchError` for no stream, or for one on the host."""
         if self.memory.device == HOST:
             if stream is not None:
                 raise LaunchError(
@@ -367,7 +375,7 @@ class KVCache:
         return found
 
     def check_sequence(self, who: str, sequence: object, name: str = "sequence") -> int:
-        """A sequence's number as an int. Raises `LaunchError` if there is no such sequence."""
+        """The index of a sequence as an int. Raises `LaunchError` if there is no such sequence."""
         found = integer(sequence, 0, self.batch - 1)
         if found is None:
             raise LaunchError(
@@ -379,8 +387,8 @@ class KVCache:
     def check_sequences(
         self, who: str, sequences: object, name: str = "sequences", *, repeated: bool = False
     ) -> list[int]:
-        """Numbers of sequences, by default of all. Raises `LaunchError` for what are none and,
-        unless they may be `repeated`, for one that is.
+        """Indices of sequences, by default of all. Raises `LaunchError` for an invalid index and,
+        unless `repeated`, for one that occurs twice.
         """
         if sequences is None:
             return list(range(self.batch))
@@ -394,7 +402,7 @@ class KVCache:
         return found
 
     def problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
-        """What is wrong with the type of new rows. A cache of e4m3 converts them, others do not."""
+        """What is wrong with the dtype of new rows. Only a cache of e4m3 converts them."""
         taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
         if array.dtype not in [dtype.array_name for dtype in taken]:
             names = ", ".join(dtype.array_name for dtype in taken)
@@ -405,7 +413,7 @@ class KVCache:
             )
 
     def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
-        """What is wrong with new keys and values for so many sequences."""
+        """What is wrong with new keys and values for `items` sequences."""
         dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
         for name, array in (("k", k), ("v", v)):
             what, dim = dims[name]
@@ -429,10 +437,10 @@ class KVCache:
         stream: int = 0,
         refresh: Callable[[int], None] | None = None,
     ) -> T:
-        """Do `work`, which notes in a journal what it changes of lengths and places, and whose own
-        work on a GPU is put on `stream`. If it raises anything, the cache is as it was, and what
-        `refresh` (by default `update`) brings up to date on a GPU as well, if the GPU lets it;
-        otherwise the next call does that.
+        """Do `work` as a transaction. `work` notes in a journal its changes of lengths and block
+        table, and puts its GPU work on `stream`. If it raises anything, the changes are undone on
+        the host, and `refresh` (by default `update`) copies the restored arrays to the GPU; if that
+        fails, the next call copies them.
         """
         journal, last = Journal(), self.memory.stream
         try:
@@ -440,7 +448,7 @@ class KVCache:
         except BaseException:
             try:
                 if journal.undo():
-                    with suppress(Exception):  # `work` has failed already, and tells
+                    with suppress(Exception):  # the exception of `work` is raised
                         (refresh or self.update)(stream)
                         self.memory.wait(stream)
             finally:
@@ -456,8 +464,8 @@ class KVCache:
         journal: Journal,
         stream: int = 0,
     ) -> list[Stretch]:
-        """Let so many more rows of each sequence count in a layer, before they are written, and
-        which rows these are. Raises `CacheFullError` if there is no room for all.
+        """Add `rows` to the lengths of `sequences` in a layer, before these rows are written.
+        Returns the new rows. Raises `CacheFullError` if there is no room for all.
         """
         stretches, copies = self.ledger.append(who, layer, sequences, rows, journal)
         self.memory.copy(copies, stream)
@@ -466,8 +474,8 @@ class KVCache:
     def fill(
         self, layer: int, k: ArrayView, v: ArrayView, stretches: Sequence[Stretch], stream: int = 0
     ) -> None:
-        """Write the first rows of each item of k and v, which have been checked, to these rows,
-        with which its sequence now ends.
+        """Write the first rows of each item of k and v, which have been checked, to its stretch of
+        rows, the last ones of its sequence.
         """
         self.memory.write(layer, k, v, stretches, self.placement, stream)
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a call of `attention_with_kvcache`, found before anything is done."""
+"""The checks of a call of `attention_with_kvcache`, before it changes anything."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _CAUSAL: Final = (True, False, "bottom_right")
 
 
 class Rows(NamedTuple):
-    """Of each item of a call: its sequence, how many rows that has once k and v are appended, and
-    how many of these are padding.
+    """For each item of a call: its sequence, the rows of this sequence once k and v are appended,
+    and how many of these rows are padding.
     """
 
     sequences: list[int]
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     padding: list[int]
 
     def positions(self, rows: int) -> NDArray[np.int64]:
-        """[items, rows]: those of the last so many rows of each sequence; 0 for padding."""
+        """The positions of the last `rows` rows of each sequence, [items, rows]; 0 for padding."""
         ends = np.array(self.after, np.int64) - np.array(self.padding, np.int64)
         found: NDArray[np.int64] = np.maximum(ends[:, None] + np.arange(-rows, 0), 0)
         return found
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 def check_choices(
     who: str, cache: object, causal: object, backend: object, stream: object, order: object
 ) -> str:
-    """The backend. Raises `LaunchError` or `ConfigError` for the first choice that there is not."""
+    """The backend of a call. Raises `LaunchError` or `ConfigError` for the first invalid choice."""
     if not isinstance(cache, KVCache):
         raise LaunchError(
             f"{who}: cache must be a flash.KVCache, got {type(cache).__name__}; make one with "
@@ -95,7 +95,7 @@ def config_of(*choices: Any) -> AttentionConfig:
     """The config of a call, with the arguments of `_new_config`. Raises `ConfigError`."""
     try:
         return _kept_config(*choices)
-    except TypeError:  # what cannot be a key is no choice of the config's, which says so
+    except TypeError:  # not hashable, so no valid choice: the config refuses it
         return _new_config(*choices)
 
 
@@ -118,13 +118,13 @@ def _new_config(
 
 
 def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
-    """What is wrong with where the arrays are, and with q, k and v."""
+    """What is wrong with the devices of the arrays, and with q, k and v."""
     device = cache.memory.device
     where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
     yield from (
         f"{name} must be on {where}, where the cache is, got {array.device_name}; copy it there"
         for name, array in views.items()
-        if array.device != device and array.size and name not in ("k", "v")  # the cache says so
+        if array.device != device and array.size and name not in ("k", "v")  # checked by the cache
     )
     q = views["q"]
     yield from cache.problems_of_type("q", q)
@@ -147,7 +147,7 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
 
 
 def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with the operands of scores, and with out."""
+    """What is wrong with alibi_slopes, mask and sink, and with out."""
     q = views["q"]
     batch, heads, seq_q = q.shape[:3]
     yield from problems_of_operands(config, views)
@@ -168,7 +168,7 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
 def problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """What kernels do not take."""
+    """What is wrong with a call for kernels, beyond the checks that numpy needs, too."""
     if cache.element is E4M3:
         yield from _problems_of_e4m3(cache, config, backend)
     if "rotary_cos" in views and backend == "cuda":
@@ -186,8 +186,9 @@ def problems_of_kernels(
 
 
 def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: str) -> bool:
-    """Whether new rows are written by a kernel: if there are some where the cache is. On the host
-    only such as kernels take; the others are converted on the way.
+    """Whether a kernel writes the new rows: if there are any, on the device of the cache. On the
+    host a kernel writes only rows of a type and layout that it takes; others are converted by
+    numpy.
     """
     device = cache.memory.device
     new = [views[name] for name in "kv" if name in views]
@@ -206,13 +207,13 @@ def appends_by_kernel(cache: KVCache, views: Mapping[str, ArrayView], backend: s
 
 
 def _is_aligned(array: ArrayView) -> bool:
-    """Whether an array begins where its elements may; of a type that is refused, anywhere."""
+    """Whether an array begins at a multiple of its element size; True for unknown types."""
     element = OF_ARRAYS.get(array.dtype)
     return element is None or array.pointer % element.nbytes == 0
 
 
 def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """A kernel that turns rows reads those of one type."""
+    """What is wrong with the types of q and k: the kernel that rotates them takes one type."""
     types = {name: views[name].dtype for name in ("q", "k")}
     if len(set(types.values())) > 1:
         yield (
@@ -222,7 +223,7 @@ def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """The kernel that appends also turns: rows and tables are on the GPU."""
+    """What is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
     if not appends_by_kernel(cache, views, "cuda"):
         yield (
             "rotary_cos and rotary_sin are given, but only new k and v on the GPU of the cache are "
@@ -238,7 +239,7 @@ def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iter
 
 
 def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> Iterator[str]:
-    """Kernels widen numbers of one byte to 16 bits, eight at a time."""
+    """What kernels do not take of a cache of e4m3: they widen 8 elements at a time to 16 bits."""
     if config.element is F32:
         yield (
             f"q must be float16 or bfloat16 for a cache of 'e4m3' with backend {backend!r}, got "
@@ -255,7 +256,7 @@ def _problems_of_e4m3(cache: KVCache, config: AttentionConfig, backend: str) -> 
 def rows_of_call(
     who: str, cache: KVCache, layer: int, which: list[int], new: int, leftpad: object
 ) -> Rows:
-    """Lengths and padding. Raises `LaunchError` for padding that is none."""
+    """The lengths and padding of a call's sequences. Raises `LaunchError` for invalid padding."""
     of_layer = cache.lengths[layer]
     after = [int(of_layer[sequence]) + new for sequence in which]
     padding = [0] * len(which) if leftpad is None else integers(leftpad, 0, INT32_MAX, len(which))
@@ -268,7 +269,7 @@ def rows_of_call(
 
 
 def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) -> Iterator[str]:
-    """What is wrong with the tables of positions."""
+    """What is wrong with rotary_cos and rotary_sin."""
     if "rotary_cos" not in views:
         return
     cos, sin = views["rotary_cos"], views["rotary_sin"]

@@ -28,14 +28,15 @@ from ptxgen.target import target as find_target
 Array = NDArray[Any]
 
 _WHO: Final = "KVCache.append"
-_ALIGNED: Final = 16  # bytes, where an array begins
+_ALIGNED: Final = 16  # bytes, the alignment of an array in the workspace
 
 
 class CudaMemory:
-    """On device `ordinal`, not initialised. Keys and values never come to the host but by `read`.
+    """The memory of a KV cache on device `ordinal`, not initialised. Only `read` copies keys and
+    values to the host.
 
-    Rows are written by a kernel, in the order of the stream. Those from the host are copied to the
-    device before, whole arrays, which is complete on return.
+    A kernel writes new rows, in the order of the stream. New rows on the host are first copied to
+    the device as whole arrays; this copy is complete on return.
     """
 
     def __init__(
@@ -67,17 +68,17 @@ class CudaMemory:
 
     @property
     def device(self) -> tuple[str, int]:
-        """That it is on."""
+        """The device of the memory: ("cuda", ordinal)."""
         return ("cuda", self._ordinal)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V."""
+        """Bytes of K and V of all layers."""
         rows = self._layers * self._places * self._kv_heads * self._rows
         return rows * sum(self._dims) * self._dtype.nbytes
 
     def why_not(self, array: ArrayView) -> str:
-        """Rows come from the host or from this device."""
+        """Why new rows cannot be read from `array`; empty for the host or this device, dense."""
         if array.device == HOST:
             return ""
         got = f"got {array.device_name}"
@@ -94,13 +95,13 @@ class CudaMemory:
         return ""
 
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
-        """Copy rows between places, in every layer, in the order of `stream`."""
+        """Copy rows between pages or sequences, in every layer, in the order of `stream`."""
         self.stream = stream
         for source, target, rows in copies:
             for side, dim in enumerate(self._dims):
                 nbytes = rows * dim * self._dtype.nbytes
                 heads = range(self._kv_heads)
-                if rows == self._rows:  # of all heads, one after another
+                if rows == self._rows:  # whole places: all heads are contiguous
                     nbytes, heads = nbytes * self._kv_heads, range(1)
                 for layer in range(self._layers if nbytes else 0):
                     for head in heads:
@@ -117,10 +118,10 @@ class CudaMemory:
         k: ArrayView,
         v: ArrayView,
         stretches: Sequence[Stretch],
-        placement: Placement,  # noqa: ARG002  # which the block table says
+        placement: Placement,  # noqa: ARG002  # the kernel reads the block table
         stream: int,
     ) -> None:
-        """Let a kernel write the first rows of each item to where its sequence now ends."""
+        """Write the first rows of each item to the last rows of its sequence, by a kernel."""
         self.stream = stream
         counts = [stretch.end - stretch.begin for stretch in stretches]
         if not any(counts):
@@ -139,7 +140,7 @@ class CudaMemory:
         prepared_append(_WHO, self._cuda, self._ordinal, new)(stream)
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """The rows of `runs`, copied to the host once all work on the last stream is done."""
+        """The rows of `runs`, copied to the host, in the order of the stream of the last work."""
         found = []
         for side, dim in enumerate(self._dims):
             count = sum(run.rows for run in runs)
@@ -160,7 +161,7 @@ class CudaMemory:
         return k, v
 
     def arrays(self, layer: int) -> LayerArrays:
-        """The memory of a layer, as `update` left the small arrays."""
+        """The memory of a layer; lengths, block table and scales are as `update` left them."""
         found = self._layers_there.get(layer)
         if found is None:
             of_k, of_v = (part_of(s, layer, s.shape[1:], self._dtype) for s in self._sides)
@@ -173,7 +174,7 @@ class CudaMemory:
         return found
 
     def update(self, changed: Iterable[int], stream: int) -> None:
-        """Copy what has changed of the small arrays there, in the order of `stream`."""
+        """Copy changed lengths, scales and block table rows there, in the order of `stream`."""
         self._lengths.follow(self.small.lengths, stream)
         if self._scales is not None and self.small.scales is not None:
             self._scales.follow(self.small.scales, stream)
@@ -182,7 +183,7 @@ class CudaMemory:
         self.stream = stream
 
     def numbers(self, count: int, name: str = "") -> DeviceNumbers:
-        """Room for so many: by a name the same as last time, if there were as many."""
+        """Memory for `count` int32: the last one of this name, if that had the same count."""
         found = self._named.get(name)
         if found is None or found.view.size != count:
             found = self._follower((count,), I32)
@@ -191,7 +192,7 @@ class CudaMemory:
         return found
 
     def workspace(self, count: int) -> ArrayView:
-        """So many f32 numbers or more. What was given before stays as long as it is used."""
+        """Memory for at least `count` f32. Earlier workspaces live as long as they are used."""
         if self._space.shape[0] < count:
             self._space = self._new((count,), F32)
         return part_of(self._space, 0, self._space.shape, F32)
@@ -205,13 +206,13 @@ class CudaMemory:
         return DeviceNumbers(self._new(shape, dtype), dtype, self._cuda)
 
     def _at(self, side: int, layer: int, place: int, head: int, row: int) -> int:
-        """The address of a row."""
+        """The address of a row of K (`side` 0) or V (`side` 1)."""
         before = (layer * self._places + place) * self._kv_heads + head
         index = (before * self._rows + row) * self._dims[side]
         return self._sides[side].pointer + index * self._dtype.nbytes
 
     def _brought(self, k: ArrayView, v: ArrayView, stream: int) -> list[ArrayView]:
-        """The same arrays here: what is on the host is copied, which is complete on return."""
+        """k and v on this device: arrays on the host are copied, which is complete on return."""
         if k.dtype != v.dtype:  # both are on the host; the kernel takes one type
             k, v = (view(host_array(array).astype(np.float32), "rows") for array in (k, v))
         sizes = [-(-a.size * OF_ARRAYS[a.dtype].nbytes // _ALIGNED) * _ALIGNED for a in (k, v)]
@@ -225,7 +226,7 @@ class CudaMemory:
             self._cuda.copy_to_device(
                 at, dense.ctypes.data, dense.nbytes, stream, ordinal=self._ordinal
             )
-            # Memory that is pinned is read only then.
+            # Pinned host memory is read asynchronously, until this returns.
             self._cuda.synchronize(stream, ordinal=self._ordinal)
             found.append(
                 room._replace(
@@ -237,7 +238,7 @@ class CudaMemory:
 
 
 def _require_e4m3(target: Target) -> None:
-    """Raise `ConfigError` if the target's kernels cannot write and read numbers of one byte."""
+    """Raise `ConfigError` if the target has no instructions that convert to and from e4m3."""
     if target.sm < find_target(E4M3_TARGET).sm:
         raise ConfigError(
             f"KVCache: dtype='e4m3' needs a GPU of {E4M3_TARGET} or later, which rounds and widens "

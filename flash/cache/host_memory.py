@@ -1,4 +1,4 @@
-"""The memory of a KV cache: what is copied and written where `flash/pages/placement.py` says."""
+"""The memory of a KV cache. `flash/pages/placement.py` says which rows are copied and written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Array = NDArray[Any]
 
 
 class LayerArrays(NamedTuple):
-    """What a cache has of a layer, for kernels: K [places, kv_heads, rows, head_dim] and V, of
-    which a place is a sequence or a page; lengths int32 [batch]; the block table, if there are
-    pages, int32 [batch, ceil(capacity / page_size)], the same for all layers; and the scales of
-    e4m3, float32 [kv_heads].
+    """The arrays of a layer, for kernels: K [places, kv_heads, rows, head_dim] and V, where a place
+    is a sequence or a page; lengths int32 [batch]; the block table, if there are pages, int32
+    [batch, ceil(capacity / page_size)], the same for all layers; and the scales of e4m3, float32
+    [kv_heads].
     """
 
     k: ArrayView
@@ -31,9 +31,9 @@ class LayerArrays(NamedTuple):
 
 
 class SmallArrays(NamedTuple):
-    """The host's numbers that say where rows are and how they are stored, which a cache changes:
-    `lengths` int32 [layers, batch]; the block table, int32 [batch, ceil(capacity / page_size)], if
-    there are pages; and for e4m3 the scales of K and of V, float32 [2, layers, kv_heads].
+    """The host's arrays of lengths, pages and scales, which a cache changes in place: `lengths`
+    int32 [layers, batch]; the block table, int32 [batch, ceil(capacity / page_size)], if there are
+    pages; and for e4m3 the scales of K and of V, float32 [2, layers, kv_heads].
     """
 
     lengths: Array
@@ -42,37 +42,37 @@ class SmallArrays(NamedTuple):
 
 
 class Numbers(Protocol):
-    """Some int32 numbers, one for each item of a call, where the memory is."""
+    """An int32 array in the memory of the cache, one element for each item of a call."""
 
     @property
     def view(self) -> ArrayView:
-        """Where they are, always the same."""
+        """The array, always at the same address."""
 
     def follow(self, values: Array, stream: int) -> None:
-        """Be these from now on, in the order of `stream`."""
+        """Write `values` to the array, in the order of `stream`."""
 
 
 class KVMemory(Protocol):
-    """K and V of all layers, [layers, places, kv_heads, rows, head_dim or head_dim_v], and what
-    moves in it. Work on a GPU is put on the stream that a call names; on the host there is none.
+    """K and V of all layers, [layers, places, kv_heads, rows, head_dim or head_dim_v], and the
+    operations on them. Work on a GPU is put on the `stream` argument; on the host it has no effect.
     """
 
     small: SmallArrays
-    stream: int  # of the last work
+    stream: int  # the stream of the last work
 
     @property
     def device(self) -> tuple[str, int]:
-        """As in `ArrayView`."""
+        """The device of the memory, as in `ArrayView`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V."""
+        """Bytes of K and V of all layers."""
 
     def why_not(self, array: ArrayView) -> str:
-        """What an array must be that rows are written from, if it is not; else empty."""
+        """Why new rows cannot be read from `array`; empty if they can."""
 
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
-        """Copy rows between places, in every layer."""
+        """Copy rows between pages or sequences, in every layer."""
 
     def wait(self, stream: int) -> None:
         """Wait until all work on a stream is done."""
@@ -86,32 +86,32 @@ class KVMemory(Protocol):
         placement: Placement,
         stream: int,
     ) -> None:
-        """Write the first rows of each item of k and v [items, kv_heads, n, dim], as many as its
-        stretch has, there, where its sequence now ends.
+        """Write the first rows of each item of k and v [items, kv_heads, n, dim] to its stretch,
+        the last rows of its sequence: as many as the stretch has.
         """
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """The rows of `runs`, one after another, on the host, as attention takes them: [kv_heads,
-        rows, dim] of the cache's type, or f32 for e4m3, multiplied by their scales.
+        """K and V of the rows of `runs`, concatenated, on the host: [kv_heads, rows, dim] of the
+        cache's dtype, or for e4m3 as f32, multiplied by the scales.
         """
 
     def arrays(self, layer: int) -> LayerArrays:
-        """The memory of a layer, always the same."""
+        """The memory of a layer, always at the same addresses."""
 
     def update(self, changed: Iterable[int], stream: int) -> None:
-        """The small arrays have changed, the block table in these rows."""
+        """Let the memory follow `small`; the block table has changed in rows `changed` only."""
 
     def numbers(self, count: int, name: str = "") -> Numbers:
-        """Room for so many, of no value: by a name the same as last time, if there were as many."""
+        """Memory for `count` int32, not initialised; calls with one name and count may share it."""
 
     def workspace(self, count: int) -> ArrayView:
-        """So many f32 numbers, or more, of no value: the same memory for all who work one after
-        another in this one.
+        """Memory for at least `count` f32, not initialised. Calls may get the same memory, so their
+        work must run one after another.
         """
 
 
 class HostMemory:
-    """In numpy arrays, for the backends `cpu` and `interpreter`; new memory is not initialised."""
+    """K and V in numpy arrays, not initialised, for the backends `cpu` and `interpreter`."""
 
     device = HOST
 
@@ -131,23 +131,23 @@ class HostMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V."""
+        """Bytes of K and V of all layers."""
         return int(self.k.nbytes + self.v.nbytes)
 
     def why_not(self, array: ArrayView) -> str:
-        """Rows come from the host."""
+        """Why new rows cannot be read from `array`; empty for an array on the host."""
         if array.device == HOST:
             return ""
         return f"must be on the host, where the cache is, got {array.device_name}; copy it there"
 
-    def copy(self, copies: Sequence[Copy], stream: int) -> None:  # noqa: ARG002  # there is none
-        """Copy rows between places, in every layer."""
+    def copy(self, copies: Sequence[Copy], stream: int) -> None:  # noqa: ARG002  # no stream on the host
+        """Copy rows between pages or sequences, in every layer."""
         for source, target, rows in copies:
             for memory in (self.k, self.v):
                 memory[:, target, :, :rows] = memory[:, source, :, :rows]
 
     def wait(self, stream: int) -> None:
-        """Nothing to do: all work is done."""
+        """Nothing to do: the host has no pending work."""
 
     def write(
         self,
@@ -156,9 +156,9 @@ class HostMemory:
         v: ArrayView,
         stretches: Sequence[Stretch],
         placement: Placement,
-        stream: int,  # noqa: ARG002  # there is none
+        stream: int,  # noqa: ARG002  # no stream on the host
     ) -> None:
-        """Write the first rows of each item where its stretch is."""
+        """Write the first rows of each item of k and v to its stretch."""
         for side, (memory, array) in enumerate(((self.k, k), (self.v, v))):
             rows, scale = host_array(array), scale_of(self.small.scales, side, layer)
             for item, stretch in enumerate(stretches):
@@ -169,7 +169,7 @@ class HostMemory:
                     first += count
 
     def read(self, layer: int, runs: Sequence[Run]) -> tuple[Array, Array]:
-        """The rows of `runs`; without a copy if there is one run and no scale."""
+        """K and V of the rows of `runs`, copied unless there is one run and no scale."""
         found = []
         for side, memory in enumerate((self.k, self.v)):
             parts = [memory[layer, run.place, :, run.first : run.first + run.rows] for run in runs]
@@ -192,45 +192,45 @@ class HostMemory:
         )
 
     def update(self, changed: Iterable[int], stream: int) -> None:
-        """Nothing to do: they are here."""
+        """Nothing to do: `arrays` are views of `small`."""
 
-    def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new
-        """Room for so many."""
+    def numbers(self, count: int, name: str = "") -> HostNumbers:  # noqa: ARG002  # always new memory
+        """New memory for `count` int32, not initialised."""
         return HostNumbers(np.empty(count, np.int32))
 
     def workspace(self, count: int) -> ArrayView:
-        """So many f32 numbers of no value."""
+        """New memory for `count` f32, not initialised."""
         return view(np.empty(count, np.float32), "workspace")
 
 
 class HostNumbers:
-    """In a numpy array."""
+    """`Numbers` in a numpy array."""
 
     def __init__(self, values: Array) -> None:
         self._values = values
         self.view = view(values, "numbers")
 
-    def follow(self, values: Array, stream: int) -> None:  # noqa: ARG002  # there is none
-        """Be these from now on."""
+    def follow(self, values: Array, stream: int) -> None:  # noqa: ARG002  # no stream on the host
+        """Write `values` to the array."""
         self._values[:] = values
 
 
 def scale_of(scales: Array | None, side: int, layer: int) -> Array | None:
-    """That of K or V of a layer, [kv_heads, 1, 1]; None if there is none."""
+    """Scales of K (`side` 0) or V (1) of a layer, [kv_heads, 1, 1]; None without scales."""
     return None if scales is None else scales[side, layer, :, None, None]
 
 
 def stored(new: Array, dtype: DType, scale: Array | None) -> Array:
-    """New rows, [kv_heads, rows, dim], as a cache of a type holds them; of e4m3 with a scale."""
+    """New rows [kv_heads, rows, dim] as a cache stores them: with a scale, divided and rounded."""
     if scale is None:
         return new
-    # Infinity is stored as the largest number, as `cvt.rn.satfinite` stores it; NaN stays NaN.
-    # ml_dtypes makes NaN of what is too large.
+    # Infinity is stored as the largest finite number, as by `cvt.rn.satfinite`; NaN stays NaN. The
+    # values are clamped because ml_dtypes converts values that are too large to NaN.
     with np.errstate(over="ignore", under="ignore"):
         scaled = new.astype(np.float32) / scale
     return np.clip(scaled, -E4M3_MAX, E4M3_MAX).astype(dtype.numpy)
 
 
 def loaded(rows: Array, scale: Array | None) -> Array:
-    """Rows that a cache holds, as attention takes them: what `stored` rounded, or as it was."""
+    """Stored rows as attention takes them: with a scale, as f32 multiplied by it."""
     return rows if scale is None else rows.astype(np.float32) * scale

@@ -1,4 +1,4 @@
-"""What says to kernels where the rows of each item of a call are in a KV cache."""
+"""The arrays that tell kernels where the rows of each item of a call are in a KV cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from flash.host.arrays import ArrayView
 
 
 class Places:
-    """`operands` by name: lengths, of which sequence an item is, how much padding it begins with,
-    block table and scales. `shared`: whether those of the call may be those of the next one, too.
+    """`operands` holds by name: lengths of sequences, sequence of each item, padding rows of each
+    item, block table and scales. `shared`: whether the next call may reuse the memory of this
+    call's arrays.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Places:
         self.operands |= {name: array for name, array in found if array is not None}
 
     def place(self, stream: int) -> None:
-        """Put there what never changes, in the order of `stream`."""
+        """Write the sequence indices and padding, which never change, in the order of `stream`."""
         for numbers, values in self._fixed:
             numbers.follow(np.array(values, np.int32), stream)
 
     def follow(self, stream: int) -> None:
-        """The same of the lengths, which do."""
+        """Write the current lengths of the call's sequences, in the order of `stream`."""
         if self._lengths is not None:
             self._lengths.follow(self._of_layer[self._sequences], stream)

@@ -1,4 +1,4 @@
-"""`DecodeStep`: the same call of `attention_with_kvcache` for one token after another."""
+"""`DecodeStep`: a call of `attention_with_kvcache` that is repeated for each new token."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from ptxgen.runtime.settings import AUTO
 
 
 class DecodeStep:
-    """`attention_with_kvcache` with these arguments, again and again: everything is checked, and
-    all memory made, once. What is done each time takes little of the host.
+    """`attention_with_kvcache` with fixed arguments, called repeatedly: all arguments are checked,
+    and all memory is allocated, once, so that each call takes little host time.
 
-    All arguments are those of the function. The arrays are kept, and hold other numbers each time,
-    written in the order of the stream; results are always in the same arrays, `out` and `lse`.
-    `splits` of "auto" goes by the capacity of the cache, and `cache_batch_idx` and `leftpad` by
-    what they are now.
+    All arguments are those of `attention_with_kvcache`. The arrays are kept; before each call the
+    caller writes new contents to them, in the order of the stream. Results are always in the same
+    arrays, `out` and `lse`. `splits="auto"` chooses by the capacity of the cache; `cache_batch_idx`
+    and `leftpad` are read once, when the step is made.
 
-    Calling it does `advance` and `launch`, and returns what the function would. `launch` only puts
-    kernels on the stream, always the same ones, waits for nothing and allocates nothing: a graph
-    may capture it, if k and v are on the GPU. Before each replay `KVCache.grow` makes room for the
-    rows that steps of all layers write, or `advance` for those of one. The steps of a cache share
-    memory for parts, so that they are to be on one stream, or in one graph, or ordered.
+    Calling a step does `advance` and `launch`, and returns what the function would. `launch` only
+    puts kernels on the stream, always the same ones, waits for nothing and allocates nothing: a
+    graph may capture it, if k and v are on the GPU. Before each replay `KVCache.grow` makes room
+    for the rows that the steps of all layers write, or `advance` for the rows of one step. The
+    steps of a cache share memory for the partial results of splits, so they must be on one stream,
+    or in one graph, or ordered.
 
-    Raises as the function does, `CacheFullError` by `advance`.
+    Raises what `attention_with_kvcache` raises; `CacheFullError` is raised by `advance`.
     """
 
     _again: ClassVar = True
@@ -90,7 +91,7 @@ class DecodeStep:
         if name == "cuda":
             locate = launcher_of(cache.cuda).located
             views = {key: locate(array, who) for key, array in views.items()}
-            if self._again:  # whoever writes them later than now does so in the order of the stream
+            if self._again:  # later writes are ordered by the stream
                 views = {key: array._replace(stream=None) for key, array in views.items()}
         which = cache.check_sequences(who, cache_batch_idx, "cache_batch_idx", repeated=k is None)
         raise_problems(list(problems_of_rows(cache, views, len(which))), who)
@@ -107,7 +108,7 @@ class DecodeStep:
         raise_problems(list(problems_of_rotary(cache, views, rows)), who)
         scale = scale_of(config, softmax_scale, Caller(who, has_config=False))
 
-        like = views["q"]._replace(device=cache.memory.device)  # which an empty array may not say
+        like = views["q"]._replace(device=cache.memory.device)  # an empty q may not have its device
         explicit = None if name != "cuda" or stream is None else results.stream_handle(stream, who)
         shape = (*like.shape[:3], cache.head_dim_v)
         room = functools.partial(results.empty, like, memory=cache.cuda, stream=explicit)
@@ -124,29 +125,29 @@ class DecodeStep:
         self.lse: Any = None if lse is None else results.deliver(lse, like)
 
     def __call__(self) -> Any:
-        """Append and attend: `out`, or (out, lse). If anything is raised, the new rows do not
-        count.
+        """Append and attend: `out`, or (out, lse). If anything is raised, the lengths of the cache
+        are as they were.
         """
         return self._work.once(self.out if self.lse is None else (self.out, self.lse))
 
     def advance(self) -> None:
-        """Make room in the cache for the new rows, which count from now on; on a GPU, lengths and
-        block table are brought up to date, in the order of the stream.
+        """Make room in the cache for the new rows, and add them to its lengths; on a GPU, lengths
+        and block table are updated, in the order of the stream.
 
-        Raises `CacheFullError` if there is no room, `LaunchError` for positions that rotary tables
-        do not have; the cache is then as it was.
+        Raises `CacheFullError` if there is no room, `LaunchError` for positions beyond the rotary
+        tables; the cache is then as it was.
         """
         self._work.advance()
 
     def update(self) -> None:
-        """Bring lengths and block table up to date on a GPU, in the order of the stream, as
-        `advance` does: for a step with `cache_batch_idx` after `KVCache.grow`.
+        """Update lengths and block table on a GPU, in the order of the stream, as `advance` does. A
+        step with `cache_batch_idx` needs it after `KVCache.grow`.
         """
         self._work.update()
 
     def launch(self) -> None:
-        """Write what k and v hold to the last rows of each sequence, and attend with q.
+        """Write the contents of k and v to the last rows of each sequence, and attend with q.
 
-        Raises `LaunchError` if a sequence has fewer rows than are new.
+        Raises `LaunchError` if a sequence has fewer rows than k has new ones.
         """
         self._work.launch()

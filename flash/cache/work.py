@@ -1,5 +1,5 @@
-"""What a checked call of attention over a cache does, once or again and again: rows of the cache
-are counted by the host, then written and attended to where the cache is.
+"""The work of a checked call of attention over a KV cache, done once or repeatedly: the host counts
+the new rows of the cache, then the backend writes them and attends where the cache is.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Array = NDArray[Any]
 
 
 class Task(NamedTuple):
-    """A checked call; `who` is what messages call. `sequences` are those of its items, `padding`
-    how many of their first rows are no keys, `views` its arrays by name; `longest` is the most keys
-    that a sequence may have. `stream` is None for the current one of q's library.
+    """A checked call. `who` is the name of the called function, for messages. `sequences` holds the
+    sequence of each item, `padding` how many of its first rows are no keys, `views` the arrays of
+    the call by name. `longest` is the most keys that a sequence may have. `stream` is None for the
+    current stream of q's library.
     """
 
     who: str
@@ -56,32 +57,33 @@ class Task(NamedTuple):
 
     @property
     def new_rows(self) -> int:
-        """Of each item."""
+        """The number of new rows of each item."""
         return self.views["k"].shape[2] if "k" in self.views else 0
 
     @property
     def rows(self) -> Rows:
-        """As they are in the cache."""
+        """The sequences of the items, with their current lengths in the cache and their padding."""
         after = self.cache.ledger.of(self.layer, self.sequences)
         return Rows(self.sequences, after, self.padding)
 
     @property
     def operands(self) -> dict[str, ArrayView]:
-        """Those of the scores."""
+        """The arrays that change scores, by name: alibi_slopes, sink and mask."""
         names = ("alibi_slopes", "sink", "mask")
         return {name: self.views[name] for name in names if name in self.views}
 
     @property
     def turns(self) -> bool:
-        """Whether new keys and queries are turned by their positions."""
+        """Whether new keys and queries are rotated by their positions (RoPE)."""
         return "rotary_cos" in self.views
 
 
 class CachedWork:
-    """`advance` makes room for the new rows and counts them, `launch` writes them and attends.
+    """A prepared call: `advance` makes room for the new rows and counts them, `launch` writes them
+    and attends.
 
-    `shared`: whether small arrays of the call may be those of the next one. Raises what
-    `DecodeKernel.prepared` does.
+    `shared`: whether the next call may reuse the memory of this call's small arrays (lengths,
+    indices). Raises what `DecodeKernel.prepared` does.
     """
 
     def __init__(self, task: Task, *, shared: bool) -> None:
@@ -100,13 +102,13 @@ class CachedWork:
         self._q = self._room_for_queries() if turned_before else task.views["q"]
         self._attend = _nothing if is_empty else self._prepared_attention(new)
         self._write: Callable[[int], object] = self._write_rows
-        if new is not None and not is_empty:  # the kernel that attends writes, or one before it
+        if new is not None and not is_empty:  # written by the attending kernel or one before it
             self._write = _nothing
         elif new is not None and task.backend == "cuda":
             self._write = self._prepared_append(new)
 
     def once(self, result: object) -> object:
-        """`advance` and `launch`, both or neither, and then this result."""
+        """Do `advance` and `launch`, both or neither, and return `result`."""
 
         def work(journal: Journal) -> object:
             self._advance(journal)
@@ -116,8 +118,8 @@ class CachedWork:
         return self._task.cache.whole(work, self._stream(), self._follow)
 
     def advance(self) -> None:
-        """Make room, and let the rows count. Raises `CacheFullError`, and `LaunchError` for
-        positions that rotary tables do not have.
+        """Make room for the new rows, and add them to the lengths. Raises `CacheFullError`, and
+        `LaunchError` for positions beyond the rotary tables.
         """
         self._task.cache.whole(self._advance, self._stream(), self._follow)
 
@@ -133,7 +135,7 @@ class CachedWork:
         self._follow(stream)
 
     def update(self) -> None:
-        """Bring up to date what says on a GPU where rows are."""
+        """Update lengths and block table on a GPU."""
         self._follow(self._stream())
 
     def _follow(self, stream: int) -> None:
@@ -142,9 +144,9 @@ class CachedWork:
             self._places.follow(stream)
 
     def launch(self) -> None:
-        """Write the new rows to where the last so many rows of each sequence are, and attend.
+        """Write the new rows to the last rows of each sequence, and attend.
 
-        Raises `LaunchError` if a sequence does not have so many.
+        Raises `LaunchError` if a sequence has fewer rows than are new.
         """
         task, stream = self._task, self._stream()
         if task.new_rows:
@@ -198,7 +200,7 @@ class CachedWork:
 
     @property
     def _operands(self) -> dict[str, ArrayView]:
-        """Those that say where rows are."""
+        """The arrays that say where rows are, by name: lengths, indices, block table, scales."""
         return {} if self._places is None else self._places.operands
 
     def _rows_of(self, b: int) -> tuple[Array, Array]:
@@ -206,7 +208,7 @@ class CachedWork:
         return task.cache.rows(task.layer, task.sequences[b], task.padding[b])
 
     def _prepared_append(self, new: Joining) -> Callable[[int], object]:
-        """No query is attended with."""
+        """The kernel that only appends, for a call without queries."""
         cache, task = self._task.cache, self._task
         arrays = cache.memory.arrays(task.layer)
         rows = NewRows(new.k, new.v, arrays.k, arrays.v, self._operands, cache.page_size or 0)
@@ -216,7 +218,7 @@ class CachedWork:
         return prepared_append(self._task.who, cache.cuda, cache.memory.device[1], rows, turned)
 
     def _write_rows(self, stream: int) -> None:
-        """The host turns, and writes or copies."""
+        """Rotate on the host if needed, and write the new rows, or copy them to the GPU."""
         task, n = self._task, self._task.new_rows
         views = dict(task.views) | (self._turned() if task.turns else {})
         if "k" in views:
@@ -228,12 +230,12 @@ class CachedWork:
             task.cache.fill(task.layer, views["k"], views["v"], stretches, stream)
 
     def _turned(self) -> dict[str, ArrayView]:
-        """Turn queries to where they are attended from; k turned by its positions, if there is."""
+        """Rotate q into `self._q`, and return k rotated by its positions, if there is k."""
         task = self._task
         host_array(self._q)[...] = _turned_rows(task, "q")
         if "k" not in task.views:
             return {}
-        # Rounded before a cache takes them, unless it rounds them itself.
+        # Keys are rounded to the cache's dtype; a cache of e4m3 takes f32 and rounds itself.
         kept = (F32 if task.cache.element is E4M3 else task.cache.element).numpy
         return {"k": view(_turned_rows(task, "k").astype(kept), "k")}
 
@@ -245,7 +247,7 @@ def _turned_rows(task: Task, name: str) -> Array:
 
 
 def _nothing(stream: int) -> None:
-    """There is no query, or what attends writes the rows."""
+    """Do nothing: there is no query, or the attending kernel writes the rows."""
 
 
 @functools.lru_cache(maxsize=64)

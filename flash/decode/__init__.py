@@ -1,1 +1,1 @@
-"""Attention over a cache by kernels, in parts where there are few CTAs, and their merging."""
+"""Attention over a KV cache by kernels, with split keys where CTAs are few, and the merge."""

@@ -1,4 +1,4 @@
-"""The launch that appends to a cache, and turns new keys and queries by their positions."""
+"""The launch that appends rows to a KV cache and rotates new keys and queries (RoPE)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ptxgen.target import Target
 
 
 class Turned(NamedTuple):
-    """Rotary embedding: cos and sin [positions, rotary_dim / 2], f32 with dense rows; q [batch,
-    heads, seq_q, head_dim] and where it goes.
+    """Rotary embedding of an append: cos and sin [positions, rotary_dim / 2], f32 with dense rows;
+    q [batch, heads, seq_q, head_dim], and `q_out`, to which rotated q is written.
     """
 
     cos: ArrayView
@@ -27,10 +27,10 @@ class Turned(NamedTuple):
 
 
 class NewRows(NamedTuple):
-    """Checked arrays: new k and v [batch, kv_heads, n, ...], n at least 1, and the cache that they
-    go to, as in `flash.decode.plan.CacheCall`; `seqused_k` of `operands` counts them already. A
-    cache of e4m3 has `k_scale` and `v_scale` there, f32 [kv_heads]. `counts`, int32 [batch]: how
-    many of the n rows of each item are new, the first ones; None for all.
+    """Checked arrays of an append: new k and v [batch, kv_heads, n, ...], n at least 1, and the
+    cache, as in `flash.decode.plan.CacheCall`. `seqused_k` in `operands` includes the new rows. For
+    a cache of e4m3, `operands` has `k_scale` and `v_scale`, f32 [kv_heads]. `counts`, int32
+    [batch]: how many of the first of the n rows of each item are new; None for all.
     """
 
     k: ArrayView
@@ -43,7 +43,7 @@ class NewRows(NamedTuple):
 
 
 def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | None) -> Step:
-    """The launch that writes them."""
+    """The launch that writes the new rows of type `dtype`, and rotates if `turned` is given."""
     given: dict[str, Any] = {name: name in new.operands for name in LENGTHS}
     stored = E4M3 if "k_scale" in new.operands else None
     features = Features(page_size=new.page_size, kv_dtype=stored, **given)
@@ -70,7 +70,7 @@ def append_step(target: Target, dtype: DType, new: NewRows, turned: Turned | Non
     if turned is not None:
         arrays |= {"Q": turned.q, "Q_OUT": turned.q_out, "COS": turned.cos, "SIN": turned.sin}
         _, heads, seq_q, _ = turned.q.shape
-        # Without a query nothing is divided by these, but no number may be 0.
+        # The kernel takes no 0 for seq_q and heads, even if there is no query to divide by them.
         values |= {"q_rows": batch * heads * seq_q, "seq_q": max(seq_q, 1), "heads": max(heads, 1)}
         values["positions"] = min(turned.cos.shape[0], MAX_POSITIONS)
         rows += batch * heads * seq_q

@@ -1,4 +1,4 @@
-"""What may be wrong with a call that attends to a cache, found before anything is done."""
+"""The checks of a call that attends to a KV cache, before it changes anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with the arrays of a call: all but what numbers on a GPU hold."""
+    """What is wrong with the arrays of a call. Contents of arrays on a GPU are not checked."""
     ranks = {
         "q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4, "block_table": 2, "rotary_cos": 2,
         "rotary_sin": 2,
@@ -63,8 +63,8 @@ def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iter
 
 
 def _sharing(views: Mapping[str, ArrayView], written: str) -> Iterator[str]:
-    """The names of the others that share memory with an array, if their types are such as kernels
-    take.
+    """Names of other arrays that share memory with the array `written`. Arrays of a type that
+    no kernel takes are left out.
     """
     known = {name: array for name, array in views.items() if array.dtype in OF_ARRAYS}
     if written in known:
@@ -73,7 +73,7 @@ def _sharing(views: Mapping[str, ArrayView], written: str) -> Iterator[str]:
 
 
 def capacity_of(views: Mapping[str, ArrayView]) -> int:
-    """Rows that a sequence of the cache has room for."""
+    """The number of rows that a sequence of the cache has room for."""
     pages = views["block_table"].shape[1] if "block_table" in views else 1
     return int(views["k_cache"].shape[2] * pages)
 
@@ -102,7 +102,7 @@ def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -
 
 
 def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with rows that join the cache."""
+    """What is wrong with the new rows k and v and their rotary tables."""
     alone = [
         f"{one} is given without {other}; give both, or neither"
         for one, other in (("k", "v"), ("v", "k"), (_COS, _SIN), (_SIN, _COS), (_COS, "k"))
@@ -173,7 +173,7 @@ def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView])
 
 
 def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with numbers that can be read, if nothing is wrong with where they are."""
+    """What is wrong with lengths and indices for new rows, if they are on the host."""
     batch = views["q"].shape[0]
     numbers = {"cache_batch_idx": np.arange(batch), "leftpad_k": np.zeros(batch, np.int64)}
     for name in LENGTHS:
@@ -205,8 +205,8 @@ def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
 def _problems_of_pages(
     views: Mapping[str, ArrayView], index: NDArray[np.int64], used: NDArray[np.int64]
 ) -> Iterator[str]:
-    """Whether a page that new rows are written to is that of other keys, too: nothing says who
-    comes first, who writes or who reads.
+    """What is wrong with the block table: a page to which new rows are written must occur once,
+    because the writes and the reads of other sequences are not ordered.
     """
     given, page_size, new = views["block_table"], views["k_cache"].shape[2], views["k"].shape[2]
     if given.device != HOST or given.dtype != I32.array_name or not page_size:
@@ -229,7 +229,7 @@ def _problems_of_pages(
 
 
 def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
-    """Whether a sequence has more rows than kernels count."""
+    """What is wrong with sizes: more rows than a row index counts, or more heads than CTAs."""
     if max(capacity, q.shape[2] * q.shape[1]) > MAX_WINDOWED_SEQ:
         yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
     if q.shape[0] * q.shape[1] > MAX_CTAS:
@@ -240,7 +240,7 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
 
 
 def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
-    """What is wrong with one of Q, K, V and O, but for its shape."""
+    """What is wrong with dtype, strides and address of one of Q, K, V and O."""
     wanted, nbytes = config.element.array_name, config.element.nbytes
     if array.dtype != wanted:
         yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
@@ -254,7 +254,7 @@ def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> I
 
 
 def problem_of_address(name: str, array: ArrayView, nbytes: int) -> str:
-    """That an array does not begin where its elements may."""
+    """The message for an array that does not begin at a multiple of its element size."""
     return f"{name} must begin at a multiple of {nbytes} bytes, got address {array.pointer:#x}"
 
 
@@ -284,7 +284,7 @@ def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 
 def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with types and shapes of those of scores and lengths that are given."""
+    """What is wrong with types and shapes of the given operands: of scores, and lengths."""
     if not _OPERANDS & views.keys():
         return
     batch, heads, seq_q, _ = views["q"].shape
@@ -305,7 +305,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 
 def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterator[str]:
-    """What is wrong with numbers that can be read."""
+    """What is wrong with the elements of lengths and indices on the host."""
     capacity = capacity_of(views)
     for name, most in (
         ("seqused_k", capacity), ("leftpad_k", capacity), ("cache_batch_idx", sequences - 1),
@@ -313,7 +313,7 @@ def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterato
         array = views.get(name)
         if array is not None and array.device == HOST and array.dtype == I32.array_name:
             if array.size > MOST_ITEMS:
-                continue  # of no shape that fits, as has been said
+                continue  # its shape is wrong, which is reported elsewhere
             numbers = host_array(array)
             wrong = numbers[(numbers < 0) | (numbers > most)]
             if wrong.size:
@@ -321,7 +321,7 @@ def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterato
 
 
 def splits_of(who: str, given: object) -> int | None:
-    """Into how many parts the keys are divided; None for "auto". Raises `LaunchError`."""
+    """The number of splits of the keys; None for "auto". Raises `LaunchError` for another."""
     if isinstance(given, str) and given == AUTO:
         return None
     found = integer(given, 1, MAX_SPLITS)
@@ -333,7 +333,7 @@ def splits_of(who: str, given: object) -> int | None:
 
 
 def longest_of(views: Mapping[str, ArrayView], given: object) -> int:
-    """The most keys that a sequence may have."""
+    """The most keys that a sequence may have: max_seqlen_k if given, at most the capacity."""
     capacity = capacity_of(views)
     if given is None:
         return capacity

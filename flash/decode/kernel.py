@@ -1,4 +1,4 @@
-"""`DecodeKernel`: attention of few new queries to the keys of a cache, where they are."""
+"""`DecodeKernel`: attention of few new queries to the keys of a KV cache, read in place."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.runtime.settings import AUTO
 from ptxgen.target import target as find_target
 
-_MOST_KEPT: Final = 512  # geometries of calls
-_ALIGNED: Final = ALIGNMENTS[0]  # bytes, where an array of the workspace begins
+_MOST_KEPT: Final = 512  # geometries kept
+_ALIGNED: Final = ALIGNMENTS[0]  # bytes, the alignment of an array in the workspace
 _NEEDED: Final = ("q", "k_cache", "v_cache")
 _NOT_CACHED: Final = ("varlen", "bias", "dropout")
 
 
 class _Ready(NamedTuple):
-    """A loaded kernel, and a plan in which only the addresses change: those of these arrays."""
+    """A loaded kernel, its launch plan, in which only addresses change, and its arrays' names."""
 
     kernel: LoadedKernel
     plan: LaunchPlan
@@ -59,7 +59,7 @@ class _Ready(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """The kernels of calls, and whether there must be room for turned queries."""
+    """The launches of calls of one geometry; `queries`: whether they need memory for rotated q."""
 
     launches: tuple[_Ready, ...]
     queries: bool
@@ -68,12 +68,12 @@ class _Prepared(NamedTuple):
 class DecodeKernel:
     """Attention as `config` says, of new queries to caches of keys and values.
 
-    The last query of a sequence is at the position of its last key. What the config says of
-    varlen, bias, dropout and top-left causality does not go with a cache. Kernels are made by
-    the first call that needs them, and kept. `cuda` is the GPU backend and `cache` where compiled
-    kernels are kept, by default those of the process.
+    The last query of a sequence is at the position of its last key. The config must not ask for
+    varlen, bias, dropout or top-left causality. Kernels are made by the first call that needs them,
+    and kept. `cuda` is the GPU backend and `cache` keeps compiled kernels; by default those of the
+    process.
 
-    Raises `ConfigError` for a config that does not go with a cache.
+    Raises `ConfigError` for a config with one of these features.
     """
 
     def __init__(
@@ -142,34 +142,36 @@ class DecodeKernel:
         page_size]. v_cache likewise, with head_dim_v; heads are a multiple of kv_heads. All are of
         the config's dtype, with a dense last dimension and otherwise any strides.
 
-        Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, how many rows of its
-        sequence each item has by now; `cache_batch_idx`, which sequence it is of, by default its
-        own number, so that there are `batch` sequences; `leftpad_k`, how many rows at the beginning
-        are no keys. They are read where they are, so that a launch waits for nothing and may be
-        captured in a graph: whatever they hold, nothing outside of the arrays is accessed, and rows
-        that are no keys never reach a result.
+        Int32 arrays, of a shape that broadcasts to [batch]: `seqused_k`, the number of rows in the
+        sequence of each item; `cache_batch_idx`, the sequence of each item, by default the item's
+        index, so that there are `batch` sequences; `leftpad_k`, the number of rows at the beginning
+        of each sequence that are no keys. The kernels read them, so that a launch waits for nothing
+        and may be captured in a graph: whatever they hold, nothing outside of the arrays is
+        accessed, and rows that are no keys never reach a result.
 
-        New rows k [batch, kv_heads, n, head_dim] and v, of the config's dtype, are written to the
-        caches before: row i of n becomes row seqused_k - n + i of its sequence, so that `seqused_k`
-        counts them already. With `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim / 2]
-        with dense rows, these of k and q are turned by their positions, neighbouring columns
-        together if `rotary_interleaved` (`flash/problem/rotary.py`). Up to 16 rows are written by
-        the kernel that attends if it has one CTA, or one for each of `splits`, for all queries of a
-        head of K; others by a launch before it. Rows that are written are keys of one item only:
-        each has a sequence, and pages for its new rows, of its own.
+        New rows k [batch, kv_heads, n, head_dim] and v, of the config's dtype, are first written to
+        the caches: row i of n becomes row seqused_k - n + i of its sequence, so `seqused_k` must
+        include the new rows. With `rotary_cos` and `rotary_sin`, float32 [positions, rotary_dim /
+        2] with dense rows, the first rotary_dim columns of k and q are rotated by the positions of
+        their rows, neighbouring columns together if `rotary_interleaved`
+        (`flash/problem/rotary.py`). The kernel that attends writes up to 16 new rows, if one CTA,
+        or one CTA for each of `splits`, has all queries of a head of K; otherwise a launch before
+        it writes them. A new row must belong to one item only: each item with new rows needs its
+        own sequence, and its own pages for the new rows.
 
-        `splits`: into how many parts the keys are divided, 1 to 32768, of which CTAs of their own
-        attend to each. "auto" is a rule (`flash.decode.plan.choose_splits`) that goes by the
-        device, the batch and `max_seqlen_k`, the most keys that a sequence may have, by default as
-        many as it has room for. With a number of yours the bits of a result depend on neither.
+        `splits`: into how many parts the keys are divided, 1 to 32768; each part has its own CTAs.
+        "auto" is a rule (`flash.decode.plan.choose_splits`) that depends on the device, the batch
+        and `max_seqlen_k`, the most keys that a sequence may have, by default the capacity. With a
+        fixed number of splits the bits of a result depend neither on the batch nor on
+        `max_seqlen_k`.
 
-        `mask`, bool, broadcasts to [batch, heads, seq_q, m] and speaks of the last m keys of each
-        sequence: whether a query sees them. Columns before the first key are left out, and keys
-        before the columns are seen; causality and windows hide more. With `leftpad_k` columns for
-        rows that are no keys are such that are left out.
+        `mask`, bool, broadcasts to [batch, heads, seq_q, m] and covers the last m keys of each
+        sequence: whether a query sees them. If a sequence has fewer than m keys, the first columns
+        are ignored; keys before the last m are visible; causality and windows hide more. With
+        `leftpad_k`, columns for padding rows are ignored.
 
-        `alibi_slopes`, `sink`, `softmax_scale`, `out`, `stream` and results are as in
-        `AttentionKernel.launch`; on a GPU all arrays are there. `backend` as there.
+        `alibi_slopes`, `sink`, `softmax_scale`, `out`, `stream`, `backend` and results are as in
+        `AttentionKernel.launch`; on a GPU all arrays must be on the GPU.
 
         Raises `LaunchError` with every problem of the arguments before anything is allocated or
         asked of a device, `ConfigError` for an unknown backend or tiles that the device cannot
@@ -201,7 +203,7 @@ class DecodeKernel:
             if softmax_scale is None
             else scale_of(self.config, softmax_scale, Caller(WHO))
         )
-        device = views["k_cache"].device  # an empty q may not say where it is
+        device = views["k_cache"].device  # an empty q may not have its device
         like = views["q"]._replace(device=device)
         _check_place(name, like, explicit)
         shape = (*like.shape[:3], self.config.value_dim)
@@ -235,8 +237,8 @@ class DecodeKernel:
         return (made, results.deliver(lse, like)) if with_lse else made
 
     def _check(self, views: dict[str, ArrayView]) -> None:
-        """Raise `LaunchError` with all that is wrong with the arrays of a call; on a GPU once for
-        all whose addresses differ in nothing that matters.
+        """Raise `LaunchError` with all problems of the arrays of a call. On a GPU, calls whose
+        addresses differ only in ways that no check depends on are checked once.
         """
         most = ALIGNMENTS[0]
         key = tuple([(name, array[1:6], array.pointer % most) for name, array in views.items()])
@@ -259,12 +261,13 @@ class DecodeKernel:
         room: Callable[[int], ArrayView],
         who: str = WHO,
     ) -> Callable[[int], None]:
-        """What does a checked call, of arrays where `backend` computes, on a stream: as often as it
-        is called, on whatever the arrays then hold. `splits` None is "auto"; `room` gives memory
-        for at least so many f32 numbers, which nobody else uses at the same time.
+        """A function of a stream that runs a checked call, whose arrays are on the device of
+        `backend`. It may be called repeatedly and uses the current contents of the arrays. `splits`
+        None is "auto"; `room(n)` returns memory for at least n f32, which no other work uses at the
+        same time.
 
-        Raises `LaunchError` if a grid cannot be so large, of which it says `who` wanted it,
-        `ConfigError` and `BackendError` as `launch` does.
+        Raises `LaunchError` in the name of `who` if a grid is too large, `ConfigError` and
+        `BackendError` as `launch` does.
         """
         if backend == "cpu":
             return _on_host(functools.partial(attend_on_cpu, call))
@@ -272,7 +275,7 @@ class DecodeKernel:
             return self._prepared_on_gpu(call, splits, room, who)
         default = E4M3_TARGET if call.has_scales else DEFAULT_TARGET
         target = find_target(self.config.target or default)
-        parts = splits or 1  # a CPU has no multiprocessors to be given work
+        parts = splits or 1  # on a CPU splits save no time
         kernel = kernel_of(call, target, parts)
         space = _workspace(call, parts, turns_before(call, kernel), room)
         steps = steps_of(call, kernel, parts, space)
@@ -319,7 +322,7 @@ class DecodeKernel:
     ) -> tuple[_Ready, ...]:
         arrays = _arrays(call, space)
         names = {id(array): name for name, array in arrays.items()}
-        # A merge sees these in other shapes; no two of them are at one address.
+        # The merge has views of other shapes on these arrays; each is found by its address.
         written = {arrays[n].pointer: n for n in ("outs", "lses", "out", "lse") if n in arrays}
         return tuple(
             _Ready(
@@ -330,7 +333,7 @@ class DecodeKernel:
         )  # fmt: skip
 
     def _splits(self, call: CacheCall, ordinal: int) -> int:
-        """The rule of "auto" on a device."""
+        """The number of splits that "auto" chooses for a call on device `ordinal`."""
         key = (*_geometry(call), ordinal)
         found = self._sizes.get(key)
         if found is None:
@@ -346,8 +349,8 @@ class DecodeKernel:
         return choose_splits(blocks, -(-call.longest // tile), slots)
 
     def _space_of(self, device: tuple[str, int], stream: int, count: int) -> ArrayView:
-        """Memory for parts; on a GPU kept for the next calls on the stream, whose work is done in
-        order.
+        """Memory for at least `count` f32, for the partial results of splits. On a GPU it is kept
+        for the next calls on the same stream, whose work runs in order.
         """
         if device == HOST:
             return view(np.empty(count, np.float32), "workspace")
@@ -360,7 +363,7 @@ class DecodeKernel:
 
 
 class _Launches(NamedTuple):
-    """Kernels one after another, and whose arrays they are on."""
+    """The launches of a prepared call, in order; `of` keeps its arrays alive."""
 
     gpu: GpuLauncher
     ordinal: int
@@ -368,7 +371,7 @@ class _Launches(NamedTuple):
     of: tuple[CacheCall, Workspace]
 
     def put_on(self, stream: int) -> None:
-        """Launch them."""
+        """Launch the kernels on a stream."""
         call, gpu = self.of[0], self.gpu
         new = () if call.new is None else call.new.operands.values()
         given = (call.q, call.k, call.v, *call.operands.values(), *new)
@@ -378,15 +381,15 @@ class _Launches(NamedTuple):
 
 
 def _on_host(work: Callable[[], None]) -> Callable[[int], None]:
-    """Work that needs no stream."""
+    """`work` as a function of a stream, which it ignores."""
     return lambda _: work()
 
 
 def _near(
     views: Mapping[str, ArrayView], reaches: Sequence[tuple[int, int]]
 ) -> tuple[tuple[str, str, int], ...]:
-    """Each array that is written, each other that lies where it does, though perhaps between its
-    elements, and how far apart they begin.
+    """(written, other, distance) for each array that is written and each other array whose span of
+    bytes overlaps it, even if they share no element; distance is between their addresses, in bytes.
     """
     spans = [
         (name, array.pointer, array.pointer + low, array.pointer + high)
@@ -405,8 +408,8 @@ def _near(
 
 
 def _geometry(call: CacheCall) -> tuple[object, ...]:
-    """All that kernels and plans of a call depend on but its addresses, of which only what they are
-    multiples of counts.
+    """A key of all that the kernels and plans of a call depend on. Of the addresses it has only the
+    alignment.
     """
     most = ALIGNMENTS[0]
     four = (call.q, call.k, call.v, call.out)
@@ -419,12 +422,12 @@ def _geometry(call: CacheCall) -> tuple[object, ...]:
 
 
 def _operands(call: CacheCall) -> dict[str, ArrayView]:
-    """All, those of new rows among them."""
+    """All operands of a call by name, with the new rows and rotary tables."""
     return {**call.operands, **({} if call.new is None else call.new.operands)}
 
 
 def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
-    """Every array of a call by a name of its own."""
+    """Every array of a call, by a unique name."""
     found = {"q": call.q, "k": call.k, "v": call.v, "out": call.out, **_operands(call)}
     if call.lse is not None:
         found["lse"] = call.lse
@@ -441,7 +444,7 @@ _OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "mask", "sink")
 def _workspace(
     call: CacheCall, splits: int, turns: bool, room: Callable[[int], ArrayView]
 ) -> Workspace:
-    """Room for queries that are turned, then for parts if there are several, and their lse."""
+    """Memory of a call: rotated queries if `turns`, then O and LSE of the splits if several."""
     batch, heads, seq_q, _ = call.q.shape
     element = call.config.element
     of_parts = (batch, heads, seq_q, splits, call.config.value_dim)
@@ -457,7 +460,7 @@ def _workspace(
 
 
 def _piece(whole: ArrayView, first: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-    """An array in f32 memory, from this byte on."""
+    """An array in the f32 memory `whole`, from byte `first` on."""
     if whole.device == HOST:
         nbytes = math.prod(shape) * dtype.nbytes
         numbers = host_array(whole).view(np.uint8)[first : first + nbytes].view(dtype.numpy)

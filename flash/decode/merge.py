@@ -1,4 +1,4 @@
-"""Attention to all keys from attentions to parts of them."""
+"""The merge of attention results for parts of the keys to the result for all keys."""
 
 from __future__ import annotations
 
@@ -42,24 +42,25 @@ def merge_partials(
     backend: str = AUTO,
     stream: object = None,
 ) -> tuple[Any, Any]:
-    """Attention to all keys, from its results for parts of the keys: (out, lse).
+    """Merge attention results for parts of the keys to the result for all keys: (out, lse).
 
-    `outs` is [splits, ..., seq_q, head_dim_v], or a list or tuple of the parts; `lses` likewise the
-    natural logarithms of their sums, float32 [splits, ..., seq_q]. Parts are float32, float16 or
-    bfloat16, of any strides. Then lse = log Σ exp(lse_i), and out = Σ exp(lse_i - lse) out_i,
-    summed in f32 in the order of the parts and rounded once: to the type of the parts, or to that
-    of `out`, which may be another of the three. Results are of the kind of the first part.
+    `outs` is [splits, ..., seq_q, head_dim_v], or a list or tuple of the parts; `lses` likewise has
+    the LSE (natural logarithm) of each part, float32 [splits, ..., seq_q]. Parts are float32,
+    float16 or bfloat16, of any strides. Then lse = log Σ exp(lse_i), and out = Σ exp(lse_i - lse)
+    out_i, summed in f32 in the order of the parts and rounded once: to the dtype of the parts, or
+    to that of `out`, which may be another of the three. Results are arrays of the first part's
+    library.
 
-    A part whose lse is -inf has no key and adds nothing, whatever its output is; if all are, out is
-    0 and lse -inf. A row that has an lse of NaN or +inf, as scores that are not finite give, is
-    NaN, as attention to all keys would be.
+    A part whose lse is -inf has no key and adds nothing, whatever its output is; if all parts are
+    so, out is 0 and lse -inf. A row that has an lse of NaN or +inf, which non-finite scores give,
+    is NaN, as attention to all keys would be.
 
     `backend`: "cpu", which is numpy; "interpreter", which runs the kernel's PTX; "cuda", for arrays
     on a GPU; or "auto", "cpu" for arrays on the host and else "cuda". There are up to 32768 parts,
-    and for kernels up to 512 columns. What the kernel cannot read as it lies is copied on the host;
-    on a GPU parts are in one array, with dense columns, and rows that fold into three dimensions,
-    those of `lses` into one. There the work is put on `stream`, by default the current one of the
-    parts' library.
+    and for kernels up to 512 columns. On the host, arrays with a layout that the kernel cannot read
+    are copied. On a GPU the parts must be one array, with dense columns, and rows that fold into
+    three dimensions; the rows of `lses` must fold into one. On a GPU the work is put on `stream`,
+    by default the current one of the parts' library.
 
     Raises `LaunchError` with every problem of the arguments, `ConfigError` for an unknown backend,
     `BackendError` if the backend fails.
@@ -101,7 +102,7 @@ def merge_partials(
 
 
 def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str:
-    """The backend. Raises `LaunchError` for a stream on the host."""
+    """The backend of a call. Raises `LaunchError` if a stream is given on the host."""
     found = backend
     if backend == AUTO:
         found = "cuda" if any(array.device != HOST for array in views.values()) else "cpu"
@@ -113,7 +114,7 @@ def _chosen(backend: str, views: Mapping[str, ArrayView], stream: object) -> str
 
 
 def _interpret(outs: _Parts, lses: _Parts, out: ArrayView, lse: ArrayView) -> None:
-    """Run the kernel's PTX, on copies of what it cannot read as it lies."""
+    """Run the kernel's PTX, on dense copies if the kernel cannot read the arrays' layout."""
     of_outs, of_lses, into = outs.stack(), lses.stack(), host_array(out)
     given = Given(view(of_outs, "outs"), view(of_lses, "lses"), out, lse)
     if any(given.problems()):
@@ -135,7 +136,7 @@ def _launch(gpu: Launcher, given: Given, stream: int) -> None:
 
 
 class _Parts(NamedTuple):
-    """An argument with parts: one array of all, or one for each."""
+    """`outs` or `lses`: one array of all parts (`stacked`), or one array for each part."""
 
     name: str
     views: list[ArrayView]
@@ -143,7 +144,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, name: str, given: object, views: Mapping[str, ArrayView]) -> _Parts:
-        """The parts of the argument `name`."""
+        """The parts of the argument `name`, with their views."""
         return cls(
             name,
             [views[key] for key, _ in _named(name, given)],
@@ -152,7 +153,7 @@ class _Parts(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         if not self.stacked:
             return len(self.views)
         shape = self.views[0].shape
@@ -160,17 +161,17 @@ class _Parts(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each part; parts that are one array have one shape, which is given once."""
+        """The shape of each part; for stacked parts, their common shape once."""
         if not self.stacked:
             return [tuple(array.shape) for array in self.views]
         return [tuple(self.views[0].shape[1:])] if self.number else []
 
     def stack(self) -> Array:
-        """The parts in one array of numpy's; copied if they are not in one."""
+        """The parts as one numpy array; copied if they are not stacked."""
         return host_array(self.views[0]) if self.stacked else np.stack(self.arrays())
 
     def arrays(self) -> list[Array]:
-        """The parts in numpy."""
+        """The parts as numpy arrays."""
         arrays = [host_array(array) for array in self.views]
         return list(arrays[0]) if self.stacked else arrays
 
@@ -203,7 +204,7 @@ def _place_problems(views: Mapping[str, ArrayView], backend: str) -> Iterator[st
 
 
 def _size_problems(splits: int, shape: tuple[int, ...], backend: str) -> Iterator[str]:
-    """What the kernel does not take."""
+    """What is wrong with the numbers of columns, parts and rows."""
     for what, got, least, most in (
         ("head_dim_v", shape[-1], 1, MAX_HEAD_DIM_V),
         ("parts", splits, 1, MAX_SPLITS),
@@ -225,7 +226,7 @@ def _stack_problems(*given: _Parts) -> Iterator[str]:
 
 
 def _layout_problems(views: Mapping[str, ArrayView], shape: tuple[int, ...]) -> Iterator[str]:
-    """Why the kernel cannot read or write the arrays as they lie."""
+    """Why the kernel cannot read or write arrays with these addresses and strides."""
     outs, lses = views["outs"], views["lses"]
     new = outs._replace(pointer=0, shape=shape, strides=dense_strides(shape))
     yield from Given(outs, lses, views.get("out", new), new).problems()
@@ -292,7 +293,7 @@ def _merge(outs: Sequence[Array], lses: Sequence[Array], out: Array, lse: Array)
         total = sum((np.exp(part - shift) for part in lses), zero)
         merged = np.zeros(out.shape, np.float32)
         for part, own in zip(outs, lses, strict=True):
-            # Weights that add up to 1 before they meet outputs: of these, then, no sum overflows.
+            # Weights are divided by their sum before they multiply outputs, so no sum overflows.
             weight = np.exp(own - shift) / total
             merged += np.where(np.isneginf(own)[..., None], zero, weight[..., None] * part)
         out[...] = merged

@@ -1,4 +1,4 @@
-"""The launch that merges parts: which kernel, on what."""
+"""The launch that merges the partial results of splits: its kernel, arrays and arguments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from flash.launch.step import Step, aligned, launch_step, strides_of
 from flash.problem.dtypes import OF_ARRAYS
 from ptxgen.target import Target
 
-_DIMENSIONS: Final = 3  # of rows: batch, heads and queries
+_DIMENSIONS: Final = 3  # of the rows: batch, heads and queries
 
 
 class MergeCall(NamedTuple):
-    """Parts [batch, heads, seq_q, splits, head_dim_v] and O without the splits, of any strides but
-    for dense columns; their LSE f32 [batch * heads * seq_q, splits], of any strides, and that of
-    all, if it is wanted, dense. No dimension is 0.
+    """The arrays of the merge kernel: parts [batch, heads, seq_q, splits, head_dim_v] and O [batch,
+    heads, seq_q, head_dim_v], with dense columns and otherwise any strides; LSE of the parts, f32
+    [batch * heads * seq_q, splits], of any strides; and merged LSE, dense, None if it is not
+    wanted. No dimension is 0.
     """
 
     parts: ArrayView
@@ -28,8 +29,8 @@ class MergeCall(NamedTuple):
 
 
 class Given(NamedTuple):
-    """Parts [splits, ..., head_dim_v] and O without the splits, their LSE f32 [splits, ...], of any
-    strides, and that of all, dense.
+    """The arrays of a user's merge: parts [splits, ..., head_dim_v], O [..., head_dim_v] and LSE of
+    the parts, f32 [splits, ...], all of any strides; and merged LSE [...], dense.
     """
 
     outs: ArrayView
@@ -38,7 +39,7 @@ class Given(NamedTuple):
     lse: ArrayView
 
     def problems(self) -> Iterator[str]:
-        """Why a kernel cannot take them as they lie."""
+        """Why a kernel cannot take arrays with these addresses and strides."""
         for name, array in (("outs", self.outs), ("lses", self.lses), ("out", self.out)):
             if array.pointer % OF_ARRAYS[array.dtype].nbytes:
                 yield (
@@ -64,7 +65,7 @@ class Given(NamedTuple):
             )
 
     def call(self) -> MergeCall:
-        """The same for the kernel; there are no problems, and no dimension is 0."""
+        """The arrays in the kernel's shapes. Requires no problems, and no dimension of 0."""
         rows = [Joined(1, (0, 0))] * _DIMENSIONS + self._rows
         found = rows[-_DIMENSIONS:]
         sizes = tuple(row.length for row in found)
@@ -94,17 +95,17 @@ class Given(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Dimensions that are one: so long, with a stride in each of some arrays."""
+    """One dimension that joins several: its length, and its stride in each of some arrays."""
 
     length: int
     strides: tuple[int, ...]
 
 
 def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
-    """The dimensions of arrays of one shape, of which those that follow one another without a gap
-    in all of them are joined, and those with one element left out.
+    """The dimensions of arrays of one shape. Adjacent dimensions that are contiguous in all arrays
+    are joined to one, and dimensions with one element are left out.
     """
-    found: list[Joined] = []  # the last one first
+    found: list[Joined] = []  # innermost first
     for length, *steps in reversed(list(zip(shape, *strides, strict=True))):
         if length == 1:
             continue
@@ -117,7 +118,7 @@ def joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[Joined]:
 
 
 def merging(call: MergeCall, target: Target) -> Step:
-    """The launch that merges the parts."""
+    """The launch that merges the parts of a call."""
     element, of_parts = OF_ARRAYS[call.out.dtype], OF_ARRAYS[call.parts.dtype]
     made = merge_build(
         MergeConfig(

@@ -1,4 +1,4 @@
-"""Attention to the keys of a cache by numpy."""
+"""Attention to the keys of a KV cache by numpy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Callable[[int], tuple[Array, Array]]  # keys and values of an item, [kv_h
 
 
 def attend_on_cpu(call: CacheCall) -> None:
-    """Compute the call with numpy; new rows are written to the cache before."""
+    """Compute the call with numpy, after new rows are written to the cache."""
     batch = call.q.shape[0]
     numbers = {
         name: np.broadcast_to(host_array(call.operands[name]), batch)
@@ -50,7 +50,7 @@ def attend_on_cpu(call: CacheCall) -> None:
 
 
 def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) -> Array:
-    """Write new rows to the cache; q, turned if it is."""
+    """Write new rows to the cache. Returns q, rotated if there are rotary tables."""
     sequences, used, padding = numbers
     q, k, v = (host_array(array) for array in (call.q, new.k, new.v))
     if new.cos is not None and new.sin is not None:
@@ -63,7 +63,7 @@ def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) ->
         )
     n = k.shape[2]
     for b, sequence in enumerate(sequences):
-        first = max(n - int(used[b]), 0)  # of the new rows, that is in the sequence
+        first = max(n - int(used[b]), 0)  # the first new row that lies in the sequence
         places = _places(call, int(sequence), np.arange(used[b] - n + first, used[b]))
         for cache, rows in ((call.k, k), (call.v, v)):
             host_array(cache)[places] = rows[b, :, first:].swapaxes(0, 1)
@@ -71,7 +71,7 @@ def _join(call: CacheCall, new: Joining, numbers: tuple[Array, Array, Array]) ->
 
 
 def _positions(keys: Array, rows: int) -> Array:
-    """[batch, rows]: those of the last so many rows of sequences with so many keys; at least 0."""
+    """Positions of the last `rows` rows of sequences of `keys` keys: [batch, rows], at least 0."""
     found: Array = np.maximum(keys.astype(np.int64)[:, None] + np.arange(-rows, 0), 0)
     return found
 
@@ -85,11 +85,11 @@ def attend_to_rows(
     out: Array,
     lse: Array | None,
 ) -> None:
-    """Attention of each item of q [batch, heads, seq_q, head_dim] to its own rows, and by itself,
-    so that its bits do not depend on the others.
+    """Attention of each item of q [batch, heads, seq_q, head_dim] to its own rows. Items are
+    computed separately, so that the bits of an item do not depend on the others.
 
     `alibi_slopes` and `sink` broadcast to [batch, heads], and a `mask` to [batch, heads, seq_q, m]:
-    it speaks of the last m rows of each item, and those before them are seen.
+    it covers the last m rows of each item, and rows before them are visible.
     """
     of_heads = {
         name: np.broadcast_to(array, q.shape[:2])
@@ -113,7 +113,7 @@ def attend_to_rows(
 
 
 def _mask_of(mask: Array, b: int, keys: int) -> Array:
-    """[1, heads or 1, seq_q or 1, keys]: that of a sequence with so many keys."""
+    """The mask of item `b`, which has `keys` keys: [1, heads or 1, seq_q or 1, keys]."""
     wide = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     own = wide[b : b + 1] if len(wide) > 1 else wide
     last = own.shape[3]
@@ -123,7 +123,7 @@ def _mask_of(mask: Array, b: int, keys: int) -> Array:
 
 
 def _places(call: CacheCall, sequence: int, rows: Array) -> tuple[Any, ...]:
-    """The index of rows of a sequence in K or V, for all heads: [rows, kv_heads, dim] are there."""
+    """The numpy index of rows of a sequence in K or V; it selects [rows, kv_heads, dim]."""
     if not call.page_size:
         return sequence, slice(None), rows
     pages = host_array(call.operands["block_table"])[sequence, rows // call.page_size]

@@ -1,9 +1,9 @@
-"""Attention of few queries to the keys of a cache, as launches: which kernels run, one after the
-other, on what.
+"""Attention of few queries to the keys of a KV cache, as launches: which kernels run, in which
+order, on which arrays.
 
-One kernel attends. If that leaves multiprocessors without work, the keys of a sequence are shared
-out among several CTAs, and a second kernel merges what these have found (flash-decoding). Few new
-rows are appended to the cache by the kernel that attends, many by one that runs before.
+One kernel attends. If that leaves multiprocessors without work, the keys of a sequence are divided
+among several CTAs, and a second kernel merges their partial results (flash-decoding). The kernel
+that attends appends few new rows to the cache; a kernel that runs before it appends many.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from flash.problem.tile_choice import choose_tiling, natural_alignment
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target
 
-E4M3_TARGET: Final = "sm_89"  # the first with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
-# More parts cost more to merge than their CTAs save.
+E4M3_TARGET: Final = "sm_89"  # the first target with `cvt.rn.f16x2.e4m3x2` (PTX ISA, "cvt")
+# The merge of more splits costs more than their CTAs save.
 MOST_SPLITS: Final = 128
-# Of the best use of the multiprocessors: fewer parts are better than a little more use.
+# Fraction of the best utilization: fewer splits are better than a little more utilization.
 _GOOD_ENOUGH: Final = 0.85
 
 
 class Joining(NamedTuple):
-    """New rows that join a cache before it is attended to: k [batch, kv_heads, n, head_dim] and v
-    [batch, kv_heads, n, head_dim_v], n at least 1, of one type. With cos and sin, f32 [positions,
-    rotary_dim / 2] with dense rows, these of k and q, which is then of their type, are turned by
-    their positions (`flash/problem/rotary.py`).
+    """New rows that are appended to a cache before attention: k [batch, kv_heads, n, head_dim] and
+    v [batch, kv_heads, n, head_dim_v], n at least 1, of one dtype. With cos and sin, f32
+    [positions, rotary_dim / 2] with dense rows, the first rotary_dim columns of k and q, which then
+    have one dtype, are rotated by the positions of their rows (`flash/problem/rotary.py`).
     """
 
     k: ArrayView
@@ -49,32 +49,32 @@ class Joining(NamedTuple):
 
     @property
     def dtype(self) -> DType:
-        """Of the rows."""
+        """The dtype of the new rows."""
         return OF_ARRAYS[self.k.dtype]
 
     @property
     def operands(self) -> dict[str, ArrayView]:
-        """By the names that kernels have for them."""
+        """New rows and rotary tables, by their operand names in kernels."""
         named = {"k_new": self.k, "v_new": self.v, "rotary_cos": self.cos, "rotary_sin": self.sin}
         return {name: array for name, array in named.items() if array is not None}
 
 
 def joining(views: Mapping[str, ArrayView], interleaved: bool) -> Joining | None:
-    """Those among the arrays of a call; None if there are none."""
+    """The new rows and rotary tables among the arrays of a call; None without new rows."""
     if "k" not in views or not views["k"].size:
         return None
     cos, sin = (views.get(f"rotary_{name}") for name in ("cos", "sin"))
-    if cos is not None and not cos.size:  # no column is turned
+    if cos is not None and not cos.size:  # no column is rotated
         cos = sin = None
     return Joining(views["k"], views["v"], cos, sin, interleaved)
 
 
 class CacheCall(NamedTuple):
-    """A checked call: q [batch, heads, seq_q, head_dim], K and V of a cache, whose places are
-    sequences of `capacity` rows, or pages of `page_size` (0: none).
+    """A checked call: q [batch, heads, seq_q, head_dim], and K and V of a cache, which hold
+    sequences of `capacity` rows, or pages of `page_size` rows (0: no pages).
 
-    `operands` are those of the kernel's features, by name; `longest` is the most keys that a
-    sequence may have, with those that are `new`, which lengths count already.
+    `operands` are the arrays of the kernel's features, by name; `longest` is the most keys that a
+    sequence may have, with the `new` rows, which the lengths in `operands` include.
     """
 
     config: AttentionConfig
@@ -91,7 +91,7 @@ class CacheCall(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Rows that a sequence has room for."""
+        """The number of rows that a sequence has room for."""
         if not self.page_size:
             return self.k.shape[2]
         return self.operands["block_table"].shape[1] * self.page_size
@@ -103,13 +103,13 @@ class CacheCall(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Query heads that share a head of K and V."""
+        """The number of query heads that share a head of K and V."""
         return self.q.shape[1] // self.k.shape[1]
 
 
 class Parts(NamedTuple):
-    """Where they are kept until they are merged: O [batch, heads, seq_q, splits, head_dim_v] and
-    LSE [batch, heads, seq_q, splits], f32, dense.
+    """The partial results of splits before the merge: O [batch, heads, seq_q, splits, head_dim_v]
+    and LSE [batch, heads, seq_q, splits], f32, dense.
     """
 
     outs: ArrayView
@@ -117,8 +117,8 @@ class Parts(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """What is between the launches of a call: parts, if there are several, and q, dense, where it
-    is turned before the launch that attends.
+    """The arrays that launches of a call pass on: partial results, if there are several splits, and
+    rotated q, dense, if a launch before the one that attends rotates it.
     """
 
     parts: Parts | None = None
@@ -147,13 +147,13 @@ def kernel_of(call: CacheCall, target: Target, splits: int) -> KernelConfig:
 
 
 def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
-    """The new rows, if the kernel writes them: few, of the type of the queries, and each read by
-    one CTA.
+    """The new rows, if the kernel that attends writes them: few rows, of the type of the queries,
+    with all queries of a head of K and V in one CTA. Otherwise None.
     """
     new = call.new
     if new is None:
         return None
-    ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # for a head of K and V
+    ctas = blocks_of(call, kernel) // (call.q.shape[0] * call.k.shape[1])  # of one head of K and V
     if ctas > 1 or new.k.shape[2] > MAX_NEW_ROWS or new.dtype is not kernel.dtype:
         return None
     rotary_dim = 0 if new.cos is None else 2 * new.cos.shape[1]
@@ -162,13 +162,13 @@ def _appended_by(call: CacheCall, kernel: KernelConfig) -> Appended | None:
 
 
 def turns_before(call: CacheCall, kernel: KernelConfig) -> bool:
-    """Whether a launch before the one that attends turns q."""
+    """Whether a launch before the one that attends rotates q."""
     return kernel.features.appended is None and call.new is not None and call.new.cos is not None
 
 
 def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionConfig:
-    """The config with the smallest block that holds all packed rows, if it leaves the choice: rows
-    without a query are computed in vain.
+    """The config with the smallest block_q that holds all packed rows, if its block_q is "auto":
+    rows of a block without a query are wasted work.
     """
     if config.block_q != "auto":
         return config
@@ -185,8 +185,8 @@ def _for_rows(config: AttentionConfig, rows: int, target: Target) -> AttentionCo
 
 
 def _alignment(call: CacheCall, merged: bool) -> int:
-    """What pointers and strides of Q, K, V and, unless it is merged, O are multiples of; of K and V
-    only if they are of the same type.
+    """The common alignment in bytes of the pointers and strides of Q, of O unless it is `merged`,
+    and of K and V unless they are e4m3.
     """
     config = call.config
     arrays = [call.q] if call.has_scales else [call.q, call.k, call.v]
@@ -197,7 +197,7 @@ def _alignment(call: CacheCall, merged: bool) -> int:
 
 
 def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
-    """CTAs that a launch has for each split."""
+    """The number of CTAs that a launch has for each split."""
     batch, heads, seq_q, _ = call.q.shape
     rows, of = (seq_q * call.group, heads // call.group) if kernel.packed else (seq_q, heads)
     return -(-rows // kernel.tiling.block_q) * of * batch * kernel.tiling.value_slices
@@ -205,9 +205,9 @@ def blocks_of(call: CacheCall, kernel: KernelConfig) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def choose_splits(blocks: int, tiles: int, slots: int) -> int:
-    """Into how many parts the keys are divided, by the rule: of the numbers up to that of the tiles
-    the smallest that is nearly as good as any at giving work to all `slots` CTAs that the device
-    holds at a time, where each part has so many `blocks`. Flash-decoding's rule, with its limits.
+    """The number of splits for "auto", by flash-decoding's rule with its limits. Each split has
+    `blocks` CTAs, and the device runs `slots` CTAs at a time. Of the numbers of splits up to the
+    number of key `tiles`, it is the smallest whose utilization of the slots is nearly the best.
     """
     most = max(min(MOST_SPLITS, tiles, slots), 1)
 
@@ -220,8 +220,8 @@ def choose_splits(blocks: int, tiles: int, slots: int) -> int:
 
 
 def steps_of(call: CacheCall, kernel: KernelConfig, splits: int, space: Workspace) -> list[Step]:
-    """The launches of a call. `space` has parts if there are several splits, and room for queries
-    if `turns_before`.
+    """The launches of a call, in order. `space` has `parts` if there are several splits, and
+    `queries` if `turns_before`.
     """
     steps = []
     if call.new is not None and kernel.features.appended is None:
@@ -270,10 +270,10 @@ def _attending(
 
 
 def last_keys(operands: Mapping[str, ArrayView]) -> int:
-    """Of how many keys, the last ones of a sequence, a mask speaks; 0 without one."""
+    """The number of keys, the last ones of a sequence, that a mask covers; 0 without a mask."""
     return operands["mask"].shape[-1] if "mask" in operands else 0
 
 
 def _sequences(call: CacheCall) -> int:
-    """How many sequences the cache has."""
+    """The number of sequences of the cache."""
     return (call.operands["block_table"] if call.page_size else call.k).shape[0]

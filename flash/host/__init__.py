@@ -1,1 +1,1 @@
-"""The caller's arrays: how they are read, checked, copied, and made for results."""
+"""The caller's arrays: reads, checks and copies them, and makes arrays for results."""

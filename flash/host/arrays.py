@@ -1,4 +1,4 @@
-"""Arrays of any library as one plain record: where the elements are, and how they are laid out."""
+"""Views of arrays of any library: address, shape, strides, dtype and device in one record."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ BFLOAT16_TYPESTR: Final = "<V2"  # in `__cuda_array_interface__`
 
 
 class ArrayView(NamedTuple):
-    """An array of the caller's, not copied.
+    """A view of an array of the caller, which is not copied.
 
     `pointer` is the address of the first element; `strides` are in elements and may be zero or
     negative; `dtype` is numpy's name for the element type; `device` is ("cpu", 0) or ("cuda",
-    ordinal). `kind` names the library that results come from: "numpy", "torch", "cupy",
-    "cuda_array_interface" or "dlpack". `owner` is the caller's object, `keep` what else must live
-    as long as the pointer is used. `stream` is the CUDA stream on which the elements may still be
-    being written, None if they are complete or the caller's stream orders it.
+    ordinal). `kind` names the library that makes arrays for results: "numpy", "torch", "cupy",
+    "cuda_array_interface" or "dlpack". `owner` is the caller's object, `keep` another object that
+    must live as long as the pointer is used. `stream` is the CUDA stream that may still be writing
+    the elements, None if they are complete or the caller's stream orders the write.
     """
 
     pointer: int
@@ -45,7 +45,7 @@ class ArrayView(NamedTuple):
 
     @property
     def device_name(self) -> str:
-        """Such as "cpu" or "cuda:0"."""
+        """The device as text, such as "cpu" or "cuda:0"."""
         kind, ordinal = self.device
         return kind if kind == "cpu" else f"{kind}:{'?' if ordinal == UNKNOWN_DEVICE else ordinal}"
 
@@ -82,13 +82,13 @@ def view(array: object, name: str, stream: int | None = None) -> ArrayView:
 
 
 def is_tensor(array: object) -> bool:
-    """Whether it is a tensor of torch, which is not imported for that."""
+    """Whether `array` is a torch tensor; torch is not imported for this test."""
     return any(t.__module__ == "torch" and t.__name__ == "Tensor" for t in type(array).__mro__)
 
 
 def _has_cuda_interface(array: object) -> bool:
-    """Whether the object, not only its class, has it: a jax.Array does only on a GPU, and there
-    raises an error of its own if it is bfloat16.
+    """Whether the object, not only its class, has `__cuda_array_interface__`: a jax.Array has it
+    only on a GPU, where a bfloat16 array raises RuntimeError instead.
     """
     try:
         return hasattr(array, "__cuda_array_interface__")
@@ -97,7 +97,7 @@ def _has_cuda_interface(array: object) -> bool:
 
 
 def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
-    """Why arrays, by name, have no view: one message for each that has none."""
+    """One message for each of `arrays`, given by name, that `view` refuses."""
     problems = []
     for name, array in arrays.items():
         try:
@@ -108,16 +108,16 @@ def unreadable(arrays: dict[str, object], stream: int | None) -> list[str]:
 
 
 def host_array(of: ArrayView) -> NDArray[Any]:
-    """A numpy array on the memory of a view on the host; it keeps what the view keeps."""
+    """A numpy array on the memory of a view on the host; it keeps the view's owner alive."""
     for array in (of.owner, of.keep):
         if isinstance(array, np.ndarray):
             return np.asarray(array)
-    # As a view of its type, because the interface has no name for bfloat16.
+    # `.view` sets the dtype, because the interface has no name for bfloat16.
     return np.asarray(_HostMemory(of)).view(OF_ARRAYS[of.dtype].numpy)
 
 
 class _HostMemory:
-    """The memory of a view, as `__array_interface__` describes it."""
+    """An object whose `__array_interface__` describes the memory of a view."""
 
     def __init__(self, of: ArrayView) -> None:
         self.view = of  # the numpy array's base is this object
@@ -125,8 +125,8 @@ class _HostMemory:
 
 
 def array_interface(of: ArrayView) -> dict[str, Any]:
-    """`__array_interface__` of a view of a type that a kernel takes; bfloat16 is two bytes of no
-    type. numpy does arithmetic on the address and does not read it.
+    """`__array_interface__` of a view whose type a kernel takes; bfloat16 is an untyped element of
+    two bytes. numpy does arithmetic on the address and does not read the memory.
     """
     dtype = OF_ARRAYS[of.dtype].numpy
     return {
@@ -145,7 +145,7 @@ def _view_numpy(array: Any, name: str) -> ArrayView:
             f"{name}.filled(...)"
         )
     dtype = array.dtype
-    size = dtype.itemsize or 1  # numpy has types of no bytes, which are refused later
+    size = dtype.itemsize or 1  # numpy has types of 0 bytes, which are refused later
     strides = array.strides
     if any(stride % size for stride in strides):
         raise LaunchError(
@@ -179,7 +179,7 @@ def _view_torch(array: Any, name: str) -> ArrayView:
     dtype = array.dtype
     try:
         pointer, shape, strides = array.data_ptr(), array.shape, array.stride()
-    except RuntimeError as error:  # inside torch.func transforms, and of nested tensors
+    except RuntimeError as error:  # inside torch.func transforms, and for nested tensors
         raise LaunchError(
             f"{name} must be a tensor with memory of its own, got a {type(array).__name__} whose "
             "memory torch does not give; call outside torch.func transforms, on plain tensors"
@@ -191,14 +191,14 @@ def _view_torch(array: Any, name: str) -> ArrayView:
         _TORCH_DTYPES.get(dtype)
         or _TORCH_DTYPES.setdefault(dtype, str(dtype).removeprefix("torch.")),
         HOST if kind == "cpu" else (kind, device.index),
-        array.requires_grad,  # to be written it would need autograd's knowledge
+        array.requires_grad,  # a write to it would bypass autograd
         "torch",
         array,
     )
 
 
 def _view_cuda(array: Any, name: str) -> ArrayView:
-    """CUDA Array Interface, version 3: `strides` None means row-major and dense."""
+    """The view of an array with `__cuda_array_interface__` (version 3: `strides` None is dense)."""
     interface: dict[str, Any] = array.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise LaunchError(f"{name} must not have a mask, which would be ignored; fill it first")
@@ -234,10 +234,10 @@ _dense_strides = functools.lru_cache(maxsize=1024)(dlpack.dense_strides)
 
 @functools.cache
 def _type_of(typestr: str) -> tuple[str, int]:
-    """Numpy's name of a type, in which a foreign byte order shows, and its size in bytes.
+    """Numpy's name of a typestr, which shows a non-native byte order, and its size in bytes.
 
-    "<V2" is bfloat16: the interface has no name for it, and this is what torch and ml_dtypes write.
-    JAX has no such interface of bfloat16 arrays, only DLPack.
+    "<V2" is bfloat16: the interface has no name for it, and torch and ml_dtypes write this. JAX
+    gives bfloat16 arrays through DLPack only, not through this interface.
     """
     if typestr == BFLOAT16_TYPESTR:
         return BF16.array_name, BF16.nbytes
@@ -276,8 +276,8 @@ def _view_dlpack_on_host(array: Any, name: str) -> ArrayView:
 
 
 def _view_bfloat16(array: Any) -> ArrayView | None:
-    """A view of a bfloat16 array on the host, which DLPack has and numpy's reader has not; None of
-    any other.
+    """A view of a bfloat16 array on the host, read from its DLPack capsule because `np.from_dlpack`
+    does not know the type; None for any other array.
     """
     try:
         capsule = array.__dlpack__()
@@ -286,7 +286,7 @@ def _view_bfloat16(array: Any) -> ArrayView | None:
     found = dlpack.read_capsule(capsule)
     if found.dtype != BF16.array_name:
         return None
-    # Such capsules do not say who may write; numpy takes them all as read-only, too.
+    # Unversioned capsules have no read-only flag; like numpy, take their arrays as read-only.
     return ArrayView(
         found.pointer, found.shape, found.strides, found.dtype, HOST, True, "dlpack", array, capsule
     )

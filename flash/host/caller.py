@@ -1,5 +1,5 @@
-"""Who is called, as messages of its problems say: a kernel, which has a config, or a function,
-which takes types and sizes from its arrays.
+"""The called kernel or function, for the messages of its problems. A kernel has a config; a
+function takes types and sizes from its arrays.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ptxgen.errors import LaunchError, shown
 
 
 class Caller(NamedTuple):
-    """The name of what was called, and whether its user made a config."""
+    """The name of the called function, and whether its user made a config."""
 
     name: str
     has_config: bool = True
 
     def said(self, otherwise: str) -> str:
-        """Where what is wanted comes from: the config, or without one from `otherwise`."""
+        """The words for the source of a required value: the config, or without one `otherwise`."""
         return "as the config says" if self.has_config else otherwise
 
     def or_use(self, field: str) -> str:
-        """That another config is a cure, too: if there is one."""
+        """The words that name another config as a cure; empty without a config."""
         return f", or use AttentionConfig({field}, ...)" if self.has_config else ""
 
 
@@ -37,7 +37,7 @@ LAUNCH: Final = Caller("launch")
 
 
 def raise_problems(problems: list[str], who: str = LAUNCH.name) -> None:
-    """Raise `LaunchError` with all problems, if there are any, that `who` was called with."""
+    """Raise `LaunchError` with all problems of a call of `who`, if there are any."""
     if len(problems) == 1:
         raise LaunchError(f"{who}: {problems[0]}")
     if problems:
@@ -47,8 +47,8 @@ def raise_problems(problems: list[str], who: str = LAUNCH.name) -> None:
 
 
 def views_of(arrays: Mapping[str, object], who: str = LAUNCH.name) -> dict[str, ArrayView]:
-    """Views of the arrays that `who` was called with, by name. Raises `LaunchError` with all that
-    are no arrays, or whose gradients would be lost.
+    """Views of the arrays that `who` was called with, by name. Raises `LaunchError` that names all
+    arguments that are no arrays, or whose gradients would be lost.
     """
     found = readable_views(arrays, who)
     require_no_gradients(found, who)
@@ -56,19 +56,19 @@ def views_of(arrays: Mapping[str, object], who: str = LAUNCH.name) -> dict[str, 
 
 
 def readable_views(arrays: Mapping[str, object], who: str) -> dict[str, ArrayView]:
-    """Views of arrays by name, without the check of gradients: for a look at one array before all
-    are checked together. Raises `LaunchError` with all that are no arrays.
+    """Views of arrays by name, without the check of gradients, so that one array can be read before
+    all arrays are checked together. Raises `LaunchError` that names all that are no arrays.
     """
     try:
         return {name: view(array, name) for name, array in arrays.items()}
     except LaunchError:
         raise_problems(unreadable(dict(arrays), None), who)
-        raise  # not reached: what has no view once has none again
+        raise  # not reached: `unreadable` finds the same array
 
 
 def require_no_gradients(views: Mapping[str, ArrayView], who: str) -> None:
-    """Raise `LaunchError` for inputs whose gradients torch is to track: there is no backward pass,
-    and results would be constants to torch. Of `out` the checks of results say so.
+    """Raise `LaunchError` for inputs whose gradients torch tracks: there is no backward pass, and
+    torch would take results as constants. `out` is left to the checks of results.
     """
     # A tensor is read-only if, and only if, it requires gradients.
     tracked = [n for n, a in views.items() if a.read_only and a.kind == "torch" and n != "out"]

@@ -10,9 +10,9 @@ CUDA: Final = 2
 CUDA_HOST: Final = 3  # pinned host memory
 CUDA_MANAGED: Final = 13
 
-LEGACY_DEFAULT_STREAM: Final = 1  # as `__dlpack__(stream=…)` numbers it; 0 is not allowed there
+LEGACY_DEFAULT_STREAM: Final = 1  # its number in `__dlpack__(stream=…)`, which refuses 0
 
-_NAME: Final = b"dltensor"  # of a capsule that nobody has consumed
+_NAME: Final = b"dltensor"  # the name of a capsule that is not consumed yet
 _Sizes = ctypes.POINTER(ctypes.c_int64)
 _CODES: Final = {  # code, bits
     "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32), "bool": (6, 8),
@@ -41,15 +41,13 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """`DLManagedTensor`: whoever takes the array calls `deleter` once it is done with it."""
+    """`DLManagedTensor`: the consumer of the array calls `deleter` once it is done with it."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class Contents(NamedTuple):
-    """One array as a capsule describes it; `strides` are in elements, `device` is (type,
-    ordinal).
-    """
+    """The array that a capsule describes; strides are in elements, device is (type, ordinal)."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -59,10 +57,10 @@ class Contents(NamedTuple):
 
 
 def read_capsule(capsule: object) -> Contents:
-    """The array in an unversioned capsule, which stays unconsumed: keep it alive to keep the
-    memory.
+    """The array in an unversioned capsule. The capsule stays unconsumed and owns the memory: keep
+    it alive as long as the memory is used.
 
-    Raises ValueError (from CPython) for anything but such a capsule.
+    Raises ValueError (from CPython) for anything but an unversioned, unconsumed capsule.
     """
     get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = ctypes.c_void_p
@@ -81,8 +79,8 @@ def read_capsule(capsule: object) -> Contents:
 
 
 def make_capsule(contents: Contents, owner: object) -> object:
-    """An unversioned capsule of an array; `owner` lives until the array's consumer is done with it,
-    or until the capsule goes if nobody consumes it.
+    """An unversioned capsule of an array. `owner` is kept alive until the consumer of the array
+    calls the deleter, or until the capsule is destroyed without a consumer.
 
     Raises KeyError for a dtype that DLPack has no code for.
     """
@@ -102,13 +100,13 @@ def make_capsule(contents: Contents, owner: object) -> object:
     return new_capsule(address, _NAME, ctypes.cast(_DESTROY, ctypes.c_void_p))
 
 
-_EXPORTED: Final[dict[int, object]] = {}  # what consumers still use, by address of its `_Managed`
+_EXPORTED: Final[dict[int, object]] = {}  # objects in use, by the address of their `_Managed`
 
 
 def _callbacks() -> tuple[Any, Any]:
     """C functions of one pointer: the deleter of a `_Managed`, and the destructor of a capsule.
 
-    They hold all that they use, and are never freed: capsules outlive modules when Python ends.
+    They use no module globals and are never freed, because capsules outlive modules at exit.
     """
     of_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
     is_valid = of_capsule(("PyCapsule_IsValid", ctypes.pythonapi))
@@ -119,8 +117,8 @@ def _callbacks() -> tuple[Any, Any]:
         exported.pop(address, None)
 
     def destroy(capsule: int) -> None:
-        # An address, because no reference to it is left to count. A consumer has renamed the
-        # capsule it took.
+        # `capsule` is an address: the object is being destroyed and must not be referenced. A
+        # consumed capsule has another name.
         if is_valid(capsule, name):
             delete(get_pointer(capsule, name))
 

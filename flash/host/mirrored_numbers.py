@@ -1,4 +1,4 @@
-"""Small arrays on a GPU that follow some on the host, and are copied only when these change."""
+"""Small arrays on a GPU that mirror arrays on the host, and are copied only on a change."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Array = NDArray[Any]
 
 
 class DeviceNumbers:
-    """Numbers in `there`, of which nothing is known to begin with.
+    """A GPU array `there` that mirrors a host array. Its initial contents are unknown.
 
-    The host's need not be kept: what is not pinned is read before a copy of it returns (CUDA Driver
-    API, "API synchronization behavior").
+    The host array need not be kept after a copy: pageable memory is read before the copy returns
+    (CUDA Driver API, "API synchronization behavior").
     """
 
     def __init__(self, there: DeviceArray, dtype: DType, cuda: CudaBackend) -> None:
         self._there = there
         self._dtype = dtype
         self._cuda = cuda
-        self._last: bytes | None = None  # what is there, if that is known
+        self._last: bytes | None = None  # the contents of `there`, if known
         self.view = part_of(there, 0, there.shape, dtype)
 
     def row(self, index: int) -> ArrayView:
-        """One of them along the first axis."""
+        """The item `index` of the array along its first axis."""
         return part_of(self._there, index, self._there.shape[1:], self._dtype)
 
     def follow(self, values: Array, stream: int) -> None:
-        """Be these from now on, in the order of `stream`."""
+        """Copy `values` to the GPU if they differ from the last ones, in the order of `stream`."""
         given = values.tobytes()
         if given != self._last:
-            self._last = None  # until the copy has come through
+            self._last = None  # unknown if the copy fails
             self._copy(self._there.pointer, values, stream)
             self._last = given
 
     def follow_rows(self, values: Array, rows: Iterable[int], stream: int) -> None:
-        """The same of an array [n, m], of which only these rows are looked at, and copied."""
+        """Copy only `rows` of `values` [n, m] to the GPU, in the order of `stream`."""
         for begin, end in _stretches(sorted(rows)):
             at = self._there.pointer + begin * values[begin].nbytes
             self._copy(at, values[begin:end], stream)
@@ -58,7 +58,7 @@ class DeviceNumbers:
 
 
 def part_of(of: DeviceArray, item: int, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-    """One of the dense arrays of this shape that lie one after another in another array."""
+    """The array number `item` of the dense arrays of this shape that are contiguous in `of`."""
     first = item * math.prod(shape)
     return ArrayView(
         of.pointer + first * dtype.nbytes, shape, dense_strides(shape), dtype.array_name,
@@ -67,7 +67,7 @@ def part_of(of: DeviceArray, item: int, shape: tuple[int, ...], dtype: DType) ->
 
 
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Begin and end of those that follow one another."""
+    """Begin and end of each run of consecutive integers in sorted `numbers`."""
     begin = 0
     for n in range(1, len(numbers) + 1):
         if n == len(numbers) or numbers[n] != numbers[n - 1] + 1:

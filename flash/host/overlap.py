@@ -8,14 +8,14 @@ import numpy as np
 
 from flash.host.arrays import ArrayView, array_interface
 
-# numpy's exact solver gives up after so many candidates; views of one buffer need a handful.
-# Any, because its stub knows only the two special values.
+# numpy's exact solver gives up after this many candidates; views of one buffer need a handful.
+# Typed Any, because the stub of numpy allows only the two special values.
 _MOST_WORK: Final[Any] = 10_000
 
 
 def reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    """The bytes an array spans, from its pointer: offset of the first, and of the one after the
-    last.
+    """The bytes that an array spans, as offsets from its pointer: of the first byte, and of the
+    byte after the last one.
     """
     if 0 in shape:
         return 0, 0
@@ -24,10 +24,10 @@ def reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tu
 
 
 def may_overlap_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two indices could name one element; False is certain.
+    """Whether two indices may address one element; False is certain.
 
-    Sufficient for no overlap: by rising stride, each dimension steps beyond all that the ones
-    before it span. Every slice, transposition or reversal of a dense array passes.
+    There is no overlap if, with dimensions sorted by stride, each stride exceeds the span of all
+    dimensions before it. Every slice, transposition or reversal of a dense array passes.
     """
     if 0 in shape:
         return False
@@ -40,8 +40,8 @@ def may_overlap_itself(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool
 
 
 def may_share_elements(a: ArrayView, b: ArrayView) -> bool:
-    """Whether an element of `a` and one of `b` share a byte; False is certain, and so, nearly
-    always, is True.
+    """Whether an element of `a` and one of `b` share a byte. False is certain; True is wrong only
+    if the exact test would take too long.
     """
     if not a.size or not b.size:
         return False
@@ -56,7 +56,7 @@ def may_share_elements(a: ArrayView, b: ArrayView) -> bool:
 
 
 class _Addresses:
-    """A view as numpy sees it; its memory, which may be a GPU's, is never read."""
+    """A view as an array for numpy; its memory, which may be on a GPU, is never read."""
 
     def __init__(self, of: ArrayView) -> None:
         self.__array_interface__ = array_interface(of)

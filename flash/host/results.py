@@ -1,4 +1,4 @@
-"""Arrays for results, made by the library the caller's arrays are from."""
+"""Arrays for results, made by the library of the caller's arrays."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ptxgen.errors import LaunchError, shown
 
 
 class Allocator(Protocol):
-    """Where memory of a GPU comes from: the `cuda` backend."""
+    """The source of GPU memory: the `cuda` backend."""
 
     def allocate(self, nbytes: int, *, ordinal: int) -> int:
         """The address of new memory on device `ordinal`."""
 
     def free(self, address: int, *, ordinal: int) -> None:
-        """Give it back."""
+        """Free the memory at `address`."""
 
     def copy_to_host(
         self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
@@ -36,7 +36,7 @@ class Allocator(Protocol):
 
 
 class Owned:
-    """Memory on a GPU, at most one piece, until it is given back."""
+    """At most one allocation on a GPU, until it is freed."""
 
     def __init__(self, memory: Allocator, ordinal: int) -> None:
         self._memory = memory
@@ -44,23 +44,23 @@ class Owned:
         self._address = 0
 
     def allocate(self, nbytes: int) -> int:
-        """The address of new memory."""
+        """Allocate memory and return its address."""
         self._address = self._memory.allocate(nbytes, ordinal=self._ordinal)
         return self._address
 
     def free(self) -> None:
-        """Give it back, if there is any."""
+        """Free the allocation, if there is one."""
         if self._address:
             self._memory.free(self._address, ordinal=self._ordinal)
 
 
 class DeviceArray:
-    """A dense array on a GPU, for callers whose library cannot make one; `flash.to_device` makes
-    one of an array on the host.
+    """A dense array on a GPU, for callers whose library cannot make one; `flash.to_device` makes a
+    `DeviceArray` from an array on the host.
 
     Any library that reads DLPack or `__cuda_array_interface__` takes it without a copy; the memory
-    is freed with the object. The interface has no name for bfloat16, which it calls "<V2" as torch
-    and ml_dtypes do: few libraries read that, so such arrays are better taken through DLPack.
+    is freed with the object. `__cuda_array_interface__` has no name for bfloat16, which is "<V2"
+    here as in torch and ml_dtypes: few libraries read that, so use DLPack for bfloat16 arrays.
     """
 
     def __init__(
@@ -74,20 +74,18 @@ class DeviceArray:
         self.pointer = 0
         nbytes = dtype.nbytes * int(np.prod(shape, dtype=object))
         if nbytes:
-            # Before there is memory, which is then freed wherever this stops.
+            # The finalizer is registered before the allocation, so that no exception can leak it.
             owned = Owned(memory, ordinal)
             weakref.finalize(self, owned.free).atexit = False
             self.pointer = owned.allocate(nbytes)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The numpy type; bfloat16 is that of ml_dtypes."""
+        """The numpy dtype; for bfloat16 the dtype of ml_dtypes."""
         return self._dtype.numpy
 
     def numpy(self) -> NDArray[Any]:
-        """A copy on the host, once the work is done that writes the array: what has been put on the
-        stream of its device on which it was made.
-        """
+        """A copy of the array on the host, after all work on the stream that made the array."""
         host = np.empty(self.shape, self.dtype)
         if self.pointer:
             self._memory.copy_to_host(
@@ -114,12 +112,13 @@ class DeviceArray:
         self,
         *,
         stream: int | None = None,
-        max_version: tuple[int, int] | None = None,  # an unversioned one always may
+        max_version: tuple[int, int] | None = None,  # an unversioned capsule is always allowed
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of the array, which its consumer may use on `stream` at once: as numbered by
-        DLPack, None for the default one, -1 if the consumer waits by itself.
+        """A DLPack capsule of the array. Its consumer may use the array on `stream` at once;
+        streams are numbered as in DLPack: None is the default stream, -1 if the consumer itself
+        waits.
 
         Raises `BufferError` if a copy or another device is asked for.
         """
@@ -147,12 +146,12 @@ def empty(
     memory: Allocator | None = None,
     stream: int | None = None,
 ) -> object:
-    """A new dense array of the library and on the device of `like`; on the host numpy's for
-    "dlpack".
+    """A new dense array, not initialised, of the library and on the device of `like`; on the host a
+    numpy array if the kind of `like` is "dlpack".
 
-    `stream` is the one that will write it, None for the library's current one: memory pools reuse
-    what was freed on a stream for that stream only. `memory` serves libraries that make no arrays
-    here.
+    `stream` is the stream that will write the array, None for the library's current stream: a
+    memory pool reuses memory that was freed on a stream only for that stream. `memory` allocates
+    for libraries that cannot make an array on a GPU.
     """
     if like.kind == "torch":
         torch: Any = sys.modules["torch"]
@@ -172,7 +171,7 @@ def empty(
 def _pool_of(
     cuda: Any, device: tuple[str, int], stream: int | None
 ) -> AbstractContextManager[object]:
-    """The library's memory pool of a stream it did not make; nothing to do for its current one."""
+    """A context in which the library allocates for `stream`; None is its current stream."""
     if stream is None or device == HOST:
         return _CURRENT_POOL
     external = cuda.ExternalStream(stream, device[1])
@@ -192,8 +191,8 @@ def deliver(result: object, like: ArrayView) -> object:
 
 
 def current_stream(like: ArrayView) -> int:
-    """The current CUstream of the library and device of a GPU array; 0, the default one, if it has
-    none.
+    """The current CUstream of the library and device of a GPU array; 0, the default stream, for a
+    library without a current stream.
     """
     current = _CURRENT_STREAM.get(like.kind)
     return current(like.device[1]) if current else 0
@@ -232,7 +231,7 @@ def _cupy_stream(ordinal: int) -> int:
 _TYPESTRS: Final = {
     "f32": "<f4", "f16": "<f2", "bf16": BFLOAT16_TYPESTR, "i32": "<i4", "bool": "|b1",
 }  # fmt: skip
-_NO_WAIT: Final = -1  # as a stream of `__dlpack__`
+_NO_WAIT: Final = -1  # as the stream of `__dlpack__`
 _CURRENT_POOL: Final = nullcontext()
 _CURRENT_STREAM: Final[dict[str, Callable[[int], int]]] = {
     "torch": _torch_stream,

@@ -1,4 +1,4 @@
-"""Host arrays on a GPU for the time of one launch."""
+"""Copies of host arrays on a GPU, for one launch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Staging:
         self._backend = backend
         self._stream = stream
         self._ordinal = ordinal
-        self._given = ExitStack()  # frees all, even if one cannot be
-        self._sources: list[NDArray[Any]] = []  # being copied from, until `wait`
+        self._given = ExitStack()  # frees all copies, even if one free fails
+        self._sources: list[NDArray[Any]] = []  # sources of copies, kept until `wait`
 
     def __enter__(self) -> Staging:
         return self
@@ -41,8 +41,8 @@ class Staging:
         self._given.close()
 
     def room_for(self, array: ArrayView) -> ArrayView:
-        """An array of the same shape on the device, not initialised; without memory if it has no
-        element.
+        """A dense array of the shape and dtype of `array` on the device, not initialised; its
+        pointer is 0 if it has no element.
         """
         address = 0
         if array.size:

@@ -1,4 +1,4 @@
-"""Arrays of the host on a GPU, for programs that have no library with arrays there."""
+"""Copies host arrays to a GPU, for programs without a library that has GPU arrays."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TAKEN: Final[dict[str, DType]] = {t.array_name: t for t in (*DTYPES.values(), I
 def to_device(
     array: object, *, device: int | None = None, cuda: CudaBackend | None = None
 ) -> DeviceArray:
-    """A dense copy of an array of the host on GPU `device`, by default the current one: complete
-    when this returns, freed with the object, and copied back by its `numpy()`.
+    """A dense copy of a host array on GPU `device`, by default the current one. The copy is
+    complete on return and freed with the object; its `numpy()` copies it back.
 
     `array`: float32, float16, bfloat16, int32 or bool, of numpy or any library whose arrays are
     read through DLPack, of any shape and strides. `cuda` is the GPU backend, by default that of the
     process.
 
-    Raises `LaunchError` for another array or device, `BackendError` if there is no GPU.
+    Raises `LaunchError` for any other array or device, `BackendError` if there is no GPU.
     """
     given = views_of({"array": array}, _WHO)["array"]
     if given.device != HOST:

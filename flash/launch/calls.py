@@ -1,4 +1,4 @@
-"""A checked call, and how it runs on the CPU: by numpy, or by interpreting the kernel's PTX."""
+"""A checked call, and its execution on the CPU: by numpy, or by interpreting the kernel's PTX."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ptxgen import interpreter
 from ptxgen.runtime.plan import LaunchPlan
 
 
-class Call(NamedTuple):  # and not a dataclass, which takes four times as long to make
-    """One checked call: what to compute, and the arrays it is computed from and into."""
+class Call(NamedTuple):  # a NamedTuple: a dataclass takes four times as long to make
+    """One checked call: the problem, its input arrays and its output arrays."""
 
     config: AttentionConfig
     geometry: Geometry
@@ -36,7 +36,7 @@ class Call(NamedTuple):  # and not a dataclass, which takes four times as long t
     out: ArrayView
     lse: ArrayView | None
     operands: Operands = MappingProxyType({})
-    numbers: Mapping[str, int | float] = MappingProxyType({})  # those of the kernel's features
+    numbers: Mapping[str, int | float] = MappingProxyType({})  # arguments of the features
 
 
 def make_plan(
@@ -47,8 +47,9 @@ def make_plan(
     numbers: Mapping[str, int | float] = MappingProxyType({}),
     cache_bytes: int = USUAL_CACHE_BYTES,
 ) -> LaunchPlan:
-    """The launch of a kernel; `addresses` are those of Q, K, V, O, LSE if the kernel writes it, and
-    its operands. `numbers` are those of its features, `cache_bytes` is the L2 cache of its device.
+    """The launch of a kernel. `addresses` are the addresses of Q, K, V, O, the LSE if the kernel
+    writes it, and the operands. `numbers` are the scalar arguments of the kernel's features,
+    `cache_bytes` is the size of the device's L2 cache.
     """
     t, operands = build.config.tiling, build.config.features.operands
     names = ["Q", "K", "V", "O"] + (["LSE"] if build.config.return_lse else [])
@@ -104,7 +105,7 @@ def run_on_cpu(call: Call) -> None:
 def _each_on_cpu(
     call: Call, attend: Callable[..., None], operands: dict[str, Any], lse: NDArray[Any] | None
 ) -> None:
-    """Compute packed sequences one after another."""
+    """Compute packed sequences one after another with numpy."""
     q, k, v, out = (host_array(a).swapaxes(0, 1) for a in (call.q, call.k, call.v, call.out))
     lengths = {name: operands.pop(name) for name in tuple(operands) if name in LENGTHS}
     of_heads = call.geometry.batch, call.geometry.heads
@@ -135,7 +136,7 @@ def run_on_interpreter(call: Call, build: Build) -> None:
 
 
 def _bhsd(array: ArrayView, layout: str) -> NDArray[Any]:
-    """The array as [batch, heads, seq, dim]; a 3-D one has batch 1."""
+    """The array as [batch, heads, seq, dim]; a 3-D array gets batch 1."""
     found = host_array(array)
     if found.ndim == 3:
         return found[np.newaxis]

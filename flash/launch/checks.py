@@ -1,6 +1,7 @@
-"""The checks of a launch: from the caller's arrays to sizes and strides that a kernel may rely on.
+"""The checks of a launch: they turn the caller's arrays into sizes and strides that a kernel may
+rely on.
 
-Nothing here asks a device for anything. All problems of a call are reported at once.
+Nothing here queries a device. All problems of a call are reported at once.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import LaunchError, did_you_mean, shown
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared and hashed by identity: it is a key
+@dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, as a dict key
 class Geometry:
-    """The sizes and strides of a checked call, without addresses: what repeated calls share.
+    """The sizes and strides of a checked call, without addresses, so that repeated calls share it.
 
-    `strides` are those of batch, head and row of Q, K, V and O, in elements, zero where a dimension
-    has one element or none; `operand_strides` those of the axes of each operand.
+    `strides` holds the batch, head and row strides of Q, K, V and O, in elements, zero for a
+    dimension with one element or none; `operand_strides` holds the strides of each operand's axes.
     `stride_alignment` is the largest of 16, 8, 4 and 2 bytes that divides all of `strides`. `reach`
-    is, for each of the four, the byte offset of its first byte and of the byte after its last one,
-    from its pointer. Shapes are in the caller's layout. `nbytes` is the size of an element of the
-    four, `natural_alignment` the most bytes that their rows let a kernel use at once. Of packed
-    sequences seq_q and seq_k are the rows of all, and `max_seqlen_q` the most queries of one; else
-    it is None.
+    holds, for each of Q, K, V and O, two byte offsets from its pointer: of its first byte, and of
+    the byte after its last one. Shapes are in the caller's layout. `nbytes` is the size of an
+    element of Q, K, V and O, `natural_alignment` the most bytes that their row lengths let a kernel
+    access at once. For packed sequences seq_q and seq_k are the total rows of all sequences, and
+    `max_seqlen_q` is the most queries of one sequence; otherwise `max_seqlen_q` is None.
     """
 
     batch: int
@@ -58,30 +59,30 @@ class Geometry:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key/value head."""
+        """The number of query heads that share a key/value head."""
         return self.heads // self.kv_heads if self.kv_heads else 1
 
     @property
     def packed_rows(self) -> int:
-        """Queries of all heads that share a key/value head."""
+        """The number of queries of all heads that share a key/value head."""
         return self.seq_q * self.group
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no row of output, so that nothing needs to run."""
+        """Whether the output has no rows, so that nothing needs to run."""
         return 0 in (self.batch, self.heads, self.seq_q, self.longest_q)
 
     @property
     def longest_q(self) -> int:
-        """The most queries of a sequence."""
+        """The number of queries of the longest sequence."""
         return self.seq_q if self.max_seqlen_q is None else self.max_seqlen_q
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a launch on a device: query rows of a CTA, dynamic shared memory in bytes, and
-    slices of values. `packed` says that the rows are those of all heads that share a head of K and
-    V.
+    """The limits of a launch on a device: query rows of a CTA, dynamic shared memory in bytes,
+    number of key and query rows, and slices of values. If `packed`, the query rows of a CTA belong
+    to all heads that share a key/value head.
     """
 
     block_q: int
@@ -105,9 +106,9 @@ def check(
     max_seqlen_q: int | None = None,
     caller: Caller = LAUNCH,
 ) -> Geometry:
-    """The geometry of a call; without `out` that of a dense one. Shapes as in
-    `AttentionKernel.launch`. `operands` are those that the config's features have, `max_seqlen_q`
-    is that of packed sequences.
+    """The geometry of a call; without `out`, the output is taken to be dense. Shapes are as in
+    `AttentionKernel.launch`. `operands` are the arrays of the config's features, `max_seqlen_q` is
+    the most queries of a packed sequence.
 
     Raises `LaunchError` with every problem that depends neither on addresses nor on the device.
     """
@@ -144,7 +145,7 @@ def check(
 
 
 def _layout_of(config: AttentionConfig, layout: str) -> str:
-    """The layout of Q, K, V and O: packed sequences have only one."""
+    """The layout of Q, K, V and O; packed sequences allow only `PACKED`."""
     if not config.varlen:
         return layout
     if layout != LAYOUTS[0]:
@@ -164,7 +165,7 @@ def check_addresses(
 ) -> None:
     """Refuse null and misaligned pointers, and an output that shares memory with an input.
 
-    `arrays` are q, k, v and, if the caller gave it, out. Raises `LaunchError` with all problems.
+    `arrays` are q, k, v and, if the caller passed it, out. Raises `LaunchError` with all problems.
     """
     problems: list[str] = []
     for name, array in zip(("q", "k", "v", "out"), arrays, strict=False):
@@ -205,7 +206,7 @@ def _address_problems(name: str, array: ArrayView, nbytes: int) -> Iterator[str]
 def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> int:
     """The alignment, in bytes, of the kernel variant for these pointers: 16, 8, 4 or 2.
 
-    Raises `LaunchError` if the config asks for more than the arrays have.
+    Raises `LaunchError` if the config promises a larger alignment than the arrays have.
     """
     merged = geometry.stride_alignment
     for pointer in pointers:
@@ -222,7 +223,7 @@ def alignment(config: AttentionConfig, geometry: Geometry, *pointers: int) -> in
 
 
 def scale(config: AttentionConfig, softmax_scale: object, caller: Caller = LAUNCH) -> float:
-    """The scale of a call: its own, else the config's. Raises `LaunchError` for no scale."""
+    """The call's softmax_scale, else the config's. Raises `LaunchError` for an invalid scale."""
     if softmax_scale is None:
         return config.scale
     if not is_scale(softmax_scale):
@@ -231,11 +232,11 @@ def scale(config: AttentionConfig, softmax_scale: object, caller: Caller = LAUNC
             f"{caller.name}: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
             f"or None for {usual}, got {shown(softmax_scale)}"
         )
-    return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has said that it is a number
+    return float(softmax_scale)  # type: ignore[arg-type]  # is_scale has checked that it is a number
 
 
 def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH) -> int:
-    """The seed of a call. Raises `LaunchError` for no seed, or one without dropout."""
+    """The dropout seed of a call. Raises `LaunchError` for an invalid seed, or if dropout is 0."""
     if not config.dropout:
         has_not, cure = "dropout is 0", "dropout=0.1"
         if caller.has_config:
@@ -254,7 +255,7 @@ def seed(config: AttentionConfig, dropout_seed: object, caller: Caller = LAUNCH)
 def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView], caller: Caller) -> Iterator[str]:
     found = {array.dtype for array in arrays.values()}
     other = OF_ARRAYS.get(found.pop()) if len(found) == 1 else None
-    # Where the arrays agree, the config may be what is wrong.
+    # If all arrays have one dtype, the config may be wrong: the message then names both cures.
     fits = other is not None and other.name in DTYPES
     or_else = caller.or_use(f"dtype={other.name!r}") if other and fits else ""
     for name, array in arrays.items():
@@ -266,10 +267,10 @@ def _dtype_problems(wanted: DType, arrays: dict[str, ArrayView], caller: Caller)
 
 
 def conversion(name: str, array: ArrayView, to: DType) -> str:
-    """The expression, in terms of the array's library, that converts it: for a message."""
+    """For a message: the expression of the array's library that converts it to dtype `to`."""
     if array.kind == "torch":
         return f"{name}.{_TORCH_METHODS[to.name]}()"
-    # The name alone means something to numpy only once ml_dtypes is imported.
+    # numpy knows the name "bfloat16" only once ml_dtypes is imported.
     kind = "ml_dtypes.bfloat16" if to.name == "bf16" else repr(to.array_name)
     return f"{name}.astype({kind})"
 
@@ -324,8 +325,8 @@ def _geometry(
 
 
 def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> tuple[int, int, int]:
-    """Strides of batch, head and row; what a library says of a dimension of one element is
-    arbitrary.
+    """Batch, head and row strides; 0 for a dimension of one element, whose stride in the array's
+    library is arbitrary.
     """
     if 0 in shape:
         return 0, 0, 0
@@ -338,7 +339,7 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...], layout: str) -> t
 
 
 def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
-    """Why results of a shape cannot be written to `out`, if the caller gave one."""
+    """Why a result of this shape cannot be written to `out`; empty if `out` is None."""
     if out is None:
         return []
     problems = []
@@ -360,8 +361,8 @@ def out_problems(out: ArrayView | None, shape: tuple[int, ...]) -> list[str]:
 
 
 def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> KernelConfig:
-    """The kernel of a launch with `pack_gqa` of its config: `kernel`, or that with packed heads if
-    it is "auto" and packing is possible and saves CTAs.
+    """The kernel variant of a launch: `kernel`, or its variant with packed GQA heads if `pack_gqa`
+    is "auto" and packing is possible and saves CTAs.
     """
     if (
         pack_gqa != "auto"
@@ -374,8 +375,8 @@ def variant(kernel: KernelConfig, pack_gqa: bool | str, geometry: Geometry) -> K
 
 
 def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
-    """How many CTAs a launch has: one for each block of rows of each head and each slice of the
-    values; of packed sequences as many for each as for the longest.
+    """The number of CTAs of a launch: one for each block of query rows of each head and each slice
+    of the values. Each packed sequence gets as many CTAs as the longest one needs.
     """
     rows, heads = _rows_of_heads(geometry, kernel.packed)
     t = kernel.tiling
@@ -383,8 +384,9 @@ def grid_ctas(kernel: KernelConfig, geometry: Geometry) -> int:
 
 
 def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
-    """How many heads of a causal kernel take turns on a device with so much L2 cache; of packed
-    sequences by their mean length.
+    """The number of heads in a section of a causal kernel: the CTAs of these heads take turns, so
+    that their K and V stay in an L2 cache of `cache_bytes`. For packed sequences the mean number of
+    keys counts.
     """
     t = kernel.tiling
     packed_sequences = geometry.batch if kernel.features.varlen else 1
@@ -396,14 +398,14 @@ def section(kernel: KernelConfig, geometry: Geometry, cache_bytes: int) -> int:
 
 
 def _rows_of_heads(geometry: Geometry, packed: bool) -> tuple[int, int]:
-    """How many rows a head has, and how many heads a batch: those of K and V if they are packed."""
+    """Rows of a head and heads of a batch item; with packed GQA, of a head of K and V."""
     if packed:
         return geometry.packed_rows, geometry.kv_heads
     return geometry.longest_q, geometry.heads
 
 
 def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
-    """What no backend computes: more rows than kernels number, more heads than a grid has CTAs."""
+    """Sizes that no backend computes: too many rows for a row index, or more heads than CTAs."""
     names = ("seq_q", "seq_k") if geometry.max_seqlen_q is None else ("total_q", "total_k")
     for name, length in zip(names, (geometry.seq_q, geometry.seq_k), strict=True):
         if length > most:
@@ -416,7 +418,7 @@ def _size_problems(geometry: Geometry, most: int) -> Iterator[str]:
 
 
 def check_limits(geometry: Geometry, limits: Limits, who: str = LAUNCH.name) -> None:
-    """Refuse, with all problems in one `LaunchError`, what a kernel or its device cannot do."""
+    """Raise one `LaunchError` with all limits of the kernel or its device that a call exceeds."""
     raise_problems(list(_limit_problems(geometry, limits)), who)
 
 

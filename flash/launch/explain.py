@@ -1,4 +1,4 @@
-"""What a launch would do, and why, in words."""
+"""A text that says what a launch would do, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flash.problem.tile_choice import AnyTiling
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
 
-_SHOWN_DIGITS = 12  # of a cache key
+_SHOWN_DIGITS = 12  # hexadecimal digits of a cache key
 
 
 def explain(
@@ -29,8 +29,8 @@ def explain(
     backend: str,
     why: str,
 ) -> str:
-    """Lines about the backend, the problem, the kernel and its cost; `arrays` are q, k, v and
-    perhaps out, `operands` those of the config's features.
+    """Lines about the backend, the problem, the kernel and its cost. `arrays` are q, k, v and, if
+    the caller passed it, out; `operands` are the arrays of the config's features.
     """
     g = geometry
     aligned = alignment(config, g, *(array.pointer for array in arrays))
@@ -59,7 +59,7 @@ def explain(
 
 
 def _scores(config: AttentionConfig) -> dict[str, str]:
-    """What a kernel does to scores beyond scaling them, if there is anything."""
+    """The steps of a kernel on scores beyond scaling them; empty if there are none."""
     words = [f"window {config.window}"] if config.window else []
     words += [f"softcap {config.softcap:g}"] if config.softcap is not None else []
     words += [
@@ -99,19 +99,19 @@ def _kernel(made: Build, geometry: Geometry, gpu: GpuLauncher, backend: str) -> 
 
 
 def _slice(t: AnyTiling) -> str:
-    """Of which columns of wide values."""
+    """How many columns of V a CTA computes, if V is cut into slices; else empty."""
     if t.value_slices == 1:
         return ""
     return f" and {t.slices.width} of {t.head_dim_v} columns of V"
 
 
 def _queries(made: Build, geometry: Geometry) -> str:
-    """What the rows of a CTA are."""
+    """What the rows of a CTA are: queries of one head, or of packed heads."""
     return f"queries of {geometry.group} packed heads" if made.config.packed else "queries"
 
 
 def _proved(proof: Proof) -> str:
-    """How much of the kernel's use of shared memory is proved, and why the rest is not."""
+    """How many accesses to shared memory and barriers are proved, and why the others are not."""
     accesses, barriers = len(proof.accesses), len(proof.barriers)
     if proof.complete:
         return f"all {accesses} shared-memory accesses in bounds, all {barriers} barriers uniform"
@@ -120,7 +120,7 @@ def _proved(proof: Proof) -> str:
 
 
 def _proved_global(proof: GlobalProof) -> str:
-    """The same of global memory."""
+    """How many accesses to global memory are proved in bounds, and why the others are not."""
     if proof.complete:
         return f"all {len(proof.accesses)} global accesses in bounds"
     return f"all but {len(proof.unknown)} of {len(proof.accesses)} global accesses ({_why(proof)})"

@@ -1,4 +1,4 @@
-"""A checked call on a GPU: which kernel, loaded where, launched how."""
+"""A checked call on a GPU: its kernel is chosen, compiled, loaded and launched."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from ptxgen.runtime.plan import LaunchPlan
 from ptxgen.target import Target, target_for_device
 from ptxgen.target import target as find_target
 
-_MOST_PLANS: Final = 512  # that are kept; decoding makes a new one at every step
+_MOST_PLANS: Final = 512  # plans kept; decoding makes a new one at every step
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A loaded kernel, and a plan in which only the addresses change."""
+    """A loaded kernel, and its launch plan, in which only the addresses change between launches."""
 
     kernel: LoadedKernel
     plan: LaunchPlan
 
 
 class Launcher:
-    """Launches kernels on any GPU of the machine. `cache` is where compiled ones are kept, by
-    default that of the process.
+    """Launches kernels on any GPU of the machine. `cache` keeps compiled kernels; by default it is
+    the cache of the process.
     """
 
     def __init__(self, backend: CudaBackend, cache: ModuleCache | None = None) -> None:
@@ -46,18 +46,18 @@ class Launcher:
         self._loaded: dict[tuple[Made, int], LoadedKernel] = {}
 
     def own_target(self, ordinal: int) -> Target:
-        """The target of a device."""
+        """The target of device `ordinal`, by its compute capability."""
         device = self.backend.device_properties(ordinal)
         return target_for_device(device.major, device.minor)
 
     def cache_key(self, made: Made) -> CacheKey:
-        """What the compiled kernel is kept under."""
+        """The key of the compiled kernel in the module cache."""
         target = made.target
         name, _, version = self.backend.version(target).partition(" ")
         return CacheKey(made.text, target.name, name, version)
 
     def program(self, made: Made) -> bytes:
-        """The compiled kernel, from the cache or made now."""
+        """The compiled kernel, from the cache or compiled now."""
         cache = self._cache or default_cache()
         target = made.target
         return cache.get_or_build(
@@ -65,7 +65,7 @@ class Launcher:
         )
 
     def load(self, made: Made, plan: LaunchPlan, ordinal: int) -> LoadedKernel:
-        """The kernel on a device, of `plan` or another one for it."""
+        """The kernel loaded on device `ordinal`; `plan` is any launch plan of this kernel."""
         found = self._loaded.get((made, ordinal))
         if found is None:
             program = self.program(made)
@@ -76,8 +76,8 @@ class Launcher:
         return found
 
     def located(self, array: ArrayView, who: str = "launch") -> ArrayView:
-        """The array with the device it is on, where its interface does not say that. Raises
-        `LaunchError` if it is on none.
+        """The array with its device filled in, for interfaces that do not say the device. Raises
+        `LaunchError` if the address is on no GPU of this process.
         """
         if array.device[1] != UNKNOWN_DEVICE or not array.pointer:
             return array
@@ -90,8 +90,8 @@ class Launcher:
         return array._replace(device=("cuda", ordinal))
 
     def wait_for_producers(self, arrays: Iterable[ArrayView], stream: int, ordinal: int) -> None:
-        """CUDA Array Interface, "Synchronization": a consumer on another stream waits for the
-        producer's.
+        """Wait for the streams that may still write the arrays, except `stream` itself (CUDA Array
+        Interface, "Synchronization": a consumer on another stream waits for the producer's).
         """
         for array in arrays:
             if array.stream is not None and array.stream != (stream or LEGACY_DEFAULT_STREAM):
@@ -100,7 +100,7 @@ class Launcher:
 
 @functools.lru_cache(maxsize=16)
 def launcher_of(backend: CudaBackend) -> Launcher:
-    """The launcher of a backend, for kernels of no config."""
+    """The launcher of a backend, for kernels that are made without an `AttentionConfig`."""
     return Launcher(backend)
 
 
@@ -120,8 +120,8 @@ class GpuLauncher(Launcher):
         self._ready: dict[tuple[Geometry, int, bool, float, int, float], Ready] = {}
 
     def target(self, ordinal: int) -> Target:
-        """The config's target, or the device's own. Raises `LaunchError` if the device does not run
-        it.
+        """The config's target, by default the device's own. Raises `LaunchError` if the device does
+        not run the config's target.
         """
         if self.config.target is None:
             return self.own_target(ordinal)
@@ -135,8 +135,8 @@ class GpuLauncher(Launcher):
         return target
 
     def check_limits(self, geometry: Geometry, ordinal: int) -> None:
-        """Raise `LaunchError` for what the kernel or the device cannot do, `ConfigError` if no tile
-        fits the target.
+        """Raise `LaunchError` if the call exceeds a limit of the kernel or the device,
+        `ConfigError` if no tile fits the target.
         """
         device = self.backend.device_properties(ordinal)
         kernel = variant(self.config.kernel(self.target(ordinal)), self.config.pack_gqa, geometry)
@@ -153,16 +153,16 @@ class GpuLauncher(Launcher):
         check_limits(geometry, limits, self._who)
 
     def build(self, geometry: Geometry, ordinal: int, aligned: int, with_lse: bool) -> Build:
-        """The kernel for a launch on a device, of arrays of some alignment in bytes."""
+        """The kernel for a launch on a device, for arrays aligned to `aligned` bytes."""
         kernel = self.config.kernel(self.target(ordinal), aligned, with_lse)
         return proved_build(variant(kernel, self.config.pack_gqa, geometry))
 
     def launch(self, call: Call, stream: int) -> None:
-        """Put the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
+        """Launch the call, whose arrays are on a GPU, on a stream. Returns before it has run."""
         geometry, ordinal = call.geometry, call.q.device[1]
         arrays = (call.q, call.k, call.v, call.out)
         operands = tuple(call.operands.values())
-        # An array without elements is not read, so any address that is not null will do.
+        # An array without elements is not read, so any non-null address will do.
         spare = call.q.pointer
         addresses = tuple([array.pointer or spare for array in arrays])
         aligned = alignment(self.config, geometry, *addresses)
@@ -170,7 +170,7 @@ class GpuLauncher(Launcher):
             addresses = (*addresses, call.lse.pointer)
         if operands:
             addresses += tuple([array.pointer or spare for array in operands])
-        seed = call.numbers.get("dropout_seed", 0)  # the only number that is not the config's
+        seed = call.numbers.get("dropout_seed", 0)  # the only one that is not the config's
         key = (geometry, aligned, call.lse is not None, call.scale, ordinal, seed)
         ready = self._ready.get(key)
         if ready is None:
@@ -182,13 +182,13 @@ class GpuLauncher(Launcher):
         self.backend.launch(ready.kernel, ready.plan.with_pointers(addresses), stream)
 
     def launch_from_host(self, call: Call, stream: int, ordinal: int) -> None:
-        """Copy the call's arrays to a GPU, launch there, copy the results back, wait for them."""
+        """Copy the call's arrays to a GPU, launch there, copy the results back and wait."""
         self.check_limits(call.geometry, ordinal)
         with Staging(self.backend, stream, ordinal) as staging:
             q, k, v = (staging.copy_of(array) for array in (call.q, call.k, call.v))
             out = staging.room_for(call.out)
             lse = None if call.lse is None else staging.room_for(call.lse)
-            # The copies are dense, which the caller's arrays may not be.
+            # The geometry is checked again: the copies are dense, the caller's arrays may not be.
             operands = {name: staging.copy_of(array) for name, array in call.operands.items()}
             geometry = check(
                 self.config, q, k, v, out, layout=call.layout, operands=operands,

@@ -1,4 +1,4 @@
-"""The checks of a launch's arrays beside Q, K, V and O (`flash/problem/features.py`)."""
+"""The checks of a launch's operands: arrays beside Q, K, V and O (`flash/problem/features.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ptxgen.errors import LaunchError
 
 Operands = Mapping[str, ArrayView]
 
-# What a user writes in a config for each operand.
+# The setting of `AttentionConfig` that asks for each operand, as a user writes it.
 _SETTINGS = {
     "alibi_slopes": "alibi=True",
     "bias": "bias='f32'",
@@ -27,7 +27,7 @@ _SETTINGS = {
 def require_operands(
     features: Features, given: Mapping[str, object], caller: Caller = LAUNCH
 ) -> None:
-    """Raise `LaunchError` if an operand that the config speaks of is None, or another is not."""
+    """Raise `LaunchError` if an operand of the config is None, or one that is not is given."""
     wanted = {operand.name for operand in features.operands}
     problems = [
         f"{name} must be given"
@@ -43,7 +43,7 @@ def require_operands(
 
 
 def batch_problems(operands: Operands) -> list[str]:
-    """Why the number of packed sequences is not known."""
+    """What is wrong with the shape of `cu_seqlens_q`, which gives the count of sequences."""
     shape = list(operands["cu_seqlens_q"].shape)
     if len(shape) == 1 and shape[0]:
         return []
@@ -53,7 +53,7 @@ def batch_problems(operands: Operands) -> list[str]:
 def operand_problems(
     wanted: Iterable[Operand], operands: Operands, sizes: Mapping[str, int]
 ) -> Iterator[str]:
-    """What is wrong with types and shapes; `sizes` are those of the axes."""
+    """What is wrong with types and shapes of operands; `sizes` holds the length of each axis."""
     for operand in wanted:
         array = operands[operand.name]
         if array.dtype != operand.dtype.array_name:
@@ -79,7 +79,7 @@ def _fits(operand: Operand, shape: tuple[int, ...], sizes: Mapping[str, int]) ->
 
 
 def operand_strides(features: Features, operands: Operands) -> tuple[tuple[int, ...], ...]:
-    """The strides of each operand's axes, in elements: 0 where it is broadcast. Shapes fit."""
+    """Strides of each operand's axes, in elements, 0 where it is broadcast. Shapes were checked."""
     found = []
     for operand in features.operands:
         array = operands[operand.name]

@@ -1,4 +1,4 @@
-"""Shapes of Q, K, V and O in the caller's layout, and what is wrong with them."""
+"""Shapes of Q, K, V and O in the caller's layout, and their checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flash.host.caller import Caller
 from flash.problem.config import AttentionConfig
 
 LAYOUTS: Final = ("bhsd", "bshd")
-PACKED: Final = "thd"  # of sequences one after another: all rows, heads, dim
+PACKED: Final = "thd"  # packed sequences: [rows of all sequences, heads, dim]
 
 _SHAPES: Final = {
     "bhsd": "[batch, heads, seq, dim] or [batch * heads, seq, dim]",
@@ -19,7 +19,7 @@ _SHAPES: Final = {
 
 
 def rank_problems(arrays: dict[str, ArrayView], layout: str) -> list[str]:
-    """What is wrong with the numbers of dimensions of the arrays of a call, by name."""
+    """What is wrong with the ranks of a call's arrays, which are given by name."""
     ranks = {"bhsd": (3, 4), "bshd": (4,), PACKED: (3,)}[layout]
     wrong = [
         f"{name} must be {_SHAPES[layout]}, got shape {list(array.shape)}"
@@ -33,11 +33,12 @@ def rank_problems(arrays: dict[str, ArrayView], layout: str) -> list[str]:
 
 
 def split(values: tuple[int, ...], layout: str, missing: int) -> tuple[int, int, int, int]:
-    """Shape or strides as batch, head, row, column; `missing` stands for the batch of 3-D arrays.
+    """Shape or strides as (batch, head, row, column). A 3-D array has no batch dimension: `missing`
+    is returned for it.
 
-    A 3-D array is one batch of batch * heads heads: grouped key/value heads then still match,
-    because (b * heads + h) // group == b * kv_heads + h // group. Packed sequences are one batch,
-    too.
+    A 3-D array is one batch item with batch * heads heads: its heads still match those of K and V,
+    because (b * heads + h) // group == b * kv_heads + h // group. Packed sequences are one batch
+    item, too.
     """
     if layout == PACKED:
         rows, heads, columns = values
@@ -67,7 +68,7 @@ def shape_problems(
     layout: str,
     caller: Caller,
 ) -> list[str]:
-    """What is wrong with the shapes of q, k and v, whose numbers of dimensions are right."""
+    """What is wrong with the shapes of q, k and v, whose ranks are right."""
     (batch, heads, _, d), (k_batch, kv_heads, seq_k, k_d), (v_batch, v_heads, seq_v, v_d) = (
         split(shape, layout, 1) for shape in (q, k, v)
     )

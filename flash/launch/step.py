@@ -1,4 +1,4 @@
-"""One launch of a call that may need several: a kernel, and what it runs on."""
+"""One launch of a call that may need several: a kernel, its arrays and its arguments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ptxgen.runtime.plan import LaunchPlan
 
 
 class Step(NamedTuple):
-    """The kernel, the arrays behind its pointers, and its arguments."""
+    """One launch: the kernel, the arrays behind its pointers, and its arguments."""
 
     made: Made
     arrays: tuple[ArrayView, ...]
     plan: LaunchPlan
 
     def interpret(self) -> None:
-        """Run the kernel's PTX on the arrays, which are on the host, in place."""
+        """Interpret the kernel's PTX on the arrays, which are on the host; results are in them."""
         memory = [host_array(array) for array in self.arrays]
         interpreter.run(
             self.made.module,
@@ -42,8 +42,8 @@ def launch_step(
     values: Mapping[str, int | float],
     ctas: int,
 ) -> Step:
-    """A launch of a kernel. Its pointers are `arrays`, then `operands`, whose strides are found
-    here: 0 where one is broadcast; `values` are all other parameters.
+    """A launch of a kernel. Its pointers are `arrays`, then `operands`. The strides of `operands`
+    are computed here, 0 where an operand is broadcast; `values` are all other parameters.
     """
     pointers = {**arrays, **{operand.name: array for operand, array in operands.items()}}
     known = {**values, **{name: array.pointer for name, array in pointers.items()}}
@@ -63,23 +63,23 @@ def launch_step(
 
 
 def strides_of(array: ArrayView) -> tuple[int, ...]:
-    """Its strides, of which that of a dimension with one element or none is 0."""
+    """The strides of an array, in elements; 0 for a dimension with one element or none."""
     steps = zip(array.shape, array.strides, strict=True)
     return tuple(step if length > 1 else 0 for length, step in steps)
 
 
 def outer_strides(array: ArrayView) -> tuple[int, ...]:
-    """The same but for the columns'."""
+    """The strides of all dimensions but the last one, as in `strides_of`."""
     return strides_of(array)[:-1]
 
 
 def aligned(array: ArrayView, nbytes: int) -> int:
-    """What the address and all rows of an array of such elements are multiples of, in bytes."""
+    """The alignment in bytes, at most 16, of all rows of an array with elements of `nbytes`."""
     return math.gcd(ALIGNMENTS[0], array.pointer, *[s * nbytes for s in outer_strides(array)])
 
 
 def require_grid(who: str, ctas: int) -> None:
-    """Raise `LaunchError` for more CTAs than a grid has."""
+    """Raise `LaunchError` for more CTAs than a grid can have."""
     if ctas > MAX_CTAS:
         raise LaunchError(
             f"{who}: a grid has at most {MAX_CTAS} CTAs, this call needs {ctas}; split the batch, "

@@ -1,5 +1,5 @@
-"""Batches whose sequences have lengths of their own and lie one after another: where each begins
-and ends, and what is wrong with arrays that say so, where the host can read them.
+"""Packed sequences (varlen): the checks of the arrays that say where each sequence begins and ends,
+as far as the host can read these arrays.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ LENGTHS: Final = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
 def most_queries(
     operands: Mapping[str, ArrayView], given: object, who: str = LAUNCH.name
 ) -> int | None:
-    """The most queries of a sequence: as the caller gives them, else found from arrays on the host;
-    None if these are no such arrays, as the checks of operands will say.
+    """The most queries of a sequence: `given` by the caller, else computed from the lengths on the
+    host. None if the arrays of lengths are malformed, which the checks of operands report.
 
-    Raises `LaunchError` for what is no number of queries, and without one for arrays elsewhere.
+    Raises `LaunchError` if `given` is no number of queries, or if it is None and the lengths are
+    not on the host.
     """
     if given is not None:
         count = integer(given, 0, MAX_WINDOWED_SEQ)
@@ -54,15 +55,15 @@ def most_queries(
 
 
 def _is_list(array: ArrayView) -> bool:
-    """Whether lengths are of their type, and not of more sequences than a launch has."""
+    """Whether an array of lengths is int32, at most 1-D, and of 1 to `MAX_GRID[0]` elements."""
     return array.dtype == I32.array_name and len(array.shape) <= 1 and 0 < array.size <= MAX_GRID[0]
 
 
 def length_problems(
     operands: Mapping[str, ArrayView], total_q: int, total_k: int, max_seqlen_q: int
 ) -> Iterator[str]:
-    """What is wrong with the numbers in arrays of the right types and shapes: of each the first
-    wrong one. Nothing is read that is not on the host.
+    """What is wrong with the elements of arrays of lengths, whose types and shapes are right: the
+    first wrong element of each array. Only arrays on the host are read.
     """
     host = {
         name: host_array(operands[name]).astype(np.int64)

@@ -1,1 +1,1 @@
-"""Where the rows of each cached sequence lie, and how a call that fails is undone."""
+"""The rows and pages of each cached sequence, and the undo of a call that fails."""

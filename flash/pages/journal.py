@@ -1,4 +1,4 @@
-"""What a call changes of a KV cache's numbers, noted so that it can be taken back."""
+"""The changes that a call makes to the lengths and pages of a KV cache, noted to be undone."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 
 class Journal:
-    """The old values of what has been written, the last first to be put back.
+    """The old values of all elements that a call has written; `undo` restores them, last first.
 
-    Each is noted before the write, and dropped once it has been put back. So undoing is exact
-    wherever the writes stopped, and goes on where it was itself stopped.
+    An old value is noted before the write, and dropped once it has been restored. So undoing is
+    exact wherever the writes stopped, and an interrupted `undo` can be continued.
     """
 
     def __init__(self) -> None:
         self._notes: list[tuple[Any, Any, Any]] = []
 
     def write(self, target: Any, index: Any, value: Any) -> None:
-        """target[index] = value."""
+        """Do target[index] = value, and note the old value."""
         self.note(target, index, copy(target[index]))
         target[index] = value
 
     def note(self, target: Any, index: Any, value: Any) -> None:
-        """Let target[index] be `value` if it comes to undoing."""
+        """Let `undo` set target[index] to `value`."""
         self._notes.append((target, index, value))
 
     def undo(self) -> bool:
-        """Put everything back; whether there was anything."""
+        """Restore all old values. Returns whether there were any."""
         found = bool(self._notes)
         while self._notes:
             target, index, value = self._notes[-1]

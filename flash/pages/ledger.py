@@ -1,5 +1,5 @@
-"""How many tokens each sequence of a KV cache has in each layer, and whether there is room for
-more: numbers and places, no memory.
+"""The number of tokens of each sequence of a KV cache in each layer, and whether there is room for
+more. It counts rows and pages, and holds no keys and values.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ptxgen.errors import CacheFullError
 
 
 class Ledger:
-    """`lengths` is int32 [layers, batch], and always the same array. What changes is noted in the
-    journal of a call.
+    """The lengths of sequences: `lengths` is int32 [layers, batch], always the same array. Changes
+    are noted in the journal of a call.
     """
 
     def __init__(self, layers: int, batch: int, capacity: int, placement: Placement) -> None:
@@ -26,16 +26,16 @@ class Ledger:
         self._placement = placement
 
     def of(self, layer: int, sequences: Sequence[int]) -> list[int]:
-        """How many tokens these sequences have in a layer."""
+        """The number of tokens of each of `sequences` in a layer."""
         of_layer: list[int] = self.lengths[layer].tolist()
         return [of_layer[sequence] for sequence in sequences]
 
     def longest(self, sequence: int) -> int:
-        """How many tokens a sequence has in the layer where these are most."""
+        """The largest number of tokens that a sequence has in a layer."""
         return int(self.lengths[:, sequence].max())
 
     def first_empty(self, other_than: int) -> int | None:
-        """The first sequence without tokens in any layer."""
+        """The first sequence, except `other_than`, without tokens in any layer; None if none."""
         empty = np.flatnonzero(~self.lengths.any(axis=0))
         return next((int(sequence) for sequence in empty if sequence != other_than), None)
 
@@ -47,8 +47,8 @@ class Ledger:
         rows: Sequence[int],
         journal: Journal,
     ) -> tuple[list[Stretch], list[Copy]]:
-        """Let sequences have so many more rows in a layer; which these are, and what is to be
-        copied before they are written. Raises `CacheFullError` if there is no room for all.
+        """Add `rows` to the lengths of `sequences` in a layer. Returns the new rows, and the copies
+        to do before they are written. Raises `CacheFullError` if there is no room for all.
         """
         stretches = []
         for sequence, count, length in zip(sequences, rows, self.of(layer, sequences), strict=True):
@@ -59,7 +59,10 @@ class Ledger:
         return stretches, copies
 
     def grow(self, who: str, sequences: Sequence[int], rows: int, journal: Journal) -> list[Copy]:
-        """The same in every layer."""
+        """Add `rows` rows to sequences in every layer. Returns the copies to do before the writes.
+
+        Raises `CacheFullError` if there is no room for all.
+        """
         stretches = []
         for sequence in sequences:
             of_layers = self.lengths[:, sequence]
@@ -72,12 +75,12 @@ class Ledger:
         return copies
 
     def cut(self, sequence: int, length: int, journal: Journal) -> None:
-        """A sequence has so many rows in every layer, and no more of them than now."""
+        """Cut a sequence to `length` rows in every layer; each layer must have as many."""
         journal.write(self.lengths, (slice(None), sequence), length)
         self._placement.cut(sequence, length, journal)
 
     def share(self, source: int, target: int, journal: Journal) -> list[Copy]:
-        """`target`, which has no rows, has those of `source`; what to copy for that."""
+        """Give `target`, which has no rows, the rows of `source`. Returns the copies to do."""
         copies = self._placement.share(source, target, self.longest(source), journal)
         journal.write(self.lengths, (slice(None), target), self.lengths[:, source])
         return copies

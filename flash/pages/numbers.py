@@ -1,4 +1,4 @@
-"""Numbers that a user gives a KV cache: read, or refused."""
+"""Reads a user's arguments of a KV cache, and refuses invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown
 
-MOST_ITEMS: Final = 2**24  # of a list that is read; a broadcast array may seem to have any number
+MOST_ITEMS: Final = 2**24  # in a list that is read: a broadcast array can have any size
 
 
 def size(name: str, value: object, most: int) -> int:
@@ -40,12 +40,12 @@ def one_of(name: str, value: object, known: Sequence[str]) -> str:
 
 
 def element(value: object) -> DType:
-    """The type of a cache's elements. Raises `ConfigError` for what is none."""
+    """The element type of a cache. Raises `ConfigError` for an unknown type."""
     return CACHE_DTYPES[one_of("dtype", config_name(value), tuple(CACHE_DTYPES))]
 
 
 def placement_of(batch: int, capacity: int, page_size: object, pages: object) -> Placement:
-    """Where rows lie: in pages, or without a page size contiguous. Raises `ConfigError`."""
+    """The placement of rows: contiguous if page_size is None, else paged. Raises `ConfigError`."""
     if page_size is None:
         if pages is not None:
             raise ConfigError(
@@ -62,7 +62,7 @@ def placement_of(batch: int, capacity: int, page_size: object, pages: object) ->
 
 
 def device(given: object) -> int:
-    """The number of a GPU. Raises `ConfigError` for what is none."""
+    """The ordinal of a GPU. Raises `ConfigError` for an invalid one."""
     found = integer(given, 0, INT32_MAX)
     if found is None:
         raise ConfigError(
@@ -87,9 +87,9 @@ def integers(values: object, least: int, most: int, count: int | None = None) ->
     """
     try:
         found = np.asarray(values)
-    except MemoryError:  # says nothing of the values
+    except MemoryError:  # no fault of the values
         raise
-    except Exception:  # ragged, on a GPU, or whatever the class of the values raises
+    except Exception:  # ragged, on a GPU, or an error of the values' class
         return None
     if found.ndim != 1 or found.size > MOST_ITEMS or (count is not None and found.size != count):
         return None
@@ -104,12 +104,12 @@ def scale(who: str, name: str, given: object, shape: tuple[int, int]) -> NDArray
     """
     if is_tensor(given):
         views_of({name: given}, who)
-        given = given.detach()  # type: ignore[attr-defined]  # or numpy refuses it
+        given = given.detach()  # type: ignore[attr-defined]  # numpy refuses tensors with gradients
     try:
         wide = np.broadcast_to(np.asarray(given), shape).astype(np.float64).astype(np.float32)
-    except MemoryError:  # says nothing of the numbers
+    except MemoryError:  # no fault of the numbers
         raise
-    except Exception:  # no numbers, of no such shape, or whatever the class of the values raises
+    except Exception:  # no numbers, a wrong shape, or an error of the class
         raise LaunchError(
             f"{who}: {name} must be numbers of a shape that broadcasts to [layers, kv_heads] = "
             f"{list(shape)}, got {_shown(given)}"

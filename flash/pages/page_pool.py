@@ -1,4 +1,4 @@
-"""Which pages of a KV cache are free, and how many sequences use each: numbers, no memory."""
+"""Counts the sequences that use each page of a KV cache, and lists the free pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ptxgen.errors import CacheFullError, LaunchError
 
 
 class PagePool:
-    """`pages` pages, numbered from 0 on; each is free or has one or more users. What changes is
+    """`pages` pages with indices from 0 on; each is free or has one or more users. Changes are
     noted in the journal of a call.
     """
 
@@ -18,15 +18,15 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """How many pages nobody uses."""
+        """The number of pages without a user."""
         return len(self._free)
 
     def users(self, page: int) -> int:
-        """How many use a page."""
+        """The number of users of a page."""
         return self._users[page]
 
     def take(self, journal: Journal) -> int:
-        """A page that was free, with one user. Raises `CacheFullError` if there is none."""
+        """Take a free page for one user. Raises `CacheFullError` if no page is free."""
         if not self._free:
             raise CacheFullError(
                 f"PagePool: all {self.pages} pages are in use; release one before taking another"
@@ -37,12 +37,12 @@ class PagePool:
         return page
 
     def share(self, page: int, journal: Journal) -> None:
-        """Count one more user of a page. Raises `LaunchError` if nobody uses it."""
+        """Add a user of a page. Raises `LaunchError` if the page is free."""
         self._require_used(page, "shared")
         journal.write(self._users, page, self._users[page] + 1)
 
     def release(self, page: int, journal: Journal) -> None:
-        """Count one user less; without any, the page is free. Raises `LaunchError` if it is."""
+        """Remove a user; a page without users is free. Raises `LaunchError` for a free page."""
         self._require_used(page, "released")
         journal.write(self._users, page, self._users[page] - 1)
         if not self._users[page]:

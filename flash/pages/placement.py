@@ -1,8 +1,8 @@
-"""Where the rows of each sequence lie in the memory of a KV cache: contiguous, or in pages.
+"""The placement of the rows of each sequence in the memory of a KV cache: contiguous, or in pages.
 
-The memory of a layer is an array of places, each with as many rows: a sequence's whole capacity, or
-a page. A placement says in which places the rows of a sequence are, and which places have to be
-copied before a sequence writes into them.
+The memory of a layer is an array of places of equal size: a place is the whole capacity of one
+sequence, or a page. A placement says in which places the rows of a sequence are, and which places
+have to be copied before a sequence writes into them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flash.pages.journal import Journal
 from flash.pages.page_pool import PagePool
 
 MAX_PAGE_SIZE: Final = 256  # tokens
-NO_PAGE: Final = -1  # in a block table, behind the last page of a sequence
+NO_PAGE: Final = -1  # in a block table, after the last page of a sequence
 
 
 class Stretch(NamedTuple):
@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Rows of a sequence that lie one after another: `rows` of them, from `first` of `place` on."""
+    """Contiguous rows of a sequence: `rows` rows of place `place`, from its row `first` on."""
 
     place: int
     first: int
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """The first `rows` rows of `source`, in every layer, are to be copied to place `target`."""
+    """A copy, in every layer, of the first `rows` rows of place `source` to place `target`."""
 
     source: int
     target: int
@@ -46,40 +46,40 @@ class Copy(NamedTuple):
 
 
 class Placement(Protocol):
-    """What a cache asks about its places. What changes is noted in the journal of a call."""
+    """The operations of a placement. Changes are noted in the journal of a call."""
 
     places: int
-    rows: int  # of a place
-    # Rows of the table, as keys, that were changed since whoever follows it emptied this.
+    rows: int  # rows of a place
+    # Keys: rows of the table that changed since the copy on the GPU was updated, which clears it.
     changed: dict[int, None]
 
     @property
     def table(self) -> NDArray[np.int32] | None:
-        """Pages of each sequence, [batch, ceil(capacity / rows)]; None if place b is sequence b."""
+        """The pages of each sequence, [batch, ceil(capacity / rows)]; None if contiguous."""
 
     @property
     def free(self) -> int | None:
-        """Pages that nobody uses; None without pages."""
+        """The number of pages that no sequence uses; None without pages."""
 
     def needed(self, stretches: Sequence[Stretch]) -> int:
-        """How many free pages it takes to write these rows."""
+        """The number of free pages needed to write these rows."""
 
     def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:
-        """Give a sequence places of its own for rows that it will write; what to copy before."""
+        """Give a sequence its own places for a stretch to be written. Returns the copies."""
 
     def cut(self, sequence: int, length: int, journal: Journal) -> None:
-        """A sequence has no more rows than `length`."""
+        """Free the places that a sequence of `length` rows does not need."""
 
     def share(self, source: int, target: int, length: int, journal: Journal) -> list[Copy]:
-        """`target`, which has no rows, has the `length` rows of `source`; what to copy for that."""
+        """Give `target`, which has no rows, the `length` rows of `source`. Returns the copies."""
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
-        """Where the rows of a sequence are, in order."""
+        """The places of the rows of a sequence, in order."""
 
 
-# What one of the two does not need of a call, the other does.
+# Unused arguments of a method are used by the other of the two placements.
 class Contiguous:
-    """Each sequence has a place of its own, with its number and as many rows as may be needed."""
+    """Sequence b has place b, with `capacity` rows."""
 
     table: Final = None
     free: Final = None
@@ -90,24 +90,24 @@ class Contiguous:
         self.changed: dict[int, None] = {}
 
     def needed(self, stretches: Sequence[Stretch]) -> int:  # noqa: ARG002
-        """None."""
+        """0: there are no pages."""
         return 0
 
     def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:  # noqa: ARG002
-        """Nothing to do."""
+        """Nothing to do: a sequence never shares its place."""
         return []
 
     def cut(self, sequence: int, length: int, journal: Journal) -> None:
-        """Nothing to do."""
+        """Nothing to do: a sequence keeps its place."""
 
     def share(
         self, source: int, target: int, length: int, journal: Journal  # noqa: ARG002
     ) -> list[Copy]:  # fmt: skip
-        """The rows are copied: places are not shared."""
+        """Copy the rows: places are not shared."""
         return [Copy(source, target, length)]
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
-        """One, or none."""
+        """One run, or none for an empty stretch."""
         sequence, begin, end = stretch
         if end > begin:
             yield Run(sequence, begin, end - begin)
@@ -116,8 +116,8 @@ class Contiguous:
 class Paged:
     """Row r of a sequence is row r % page_size of page `table[sequence, r // page_size]`.
 
-    Sequences share pages. One that writes into a page which another uses, too, gets a copy of it
-    first (copy-on-write).
+    Sequences share pages. A sequence that writes into a shared page first gets its own copy of it
+    (copy-on-write).
     """
 
     def __init__(self, batch: int, capacity: int, page_size: int, pages: int) -> None:
@@ -128,17 +128,17 @@ class Paged:
         )
         self.pool = PagePool(pages)
         self.changed: dict[int, None] = dict.fromkeys(range(batch))
-        self._counts = [0] * batch  # pages of each sequence
+        self._counts = [0] * batch  # the number of pages of each sequence
 
     @property
     def free(self) -> int:
-        """Pages that nobody uses."""
+        """The number of pages that no sequence uses."""
         return self.pool.free
 
     def needed(self, stretches: Sequence[Stretch]) -> int:
-        """One for each that is new, and for each to be written that another uses, too."""
+        """Pages to take: one for each new page, and one for each shared page that is written."""
         wanted = 0
-        left: Counter[int] = Counter()  # how many users a page loses while room is made
+        left: Counter[int] = Counter()  # users that each page loses while room is made
         for sequence, begin, end in stretches:
             held = self._counts[sequence]
             for n in self._numbers(begin, end):
@@ -151,7 +151,7 @@ class Paged:
         return wanted
 
     def make_room(self, stretch: Stretch, journal: Journal) -> list[Copy]:
-        """New pages behind those that the sequence has, and its own in place of shared ones."""
+        """Append new pages to the sequence, and replace shared pages in the stretch by copies."""
         sequence, begin, end = stretch
         copies = []
         for n in self._numbers(begin, end):
@@ -169,7 +169,7 @@ class Paged:
         return copies
 
     def cut(self, sequence: int, length: int, journal: Journal) -> None:
-        """Pages without any of the rows are released."""
+        """Release the pages after row `length` - 1."""
         kept = -(-length // self.rows)
         for n in range(kept, self._counts[sequence]):
             self.pool.release(int(self.table[sequence, n]), journal)
@@ -179,7 +179,7 @@ class Paged:
     def share(
         self, source: int, target: int, length: int, journal: Journal  # noqa: ARG002
     ) -> list[Copy]:  # fmt: skip
-        """All pages are shared; nothing is copied until one of the two writes."""
+        """Share all pages; nothing is copied until one of the two sequences writes."""
         for page in self.table[source, : self._counts[source]]:
             self.pool.share(int(page), journal)
         self._write(target, slice(None), self.table[source], journal)
@@ -187,7 +187,7 @@ class Paged:
         return []
 
     def runs(self, stretch: Stretch) -> Iterator[Run]:
-        """One for each page."""
+        """One run for each page of the stretch."""
         sequence, begin, end = stretch
         for n in self._numbers(begin, end):
             first = max(begin, n * self.rows)
@@ -195,13 +195,13 @@ class Paged:
             yield Run(int(self.table[sequence, n]), first - n * self.rows, stop - first)
 
     def _write(self, sequence: int, n: int | slice, pages: Any, journal: Journal) -> None:
-        """Let these be pages of a sequence. Its row counts as changed, also if that is undone."""
+        """Write pages to a row of the table; after an undo the row is still in `changed`."""
         journal.note(self.changed, sequence, None)
         self.changed[sequence] = None
         journal.write(self.table, (sequence, n), pages)
 
     def _numbers(self, begin: int, end: int) -> range:
-        """Which pages of a sequence have these of its rows."""
+        """The columns of the table whose pages have rows `begin` to `end` - 1."""
         if begin >= end:
             return range(0)
         return range(begin // self.rows, -(-end // self.rows))

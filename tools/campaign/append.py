@@ -1,5 +1,5 @@
-"""The kernel that appends to a cache, as the campaign makes it wrong: its problems, and what it
-must make of them.
+"""The kernels that append to a KV cache, for the mutation campaign: their problems, and the right
+results.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from tools.campaign.arrays import bits_differ, copied, with_margins, within_marg
 from tools.campaign.subject import Array, Launch, Subject
 
 _SEED: Final = 20251
-_SEQUENCES, _CAPACITY = 5, 23  # of the cache; what pages make of it is more
-_ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # for one byte
+_SEQUENCES, _CAPACITY = 5, 23  # of the cache; with pages the capacity is rounded up
+_ODD: Final = (np.nan, np.inf, -np.inf, 1000.0, 2.0**-10, -(2.0**-12))  # special for e4m3
 
 
 @dataclass(frozen=True, slots=True)
 class AppendProblem:
-    """What is appended: `n` rows of each item, behind which each of `used` has so many. `padding`
-    and `index` are those of the items; the tables of angles have `positions` rows.
+    """The sizes of an append: `n` new rows of each item, whose sequence then has `used` rows.
+    `padding` and `index` hold the padding rows and the sequence of each item; the rotary tables
+    have `positions` rows.
     """
 
     n: int
@@ -40,8 +41,8 @@ class AppendProblem:
     positions: int = _CAPACITY
 
 
-# Items with more rows than they have room for, or fewer than are new; warps without a row of K, or
-# of Q; no query at all.
+# Items with more rows than the capacity, or fewer rows than are new; warps without a row of K, or
+# without a row of Q; no query.
 _PROBLEMS: Final = (
     AppendProblem(3, 2, (23, 3, 2), (4, 1, 0), (4, 0, 2)),
     AppendProblem(1, 1, (1,), (0,), (3,)),
@@ -55,8 +56,8 @@ _PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AppendSettings:
-    """What an append kernel is made for. `scales` makes the cache one of e4m3; without `index`
-    items have sequences of their own numbers, and without `padding` no row is padding.
+    """The settings of an append kernel. With `scales` the cache is e4m3; without `index` item b has
+    sequence b, and without `padding` no row is padding.
     """
 
     target: str
@@ -71,12 +72,12 @@ class AppendSettings:
 
     @property
     def stored(self) -> DType:
-        """The type of the cache."""
+        """The element type of the cache."""
         return E4M3 if self.scales else self.dtype
 
 
 def append_subject(name: str, **settings: Any) -> Subject:
-    """The kernel of `AppendSettings`."""
+    """The subject of the kernel with these `AppendSettings`."""
     own = AppendSettings(**settings)
 
     def prepare(problem: AppendProblem) -> Launch:
@@ -89,8 +90,9 @@ def append_subject(name: str, **settings: Any) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Those of a problem, within margins: new rows and the queries, the tables of angles, what says
-    where rows go, and the cache and turned queries with what they should be, margins included.
+    """The arrays of an append problem, within margins: new rows and queries, rotary tables, the
+    operands that say where rows go, and the cache and rotated queries, as they are (`results`) and
+    as they should be (`wanted`), margins included.
     """
 
     settings: AppendSettings
@@ -102,7 +104,7 @@ class _Arrays:
 
     @classmethod
     def of(cls, own: AppendSettings, p: AppendProblem) -> _Arrays:
-        """The arrays of a problem, the same each time."""
+        """The arrays of a problem, with equal contents at each call."""
         random, batch = np.random.default_rng(_SEED), len(p.used)
         dim, dim_v = own.dims
         sizes = ((p.kv_heads, p.n, dim), (p.kv_heads, p.n, dim_v), (p.heads, p.seq_q, dim))
@@ -135,7 +137,7 @@ class _Arrays:
         return made
 
     def step(self) -> Step:
-        """The launch."""
+        """The launch that appends."""
         names = ("k", "v", "q")
         k_new, v_new, q = (view(a, name) for a, name in zip(self.new, names, strict=True))
         k, v, q_out = (view(_plain(a), name) for a, name in zip(self.results, names, strict=True))
@@ -147,7 +149,7 @@ class _Arrays:
         return append_step(target(own.target), own.dtype, new, turned)
 
     def _fill(self, p: AppendProblem) -> None:
-        """Put into `wanted` what the kernel must write."""
+        """Write the right results to `wanted`."""
         capacity = _CAPACITY
         if self.settings.page_size:
             capacity = self.operands["block_table"].shape[1] * self.settings.page_size
@@ -171,13 +173,13 @@ class _Arrays:
                 to[place, :, within] = found
 
     def _turned(self, x: Array, used: Array, padding: Array, p: AppendProblem) -> Array:
-        """Rows turned by their positions, f32."""
+        """Rows rotated by their positions, in f32."""
         places = (used - padding)[:, None] + np.arange(-x.shape[2], 0)
         positions = np.clip(places, 0, p.positions - 1)
         return rotated(x, *self.tables, positions, interleaved=self.settings.interleaved)
 
     def _place(self, b: int, row: int) -> tuple[int, int]:
-        """The sequence or page of a row of an item, and the row there."""
+        """The sequence or page of a row of item `b`, and the row's index in it."""
         index, table = (self.operands.get(n) for n in ("cache_batch_idx", "block_table"))
         sequence = b if index is None else int(index[b])
         if table is None:
@@ -186,11 +188,11 @@ class _Arrays:
         return int(table[sequence, row // size]), row % size
 
     def wrong(self) -> str:
-        """What is wrong with the results, in words; empty if nothing is."""
+        """A description of the first wrong result; empty if all are right."""
         arrays = zip(("K", "V", "Q"), self.results, self.wanted, strict=True)
         return next(filter(None, (bits_differ(*each) for each in arrays)), "")
 
 
 def _plain(array: Array) -> Array:
-    """A cache of one byte as the kernel takes it."""
+    """A cache array as the kernel takes it: e4m3 as uint8."""
     return array.view(np.uint8) if array.itemsize == 1 else array

@@ -1,4 +1,4 @@
-"""An argument why some mutants are right as well, and which these are."""
+"""An argument why some mutants are equivalent to the kernel, and the mutants that it is about."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ptxgen.ir import Symbol
 from tools.campaign.equivalence import instrs
 from tools.campaign.mistakes import Mutant
 
-# The steps of a kernel between which and its loops the first tiles are fetched; the second is there
-# where queries are turned.
+# The steps of a kernel before its loops, in which the first tiles are fetched; only kernels that
+# rotate queries have the second.
 STARTING: Final = ("shared memory, and the first tiles", "queries are turned where they are")
 _BARRIERS: Final = ("bar.sync", "barrier.")
 
@@ -22,8 +22,9 @@ class Reason:
     """An argument for mutants of a kind and a change, made from an instruction that matches
     `before` and comes from a Python function whose qualified name is `function`.
 
-    If given, `loop` is the number of the loop over tiles that it must be in, from 1, and `entry`
-    must be found in the kernel's name. `rounds` says that results may be rounded otherwise.
+    If given, `loop` is the number, from 1, of the loop over tiles that has the instruction, and
+    `entry` is a pattern found in the kernel's name. If `rounds`, the argument also covers mutants
+    whose results are rounded differently.
     """
 
     kind: str
@@ -50,14 +51,14 @@ class Reason:
 
 
 def _loop(mutant: Mutant) -> int:
-    """The number, from 1, of the loop with a barrier of the block that the change is in; 0 if it is
-    in none. Loops inside of others are not counted.
+    """The number, from 1, of the loop with a block barrier that contains the change; 0 if no loop
+    does. Nested loops are not counted.
     """
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
     heads = {s.name: n for n, s in enumerate(kernel.body) if isinstance(s, ir.Label)}
     found = instrs(kernel)
     barriers = [n for n, s in found.items() if s.opcode.startswith(_BARRIERS)]
-    ends: dict[int, int] = {}  # of the loops, by their beginnings
+    ends: dict[int, int] = {}  # end of each loop, by its begin
     for n, instr in found.items():
         target = instr.operands[0] if instr.opcode.startswith("bra") else None
         head = heads[target.name] if isinstance(target, Symbol) else n

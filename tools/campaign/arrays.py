@@ -1,5 +1,5 @@
-"""The arrays of the campaign's problems, what a kernel must make of them, and what is wrong with
-what it has made.
+"""The arrays of the campaign's problems, the right results of a kernel, and the comparison with its
+results.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from tools.campaign.problems import LANE_ROWS, Problem
 
 Array = NDArray[Any]
 
-# Around what a kernel may touch of its arrays: other rows and columns, full of NaN, whose bits must
-# not change. A read of them shows in the results, one behind the last of them stops the kernel.
+# Margins around the elements that a kernel may access: rows and columns of NaN, whose bits must not
+# change. A read of a margin shows in the results; an access after the margins stops the kernel.
 _MARGIN_ROWS: Final = 2
-_MARGIN_BYTES: Final = 16  # so that all rows stay aligned
+_MARGIN_BYTES: Final = 16  # a multiple of 16, so that all rows stay aligned
 _SEED: Final = 20240
-_GROWTH: Final = 12.0  # of scores, and again of those in every other eight rows
-_STEEP: Final = 48.0  # by which scores differ from key to key, without their scale
+_GROWTH: Final = 12.0  # factor of scores, and again of those in every other eight rows
+_STEEP: Final = 48.0  # difference of unscaled scores of neighbouring keys
 _STEEPEST: Final = 200.0
-# The least f32 that becomes infinite if it is rounded to tf32, and what makes usual numbers of its
-# products.
+# The least f32 that rounding to tf32 makes infinite, and a factor that makes its products of usual
+# size.
 _LARGE: Final = np.float32(float.fromhex("0x1.ffep127"))
 _SMALL: Final = np.float32(2.0**-123)
 
-# Of eight rows each: neighbours are the rows of a warp, and of its lanes.
+# Courses of scores, each of eight rows: neighbouring courses are in one warp, and in its lanes.
 _UP, _DEAD, _DOWN = range(3)
 _COURSES: Final = (_UP, _DEAD, _DEAD, _UP, _UP, _DOWN, _DOWN, _UP)
 
-_UNUSED: Final = 3  # rows of a sequence behind those that count, if the config says seqused
-_SHOWN: Final = 0.7  # of the keys, by a mask
+_UNUSED: Final = 3  # rows after the counted rows of a sequence, if the config says seqused
+_SHOWN: Final = 0.7  # share of keys that a mask shows
 _HIDDEN_BY_BIAS: Final = 0.1
 
 
 def _no_scores(q: Array, k: Array, _v: Array, _rows: int) -> None:
-    """All are -inf."""
+    """Make all scores -inf."""
     q[...], k[...] = np.abs(q), -np.inf
 
 
 def _growing(q: Array, k: Array, _v: Array, rows: int) -> None:
-    """They grow towards the first key, in every other eight rows much more."""
+    """Make scores grow towards the first key, in every other eight rows much more."""
     k *= np.linspace(_GROWTH, 0, k.shape[2])[:, None].astype(k.dtype)
     q[:, :, np.arange(q.shape[2]) // rows % 2 == 0] *= np.asarray(_GROWTH, q.dtype)
 
 
 def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
-    """In one warp there are rows whose scores grow towards the first key so steeply that exp2
-    overflows within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
+    """Give each warp rows whose scores grow towards the first key so steeply that exp2 overflows
+    within a tile, rows whose scores fall as steeply, and rows whose scores are all -inf.
     """
     course = np.take(_COURSES, np.arange(q.shape[2]) // rows % len(_COURSES))
     k[..., 0], k[..., 1] = -1, np.arange(k.shape[2])[::-1]
@@ -65,25 +65,25 @@ def _parting(q: Array, k: Array, _v: Array, rows: int) -> None:
 
 
 def _large_queries(q: Array, k: Array, _v: Array, _rows: int) -> None:
-    """Queries that rounding to tf32 would make infinite; the keys make usual scores of them."""
+    """Make queries so large that rounding to tf32 makes them infinite; small keys offset them."""
     q[...], k[...] = np.copysign(_LARGE, q), k * _SMALL
 
 
 def _large_keys(q: Array, k: Array, _v: Array, _rows: int) -> None:
-    """The same the other way round."""
+    """Make keys so large that rounding to tf32 makes them infinite; small queries offset them."""
     q[...], k[...] = q * _SMALL, np.copysign(_LARGE, k)
 
 
 def _large_values(q: Array, k: Array, v: Array, _rows: int) -> None:
-    """Values that rounding to tf32 would make infinite, of which a row's sum has but one: no other
-    weight is more than nothing beside the largest.
+    """Make values so large that rounding to tf32 makes them infinite. Only one value counts in each
+    row: all other weights are negligible beside the largest.
     """
     q[...], q[..., 0] = 0, _STEEPEST
     k[..., 0] = np.arange(k.shape[2])
     v[...] = _LARGE
 
 
-# How normally distributed queries, keys and values are changed.
+# Functions that change normally distributed queries, keys and values in place.
 SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
     "random": lambda _q, _k, _v, _rows: None,
     "none": _no_scores,
@@ -97,11 +97,11 @@ SCORES: Final[dict[str, Callable[[Array, Array, Array, int], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Of one problem: q, k, v [batch, heads, rows, columns] and the operands as a kernel sees them,
-    within their margins, and the right results with what each element may be off by.
+    """The arrays of one problem: q, k, v [batch, heads, rows, columns] and the operands, within
+    their margins, and the right results with the allowed error of each element.
 
-    Packed sequences are one batch. `queries` says which of its rows are a query of a sequence: the
-    others of the results are NaN, as they were.
+    Packed sequences are one batch item. `queries` says which rows are a query of a sequence: all
+    other rows of the results stay NaN.
     """
 
     q: Array
@@ -115,7 +115,7 @@ class Arrays:
     lse_error: Array
 
     def difference(self, out: Array, lse: Array) -> str:
-        """What is wrong with the results, in words; empty if nothing is."""
+        """A description of the first wrong result; empty if all are right."""
         return (
             difference("O", out, self.out, self.out_error)
             or difference("LSE", lse, self.lse, self.lse_error)
@@ -126,7 +126,7 @@ class Arrays:
 def with_margins(
     shape: tuple[int, ...], dtype: DType, random: np.random.Generator | None, *, reverse: bool
 ) -> Array:
-    """An array whose margins, and without `random` all of it, are NaN."""
+    """An array within margins of NaN; its elements are random, or NaN without `random`."""
     batch, heads, rows, columns = shape
     pitch = padded(columns * dtype.nbytes + _MARGIN_BYTES, _MARGIN_BYTES) // dtype.nbytes
     whole = np.full((batch, heads, rows + _MARGIN_ROWS, pitch), np.nan, dtype.numpy)
@@ -137,15 +137,15 @@ def with_margins(
 
 
 def _alike(array: Array) -> Array:
-    """All rows are the first one, alone in its memory."""
+    """An array of equal shape whose rows all are its first row, in memory of one row."""
     row = array[0, 0, 0].copy()
-    # Of bytes, because numpy takes a buffer of no other type for those that it does not know.
+    # A buffer of bytes, because numpy takes no other for dtypes of other packages.
     return np.ndarray(array.shape, array.dtype, row.view(np.uint8), strides=(0, 0, 0, row.itemsize))
 
 
 @lru_cache(maxsize=64)
 def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
-    """The arrays of a problem, the same each time; `config` is that of the kernel."""
+    """The arrays of a problem, with equal contents at each call; `config` is the kernel's."""
     p, random = problem, np.random.default_rng(_SEED)
     config = p.config(config)
     lengths = _lengths(config, p) if config.varlen else {}
@@ -175,14 +175,14 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
 
 
 def _rows_of_eight(config: AttentionConfig, p: Problem) -> int:
-    """The queries of a head in eight rows of a CTA."""
+    """The number of queries of one head in eight rows of a CTA."""
     return LANE_ROWS if config.pack_gqa is not True else max(LANE_ROWS * p.kv_heads // p.heads, 1)
 
 
 def _bound(
     config: AttentionConfig, arrays: tuple[Array, ...], operands: Mapping[str, Array], seed: int
 ) -> Bound:
-    """O [batch, heads, rows, columns] and LSE, with what they may be off by."""
+    """O [batch, heads, rows, columns] and LSE, with their allowed errors."""
     how: dict[str, Any] = {
         "softmax_scale": config.scale, "causal": config.causal, "window": config.window,
         "softcap": config.softcap, "dropout": config.dropout, "dropout_seed": seed, **operands,
@@ -198,8 +198,8 @@ def _bound(
 
 
 def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
-    """`cu_seqlens_*` and `seqused_*`: behind the rows that count there are others, but for the last
-    sequence: behind its rows is the end.
+    """`cu_seqlens_*` and `seqused_*` of packed sequences. With seqused, uncounted rows follow the
+    counted rows of each sequence but the last, which ends the array.
     """
     found = {}
     for side, used, counts in zip(
@@ -213,14 +213,14 @@ def _lengths(config: AttentionConfig, p: Problem) -> dict[str, Array]:
 
 
 def _rows(p: Problem, lengths: Mapping[str, Array]) -> tuple[int, int, int]:
-    """The batches, queries and keys of the arrays."""
+    """The sizes (batch, queries, keys) of the arrays."""
     if not lengths:
         return p.batch, p.seq_q, p.seq_k
     return 1, int(lengths["cu_seqlens_q"][-1]), int(lengths["cu_seqlens_k"][-1])
 
 
 def _sequences(lengths: Mapping[str, Array], side: str, rows: int) -> list[tuple[int, int]]:
-    """Where each sequence's rows that count begin and end; all of a batch's begin and end alike."""
+    """Begin and end of the counted rows of each sequence; one pair if nothing is packed."""
     if not lengths:
         return [(0, rows)]
     ends = lengths[f"cu_seqlens_{side}"]
@@ -229,7 +229,7 @@ def _sequences(lengths: Mapping[str, Array], side: str, rows: int) -> list[tuple
 
 
 def _counted(lengths: Mapping[str, Array], side: str, rows: int) -> NDArray[np.bool_]:
-    """Which rows count."""
+    """Whether each row is a counted row of a sequence."""
     found = np.zeros(rows, bool)
     for first, end in _sequences(lengths, side, rows):
         found[first:end] = True
@@ -242,7 +242,7 @@ def _counted(lengths: Mapping[str, Array], side: str, rows: int) -> NDArray[np.b
 def _operand(
     operand: Operand, config: AttentionConfig, p: Problem, random: np.random.Generator
 ) -> Array:
-    """An operand with a number of its own for each place of its axes."""
+    """An operand with a different number for each index."""
     sizes = {
         "batch": len(p.sequences) if config.varlen else p.batch,
         "heads": p.heads,
@@ -256,14 +256,13 @@ def _operand(
     elif operand.name == "bias":
         numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
     elif operand.name == "sink":
-        numbers[..., 1::2] = -np.inf  # as if there were none
+        numbers[..., 1::2] = -np.inf  # as without a sink
     return within_margins(numbers, operand.dtype, reverse=p.reverse)
 
 
 def within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Array:
-    """The numbers with others behind them along each axis: NaN, or those of the largest size. With
-    `reverse`, all axes go the other way: the others lie before the first, and the last number is
-    the first in memory.
+    """The numbers with a margin after the last index of each axis: NaN, True, or the least i32.
+    With `reverse`, all strides are negative: the last number is the first in memory.
     """
     margin = {BOOL: True, I32: np.iinfo(np.int32).min}.get(dtype, np.nan)
     whole = np.full([n + 1 for n in numbers.shape], margin, dtype.numpy)
@@ -277,8 +276,8 @@ def within_margins(numbers: Array, dtype: DType, *, reverse: bool = False) -> Ar
 
 
 def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
-    """The first element that is too far from what it should be, in words; NaN is far from all but
-    NaN.
+    """A description of the first element with more than the allowed error; empty if there is none.
+    NaN equals only NaN.
     """
     with np.errstate(invalid="ignore"):
         near = np.abs(got - wanted) <= allowed
@@ -292,7 +291,7 @@ def difference(what: str, got: Array, wanted: Array, allowed: Array) -> str:
 
 
 def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:
-    """Whether anything but these rows of O is other than it was, in words."""
+    """A message if anything but the `queries` rows of O has changed; else empty."""
     whole = _whole(view)
     bits = np.dtype(f"u{whole.itemsize}")
     changed = whole.view(bits) != np.asarray(np.nan, whole.dtype).view(bits)
@@ -302,7 +301,7 @@ def margins_changed(view: Array, queries: NDArray[np.bool_]) -> str:
 
 
 def bits_differ(what: str, got: Array, wanted: Array) -> str:
-    """The first element, in the margins too, that has other bits than it should, in words."""
+    """A description of the first element, margins included, with wrong bits; empty if none."""
     bits, right = (whole.view(f"u{whole.itemsize}") for whole in (_whole(got), _whole(wanted)))
     bad = bits != right
     if not bad.any():

@@ -1,8 +1,8 @@
-"""Kernels that attend to a cache, as the campaign makes them wrong: their problems, and what they
-must make of them.
+"""Kernels that attend to a KV cache, for the mutation campaign: their problems, and the right
+results.
 
-Where the keys are shared out among parts, it is not said which part has which: the parts have to be
-merged to attention to all keys. Kernels that append must leave the cache as it was beside new rows.
+Which keys a split has is not prescribed: the splits' results must merge to attention to all keys.
+Kernels that append must leave the cache as it was except in new rows.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from tools.campaign.problems import LANE_ROWS
 from tools.campaign.subject import Array, Launch, Subject
 
 _SEED: Final = 20252
-_ROOM: Final = 5  # rows of a sequence that no item uses
-_SPARE: Final = 2  # sequences, likewise
-_NEW: Final = (7, 1, 3, 16)  # rows that are appended, problem by problem
-_POSITIONS: Final = 200  # rows of the tables of angles
+_ROOM: Final = 5  # unused rows of a sequence
+_SPARE: Final = 2  # unused sequences
+_NEW: Final = (7, 1, 3, 16)  # counts of appended rows, problem by problem
+_POSITIONS: Final = 200  # rows of the rotary tables
 
 
 @dataclass(frozen=True, slots=True)
 class CacheProblem:
-    """Attention of `seq_q` queries of each item to its keys, which are behind `padding` rows those
-    up to `used`, and shared out among `splits`, if the kernel knows of that. V of the last
-    `nan_last` keys is NaN; `scores` and `negative` are as in `tools/campaign/problems.py`. With
-    `full` sequences have no room for more keys than the longest has. The last `n` rows of each item
-    are new, and tables of angles have `positions` rows.
+    """Attention of `seq_q` queries of each item to its keys: the rows of its sequence up to `used`,
+    without the first `padding` rows. A kernel with splits divides them among `splits`. V of the
+    last `nan_last` keys is NaN; `scores` and `negative` are as in `tools/campaign/problems.py`.
+    With `full` the capacity is that of the longest sequence. The last `n` rows of each item are
+    new, and the rotary tables have `positions` rows.
     """
 
     seq_q: int
     used: tuple[int, ...]
-    padding: tuple[int, ...] = ()  # none of any
+    padding: tuple[int, ...] = ()  # empty: no padding
     heads: int = 4
     kv_heads: int = 2
     splits: int = 3
@@ -71,9 +71,9 @@ class CacheProblem:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """What a kernel for a cache is made for. `indexed`: items say of which sequence they are, and
-    how many rows of it are padding. `scales` makes the cache one of e4m3. With a `rotary_dim` the
-    kernel appends, and turns so many columns.
+    """The settings of a kernel that attends to a cache. `indexed`: it takes the sequence and the
+    padding of each item. With `scales` the cache is e4m3. With `rotary_dim` the kernel appends, and
+    rotates `rotary_dim` columns.
     """
 
     config: AttentionConfig
@@ -85,16 +85,16 @@ class CacheSettings:
 
     @property
     def stored(self) -> DType:
-        """The type of the cache."""
+        """The element type of the cache."""
         return E4M3 if self.scales else self.config.element
 
     def padding(self, problem: CacheProblem) -> tuple[int, ...]:
-        """The rows of each item that are no keys."""
+        """The number of padding rows of each item."""
         return (problem.padding if self.indexed else ()) or (0,) * len(problem.used)
 
 
 def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> Subject:
-    """The kernel of `CacheSettings`."""
+    """The subject of the kernel with these `CacheSettings`."""
     own = CacheSettings(AttentionConfig(return_lse=True, causal=True, **attention), **settings)
     problems = _problems_of(own)
 
@@ -107,12 +107,12 @@ def cache_subject(name: str, *, attention: dict[str, Any], **settings: Any) -> S
 
 
 def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
-    """Items with keys that end anywhere in a tile. The first goes round all buffers in each loop,
-    some have fewer keys than queries, or than parts.
+    """Problems with items whose keys end anywhere in a tile. The first problem uses all buffers
+    repeatedly in each loop; some items have fewer keys than queries, or than splits.
     """
     t = own.config.kernel().tiling
-    group = 2 if own.config.pack_gqa is True else 1  # heads whose rows a CTA has
-    tile, block = t.tile, t.block_q // group  # queries of one
+    group = 2 if own.config.pack_gqa is True else 1  # heads in a CTA
+    tile, block = t.tile, t.block_q // group  # block: queries of one head in a CTA
     ends = tuple(range(1, tile + 1))
     first = CacheProblem(
         block, (9 * tile + 5, 5 * tile, 3 * tile + 1, 5), (0, 3, tile, 2), splits=2
@@ -132,8 +132,8 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
         for splits in (1, 2)
     ]
     negative = replace(two_blocks, negative=True)
-    # Each of a thread's rows in turn with each key of a tile behind its diagonal; the last query
-    # alone sees NaN, or all but the first, whose keys end where a tile does.
+    # For each of a thread's rows, and each key of a tile, the key is the first after the diagonal.
+    # Only the last query sees NaN, or all but the first one, whose keys end at the end of a tile.
     apart = max(t.row_step // group, 1)
     behind = tuple(range(1, tile + apart, max(apart - 1, 1)))
     hidden = [
@@ -143,11 +143,11 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
         for last, splits in ((max(apart - 1, 1), 1), (1, 3), (block - 1, 3))
     ]
     hidden.append(replace(hidden[-1], used=(block + tile - 1,), splits=1))
-    # A block of one row that sees NaN.
-    odd = 3 if group > 1 else 1  # heads; 32 rows and one more are a multiple
+    # A block of only one row, which sees NaN.
+    odd = 3 if group > 1 else 1  # heads; a divisor of 32 + 1 rows
     rows = (t.block_q + 1) // odd
     hidden.append(CacheProblem(rows, (rows + 3, tile), heads=odd, kv_heads=1, nan_last=1))
-    # Behind the last key lies nothing.
+    # No memory follows the last key.
     full = [CacheProblem(2, (1, end), splits=1, full=True) for end in (5, 2 * tile + 3)]
     others = (one, padded, grouped, alone, negative, *scores, *hidden, *full, *ragged)
     found = (first, two_blocks, *others)
@@ -155,9 +155,9 @@ def _problems_of(own: CacheSettings) -> tuple[CacheProblem, ...]:
 
 
 def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[CacheProblem, ...]:
-    """The same with new rows, and all queries of a head of K in one block. Of more there are items
-    with fewer rows than are new, with padding among these, with as many parts as tiles, and with
-    one row in all that sees NaN.
+    """The problems with new rows, and with all queries of a head of K in one block. Further
+    problems have items with fewer rows than are new, with padding among the new rows, with as many
+    splits as tiles, and with only one row that sees NaN.
     """
     block, tile = own.config.kernel().tiling.block_q, own.config.kernel().tiling.tile
 
@@ -177,8 +177,8 @@ def _appending(own: CacheSettings, problems: tuple[CacheProblem, ...]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Those of a problem, within margins of NaN, as is all of the cache that no item uses; with
-    parts O [batch, heads, seq_q, splits, columns] and LSE likewise.
+    """The arrays of a problem, within margins of NaN; cache rows that no item uses are NaN, too.
+    With splits O is [batch, heads, seq_q, splits, columns], and LSE [batch, heads, seq_q, splits].
     """
 
     own: CacheSettings
@@ -188,14 +188,14 @@ class _Arrays:
     operands: dict[str, Array]
     out: Array
     lse: Array
-    wanted: tuple[Array, Array]  # the cache, afterwards
-    new: dict[str, Array]  # rows, and tables of angles, by name
-    attending: Array  # the queries, turned
-    keys: list[tuple[Array, Array]] = field(default_factory=list)  # of each item
+    wanted: tuple[Array, Array]  # the cache after the launch
+    new: dict[str, Array]  # new rows and rotary tables, by name
+    attending: Array  # the rotated queries
+    keys: list[tuple[Array, Array]] = field(default_factory=list)  # keys and values of each item
 
     @classmethod
     def of(cls, own: CacheSettings, p: CacheProblem) -> _Arrays:
-        """The arrays of a problem, the same each time."""
+        """The arrays of a problem, with equal contents at each call."""
         random, config, batch = np.random.default_rng(_SEED), own.config, len(p.used)
         q = with_margins(
             (batch, p.heads, p.seq_q, config.head_dim), config.element, random, reverse=False
@@ -238,7 +238,7 @@ class _Arrays:
         return made
 
     def _fill(self, b: int, sequence: int, random: np.random.Generator) -> None:
-        """Make the keys and values of an item, and put them into the cache."""
+        """Make the keys and values of item `b`, and write them to the cache."""
         own, p, config = self.own, self.problem, self.own.config
         begin, end = own.padding(p)[b], p.used[b]
         count = max(end - begin, 0)
@@ -246,7 +246,7 @@ class _Arrays:
             random.standard_normal((1, p.kv_heads, count, d)).astype(config.element.numpy)
             for d in (config.head_dim, config.value_dim)
         )
-        q, rest = self.q[b : b + 1], slice(own.rotary_dim, None)  # turned infinities would be NaN
+        q, rest = self.q[b : b + 1], slice(own.rotary_dim, None)  # rotated infinities would be NaN
         SCORES[p.scores](q[..., rest], k[..., rest], v, max(LANE_ROWS * p.kv_heads // p.heads, 1))
         v[:, :, max(count - p.nan_last, 0) :] = np.nan
         if own.rotary_dim:
@@ -262,13 +262,13 @@ class _Arrays:
         self.keys.append((k, v))
 
     def _append(self, b: int, sequence: int, k: Array, v: Array) -> None:
-        """Make new rows of the last keys and values of an item, and turn them in place; rows of
-        padding among the new ones are of their own.
+        """Make the last keys and values of item `b` new rows, and rotate them in place; new rows of
+        padding have other contents.
         """
         p, begin = self.problem, self.own.padding(self.problem)[b]
         first = p.used[b] - p.n
         k_new, v_new = self.new["k"][b], self.new["v"][b]
-        keys = max(p.n - max(begin - first, 0), 0)  # of the new rows
+        keys = max(p.n - max(begin - first, 0), 0)  # new rows that are keys
         there = k.shape[2] - keys
         k_new[:, p.n - keys :], v_new[:, p.n - keys :] = k[0, :, there:], v[0, :, there:]
         turned = self._turned(b, self.new["k"])
@@ -279,7 +279,7 @@ class _Arrays:
                 side[place, :, within] = row
 
     def _turned(self, b: int, x: Array) -> Array:
-        """The rows of an item, the last of which are at the position of its last key."""
+        """Rows of item `b`, rotated by their positions; the last row has that of the last key."""
         end = self.problem.used[b] - self.own.padding(self.problem)[b]
         places = np.arange(end - x.shape[2], end)
         positions = np.clip(places, 0, self.problem.positions - 1)[None]
@@ -292,7 +292,7 @@ class _Arrays:
         return None if scale is None else scale[:, None, None]
 
     def _place(self, sequence: int, row: int) -> tuple[int, int]:
-        """The sequence or page of a row, and the row there."""
+        """The sequence or page of a row, and the row's index in it."""
         size = self.own.page_size
         if not size:
             return sequence, row
@@ -306,7 +306,7 @@ class _Arrays:
         size = own.page_size
         room = given["block_table"].shape[1] * size if size else k.shape[2]
         scale = own.config.scale * (-1 if p.negative else 1)
-        # With parts O and LSE are in the workspace, and not those of the call.
+        # With splits O and LSE of the kernel are in the workspace.
         out, lse = view(self.out, "out"), view(self.lse, "lse")
         space = Workspace(Parts(out, lse)) if own.has_splits else Workspace()
         splits = p.splits if own.has_splits else 1
@@ -319,7 +319,7 @@ class _Arrays:
         return steps_of(call, kernel, splits, space)[0]
 
     def wrong(self) -> str:
-        """What is wrong with the results, in words; empty if nothing is."""
+        """A description of the first wrong result; empty if all are right."""
         out, lse = self.out, self.lse
         whole = out.reshape(-1, *out.shape[-3:])
         changed = margins_changed(whole, np.ones(whole.shape[2], bool))
@@ -335,10 +335,10 @@ class _Arrays:
         )
 
     def _bound(self) -> Bound:
-        """O and LSE of all items, with what they may be off by."""
+        """O and LSE of all items, with their allowed errors."""
         config, p = self.own.config, self.problem
         scale = config.scale * (-1 if p.negative else 1)
-        # Parts are merged in float64, and that is not rounded.
+        # The results of splits are merged in float64, and not rounded.
         element = np.float32 if self.own.has_splits else config.element.numpy
         arithmetic = arithmetic_of_config(config, PARTS_OF_F32 * self.own.has_splits)
         found = [

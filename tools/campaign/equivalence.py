@@ -1,4 +1,4 @@
-"""Mutants that are proved to be right as well: by what their changes make in every thread."""
+"""Proofs that mutants are equivalent: by the values that a change computes in every thread."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _OF_A_THREAD: Final = ("%tid.x", "%tid.y", "%tid.z", "%laneid")
 
 
 def proved(mutant: Mutant, block: int) -> str | None:
-    """Why a mutant that gave the same bits everywhere does so, if that can be computed for blocks
-    of so many threads.
+    """Why a mutant whose results had equal bits in all runs is equivalent, if values in blocks of
+    `block` threads prove it; else None.
     """
     if mutant.kind == "barrier" and "warp alone" in mutant.name and block <= _WARP:
         return "proved: the block is one warp"
@@ -39,8 +39,8 @@ def proved(mutant: Mutant, block: int) -> str | None:
 
 
 def _same_for_every_thread(mutant: Mutant, block: int) -> bool:
-    """Whether the change is to a value that the thread's number alone decides, and leaves all that
-    the rest of the kernel reads as it was, in every thread of the block.
+    """Whether the change is to a value that depends on the thread index alone, and all values that
+    the rest of the kernel reads stay equal, in every thread of the block.
     """
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
     mutated = next(k for k in mutant.module.kernels if k.name == mutant.entry)
@@ -56,8 +56,8 @@ def _same_for_every_thread(mutant: Mutant, block: int) -> bool:
 
 
 def _drops_nothing(mutant: Mutant, block: int) -> bool:
-    """Whether a condition is dropped that the thread's number alone decides, the same way in every
-    thread of the block.
+    """Whether the change drops a condition that depends on the thread index alone, and that has no
+    effect in any thread of the block.
     """
     kernel = next(k for k in mutant.original.kernels if k.name == mutant.entry)
     instr = kernel.body[mutant.place]
@@ -68,13 +68,13 @@ def _drops_nothing(mutant: Mutant, block: int) -> bool:
     if guard.register.name not in {name for s in decided.values() for name in _names(s)[0]}:
         return False
     holds = _values(mutant.original, kernel, decided, [guard.register], block) != guard.negated
-    # What is gone was never done, and what stays is always done.
+    # A deleted instruction was never executed, or one without its guard always was.
     return bool(holds.all() if mutant.instead else not holds.any())
 
 
 def _decided(kernel: ir.Kernel) -> dict[int, Instr]:
-    """The instructions, by place, whose results the thread's number alone decides: pure, without a
-    guard, the only ones to write their registers, and fed by nothing else.
+    """The instructions, by index, whose results depend on the thread index alone: pure, without a
+    guard, the only writers of their registers, and with only such inputs.
     """
     written = Counter(name for s in instrs(kernel).values() for name in _names(s)[0])
     known: set[str] = set()
@@ -118,7 +118,7 @@ def _values(
     wanted: Iterable[Reg],
     block: int,
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """The registers' bits in every thread, `[registers, block]`."""
+    """The bits of registers in every thread, `[registers, block]`."""
     registers = list(wanted)
     at, number, word = Reg("%whya", "b64"), Reg("%whyn", "b32"), Reg("%whyw", "b64")
     half, flag = Reg("%whyh", "b32"), Reg("%whyp", "pred")
@@ -155,7 +155,7 @@ def _widened(register: Reg, word: Reg, half: Reg) -> list[Instr]:
 
 
 def instrs(kernel: ir.Kernel) -> dict[int, Instr]:
-    """The instructions of a kernel by their places in its body."""
+    """The instructions of a kernel by their index in its body."""
     return {n: s for n, s in enumerate(kernel.body) if isinstance(s, Instr)}
 
 

@@ -1,4 +1,4 @@
-"""Who notices a mutant: the verifier, the proof, the sanitizers, the interpreter, the results."""
+"""Judges mutants: by verifier, proof, sanitizers, interpreter and results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.campaign.mistakes import Mutant, mutants
 from tools.campaign.reasons import reason
 from tools.campaign.subject import Ran, Subject
 
-# Who catches mutants, in the order in which they are asked.
+# The checks that catch mutants, in the order in which they run.
 CATCHERS: Final = {
     "verifier": "refused before anything runs",
     "proof": "an access is proved wrong before anything runs",
@@ -26,23 +26,23 @@ CATCHERS: Final = {
     "schedule": "any of these, in another order of warps",
     "unproved": "the proof no longer says yes to what it says yes to in the right kernel",
 }
-EQUIVALENT: Final = "equivalent"  # nobody can notice, and the reason is known
-HOLE: Final = "hole"  # nobody has noticed, and should have
+EQUIVALENT: Final = "equivalent"  # no check can catch it, for a known reason
+HOLE: Final = "hole"  # no check caught it, and one should have
 
 _SCHEDULES: Final = ("pct:1", "pct:2", "pct:3")
-_SCHEDULED: Final = 2  # problems that run in these
+_SCHEDULED: Final = 2  # the number of problems that run in these schedules
 
-_PATIENCE: Final = 4  # times what the right kernel executes, then a mutant counts as endless
+_PATIENCE: Final = 4  # times the right kernel's instructions: more count as an endless loop
 _LEAST_PATIENCE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant.
+    """The verdict on a mutant.
 
-    `caught_by` is the first of CATCHERS, or EQUIVALENT or HOLE; `also` are those who noticed in the
-    same run. `what` is what they say, or the reason. `problem` is the number of the problem that
-    showed it, -1 without a run.
+    `caught_by` is the first of CATCHERS that caught it, or EQUIVALENT or HOLE; `also` are others
+    that caught it in the same run. `what` is their message, or the reason of equivalence. `problem`
+    is the index of the problem of that run, -1 without a run.
     """
 
     kernel: str
@@ -67,7 +67,7 @@ class _Finding:
 
 
 def judge(kernel: str, number: int) -> Verdict:
-    """The verdict on a kernel's mutant of this number."""
+    """The verdict on the mutant of a kernel with index `number`."""
     subject, mutant = subjects()[kernel], mutants_of(kernel)[number]
     found = _found(subject, mutant)
     return Verdict(
@@ -84,7 +84,7 @@ def mutants_of(kernel: str) -> list[Mutant]:
 
 
 def _found(subject: Subject, mutant: Mutant) -> _Finding:
-    """One after another, so that nothing is run for what is known before."""
+    """Run the checks in order, and end at the first one that catches the mutant."""
     module = mutant.module
     problems = verify(module)
     if problems:
@@ -109,14 +109,14 @@ def _found(subject: Subject, mutant: Mutant) -> _Finding:
 def _run(
     subject: Subject, module: Module, problem: Any, number: int, schedule: str = LOCKSTEP
 ) -> tuple[_Finding | None, Ran | None]:
-    """What somebody notices in a run, and the run if it came to an end."""
+    """What the checks find in one run, and the run if it completed."""
     limit = max(_LEAST_PATIENCE, _PATIENCE * right(subject.name, problem, schedule).dispatched)
     how: dict[str, Any] = {"sanitize": True, "schedule": schedule, "max_instructions": limit}
     try:
         ran = subject.run(module, problem, **how)
     except TrapError as error:
         return _Finding("trap", str(error), (), number), None
-    except PtxGenError as error:  # what the verifier lets pass and the interpreter does not
+    except PtxGenError as error:  # passed by the verifier, refused by the interpreter
         return _Finding("verifier", str(error), (), number), None
     noticed = _noticed(ran)
     if not noticed:
@@ -144,15 +144,15 @@ def _survivor(mutant: Mutant, block: int, same: bool) -> _Finding:
 
 
 def _noticed(ran: Ran) -> dict[str, str]:
-    """Who noticed something in a run, and what."""
+    """The message of each check that found an error in a run, by the check's name."""
     reported = str(ran.reports[0]) if ran.reports else ""
     return {who: what for who, what in (("sanitizer", reported), ("value", ran.wrong)) if what}
 
 
 @lru_cache(maxsize=256)
 def right(kernel: str, problem: Any, schedule: str = LOCKSTEP) -> Ran:
-    """What the unchanged kernel does. Raises `PtxGenError` if anything is wrong with it already:
-    then no mutant tells anything.
+    """The run of the unchanged kernel. Raises `PtxGenError` if a check finds an error in it: the
+    verdicts on its mutants would mean nothing.
     """
     subject = subjects()[kernel]
     ran = subject.run(subject.module, problem, sanitize=True, schedule=schedule)

@@ -1,4 +1,4 @@
-"""The shipped kernels that the campaign makes wrong, and how each of their runs is judged.
+"""The shipped kernels that the campaign mutates, and the check of their results.
 
 A new kernel is one more entry of `subjects`.
 """
@@ -27,7 +27,7 @@ from tools.campaign.subject import Launch, Subject
 
 
 def _forward(name: str, **settings: Any) -> Subject:
-    """The forward kernel of one configuration."""
+    """The subject of the forward kernel of one configuration."""
     config = AttentionConfig(return_lse=True, **settings)
     built = build(config.kernel())
 
@@ -50,8 +50,8 @@ def _forward(name: str, **settings: Any) -> Subject:
 
 
 def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Array) -> Geometry:
-    """The sizes and strides of a launch; strides also of what there is but one of, so that the
-    second is in the margin.
+    """The sizes and strides of a launch. Dimensions of one element have their stride, too, so that
+    an access to a second element hits the margin.
     """
 
     def seen(array: Array, name: str) -> ArrayView:
@@ -69,8 +69,8 @@ def _geometry(config: AttentionConfig, problem: Problem, given: Arrays, out: Arr
 
 
 class _Subjects(Mapping[str, Subject]):
-    """Kernels of the campaign by name. A kernel is generated and proved when it is first asked
-    for, because some take a second and most users want one.
+    """Kernels of the campaign by name. A kernel is generated and proved at its first access,
+    because some take a second and most users want only one kernel.
     """
 
     def __init__(self, *recipes: partial[Subject]) -> None:
@@ -117,13 +117,13 @@ def subjects() -> Mapping[str, Subject]:
             "bf16-sm_80-causal-stages", target="sm_80", dtype="bf16", head_dim=16, tile=16,
             block_q=64, causal="top_left", stages=2,
         ),
-        # Copies through registers.
+        # Kernels that copy through registers.
         partial(
             _forward,
             "f16-sm_80-causal-narrow", target="sm_80", dtype="f16", head_dim=5, head_dim_v=37,
             tile=16, block_q=32, causal="bottom_right",
         ),
-        # Products of tf32, one or three, and tiles that a window cuts on either side.
+        # One or three tf32 products, and tiles that a window cuts on either side.
         partial(
             _forward,
             "tf32-sm_80-window-sink", target="sm_80", precision="tf32", head_dim=8, head_dim_v=4,
@@ -134,13 +134,13 @@ def subjects() -> Mapping[str, Subject]:
             "f32_grade-sm_80-window", target="sm_80", precision="f32_grade", head_dim=8,
             head_dim_v=12, tile=16, block_q=32, window=(80, 10),
         ),
-        # Any key may be hidden, in every tile.
+        # Kernels with masks: any key may be hidden, in every tile.
         partial(
             _forward,
             "f16-sm_80-features", target="sm_80", dtype="f16", head_dim=16, tile=16, block_q=32,
             softcap=3.0, alibi=True, bias="f16", mask=True, dropout=0.3,
         ),
-        # Rows of several heads; and in f32 values in slices, too.
+        # CTAs with rows of several heads (packed GQA); in f32 also with slices of values.
         partial(
             _forward,
             "bf16-sm_80-causal-packed", target="sm_80", dtype="bf16", head_dim=16, tile=16,
@@ -151,15 +151,15 @@ def subjects() -> Mapping[str, Subject]:
             "f32-sm_80-packed-wide", target="sm_80", head_dim=4, head_dim_v=260, tile=16,
             block_q=16, sink=True, pack_gqa=True,
         ),
-        # Sequences of their own lengths.
+        # Packed sequences (varlen).
         partial(
             _forward,
             "f16-sm_80-causal-varlen", target="sm_80", dtype="f16", head_dim=16, tile=16,
             block_q=32, causal="bottom_right", varlen=True, seqused_q=True, seqused_k=True,
         ),
-        # Parts, and what puts them together again.
+        # The merge of the results of splits.
         partial(merge_subject, "f16-sm_80-merge", target_name="sm_80", head_dim_v=136, dtype=F16),
-        # New rows of a cache, in pages and turned, or of one byte.
+        # Kernels that append new rows to a cache: in pages and rotated, or in e4m3.
         partial(
             append_subject,
             "f16-sm_80-append-paged", target="sm_80", dims=(80, 37), dtype=F16, rotary_dim=72,
@@ -170,7 +170,7 @@ def subjects() -> Mapping[str, Subject]:
             "e4m3-sm_89-append", target="sm_89", dims=(40, 37), dtype=F16, rotary_dim=24,
             interleaved=True, scales=True, padding=False, index=False,
         ),
-        # Keys in a cache: in pages, as they are, or of one byte.
+        # Kernels that attend to a cache: in pages, contiguous, or in e4m3.
         partial(
             cache_subject,
             "f16-sm_80-cache-paged", page_size=4, attention={
@@ -184,7 +184,7 @@ def subjects() -> Mapping[str, Subject]:
                 "target": "sm_80", "head_dim": 4, "tile": 16, "block_q": 16, "pack_gqa": False,
             },
         ),
-        # The same with new rows that the kernel writes itself, turned as queries are.
+        # Kernels that attend to a cache and also write new rows, rotated like the queries.
         partial(
             cache_subject,
             "f16-sm_80-cache-paged-append", page_size=4, rotary_dim=10, attention={

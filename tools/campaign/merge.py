@@ -1,5 +1,5 @@
-"""The kernel that merges parts, as the campaign makes it wrong: its problems, and what it must make
-of them.
+"""The kernel that merges the results of splits, for the mutation campaign: its problems, and the
+right results.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tools.campaign.arrays import difference, margins_changed, with_margins
 from tools.campaign.subject import Array, Launch, Subject
 
 _SEED: Final = 20250
-_APART: Final = 3.0  # the standard deviation of sums: no part is lost beside another
+_APART: Final = 3.0  # standard deviation of LSE, so small that every split counts
 
 
 @dataclass(frozen=True, slots=True)
 class MergeProblem:
-    """Sizes of one merge. `special` says what of the sums is not usual: in every row "first" or
-    "last", the sum of that part alone, or "all" of them, is `value`.
+    """The sizes of one merge. `special` says which LSE of every row are `value`: that of the
+    "first" split, that of the "last" one, or "all"; empty for none.
     """
 
     batch: int
@@ -36,8 +36,8 @@ class MergeProblem:
     value: float = 0.0
 
 
-# Rows that do not fill a CTA; parts of one, or two, turns of a warp and the ends of those that come
-# at once; the largest sum in the second; sums of every kind.
+# Rows that do not fill a CTA; splits of one turn, or two, of a warp, and of ragged last turns; the
+# largest LSE in the second turn; LSE of every kind.
 _PROBLEMS: Final = (
     MergeProblem(2, 3, 3, 70),
     *(MergeProblem(1, 2, 1, splits) for splits in (1, 2, 3, 4, 5, 31, 32, 33, 64, 66)),
@@ -52,7 +52,7 @@ _PROBLEMS: Final = (
 
 
 def merge_subject(name: str, *, target_name: str, head_dim_v: int, dtype: DType) -> Subject:
-    """The kernel that merges f32 parts of so many columns to a result of a type."""
+    """The subject of the kernel that merges f32 parts of `head_dim_v` columns to `dtype`."""
 
     def step(problem: MergeProblem) -> tuple[Step, _Arrays]:
         arrays = _Arrays.of(problem, head_dim_v, dtype)
@@ -72,8 +72,8 @@ def merge_subject(name: str, *, target_name: str, head_dim_v: int, dtype: DType)
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Those of a problem, within margins of NaN: parts [batch, heads, seq_q, splits, columns],
-    their sums [rows of all heads, splits], O and its sums, and these as they should be.
+    """The arrays of a problem, within margins of NaN: parts [batch, heads, seq_q, splits, columns],
+    their LSE [rows of all heads, splits], O and LSE, and the right O and LSE (`wanted`).
     """
 
     parts: Array
@@ -85,7 +85,7 @@ class _Arrays:
 
     @classmethod
     def of(cls, p: MergeProblem, columns: int, dtype: DType) -> _Arrays:
-        """The arrays of a problem, the same each time."""
+        """The arrays of a problem, with equal contents at each call."""
         random, rows = np.random.default_rng(_SEED), p.batch * p.heads * p.seq_q
         parts = with_margins(
             (p.batch * p.heads, p.seq_q, p.splits, columns), F32, random, reverse=False
@@ -106,7 +106,7 @@ class _Arrays:
         )  # fmt: skip
 
     def wrong(self) -> str:
-        """What is wrong with the results, in words; empty if nothing is."""
+        """A description of the first wrong result; empty if all are right."""
         return (
             difference("O", self.out, self.wanted[0], self.errors[0])
             or difference("LSE", self.lse, self.wanted[1], self.errors[1])

@@ -1,4 +1,4 @@
-"""Wrong versions of a kernel, each with one small mistake: what a sanitizer or a test must notice.
+"""Mutants of a kernel, each with one small mistake that a sanitizer or a test must catch.
 
 `mutants` is a pure function: the same module gives the same mutants in the same order. A mistake
 is made on the IR, so kernels of any origin have them.
@@ -28,11 +28,11 @@ from tools.campaign.program import (
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A module with one mistake. `name` is its own among those of a kernel.
+    """A module with one mistake. `name` is unique among the mutants of a kernel.
 
-    `place` is the number of the statement in the kernel's body; `before` and `after` are its PTX,
-    `after` being empty if it is gone. `step` is the heading of the algorithm's step that it
-    belongs to, `where` the line that it came from.
+    `place` is the index of the statement in the kernel's body; `before` and `after` are its PTX,
+    `after` is empty for a deleted statement. `step` is the heading of its step of the algorithm,
+    `where` the source line of the statement.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Mutant:
 
     @property
     def module(self) -> ir.Module:
-        """The module with the mistake; made anew each time."""
+        """The module with the mistake, made at each access."""
         kernels = [self._mutated(k) if k.name == self.entry else k for k in self.original.kernels]
         return replace(self.original, kernels=tuple(kernels))
 
@@ -66,7 +66,7 @@ class _Operator(NamedTuple):
 
 
 def _offsets(site: Site) -> Iterator[Change]:
-    """By one element; and by one access, which keeps a wide access aligned."""
+    """Shared addresses off by one element, or by one access, which keeps it aligned."""
     program, instr = site.program, site.instr
     for n in program.shared_operands(instr):
         scalar, access = element_bytes(instr)
@@ -75,7 +75,7 @@ def _offsets(site: Site) -> Iterator[Change]:
 
 
 def _regions(site: Site) -> Iterator[Change]:
-    """To the same place of the region behind, or from the last one to the first."""
+    """Shared addresses moved to the next region, at equal offset; from the last to the first."""
     program, instr = site.program, site.instr
     for n in program.shared_operands(instr):
         delta = program.to_next_region(instr.operands[n])
@@ -84,7 +84,7 @@ def _regions(site: Site) -> Iterator[Change]:
 
 
 _SCALING: Final = ("mul", "mad", "add", "sub", "shl", "div", "rem", "min", "max", "and", "or")
-_WIDE: Final = 16  # constants from here on that are whole elements are taken for bytes
+_WIDE: Final = 16  # constants from here on that are multiples of 4 are taken for bytes
 _ELEMENT_BYTES: Final = 4
 
 
@@ -125,7 +125,7 @@ def _stages(site: Site) -> Iterator[Change]:
 
 
 def _masks(site: Site) -> Iterator[Change]:
-    """Conditions that are dropped or turned round, other than those of loops."""
+    """Conditions that are dropped or negated, except conditions of loops."""
     program, place, instr = site
     head = _head(instr)
     if head == "selp" and not program.makes_shared_address(instr):
@@ -156,7 +156,7 @@ def _bounds(site: Site) -> Iterator[Change]:
 
 
 def _loop_bounds(site: Site) -> Iterator[Change]:
-    """Off by one; and loops that are never repeated, or never passed by."""
+    """Loop bounds off by one, and loop branches that are never taken."""
     program, place, instr = site
     if program.loop_condition(instr):
         yield from _comparison(instr)
@@ -169,7 +169,7 @@ def _comparison(instr: Instr) -> Iterator[Change]:
         return
     words = instr.opcode.split(".")
     numbers = [n for n, o in enumerate(instr.operands) if n and isinstance(o, IntImm)]
-    for n in numbers:  # `x < 5` with 6 is `x <= 5`
+    for n in numbers:  # 6 for 5 in `x < 5` makes it `x <= 5`
         old = instr.operands[n]
         assert isinstance(old, IntImm)
         for delta in (1, -1):
@@ -216,10 +216,10 @@ KINDS: Final[dict[str, str]] = {kind: o.meaning for kind, o in _OPERATORS.items(
 
 
 def mutants(module: ir.Module, entry: str, kinds: Sequence[str] = tuple(KINDS)) -> list[Mutant]:
-    """Every mutant of a kernel, kind by kind and place by place.
+    """Every mutant of a kernel, by kind, then by index of the statement.
 
-    What the change makes of it may not be valid PTX: a verifier may refuse it, and counts as having
-    caught it. Raises `ConfigError` for a kernel or a kind that there is not.
+    A mutant may not be valid PTX: a verifier that refuses it has caught it. Raises `ConfigError`
+    for an unknown kernel or kind.
     """
     for kind in kinds:
         if kind not in _OPERATORS:
@@ -261,7 +261,7 @@ def _of_kind(program: Program, kind: str) -> Iterator[Mutant]:
 
 
 def _where(origin: ir.Origin | None) -> str:
-    """A line of Python or of PTX text, without the folder: the same on every machine."""
+    """The source line in Python or PTX, without the folder, so that it is equal on all machines."""
     if origin is None:
         return ""
     if origin.code is None:

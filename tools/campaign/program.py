@@ -1,4 +1,4 @@
-"""What mutation operators look at and make: loops, shared addresses, regions, instructions."""
+"""The parts of a kernel that mutation operators read: loops, shared addresses, regions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ptxgen.ir import Address, Instr, IntImm, Operand, Reg, Symbol
 from ptxgen.types import TYPES
 
 _SPACES: Final = ("shared", "global", "local", "const", "param")
-_MATRIX_BYTES: Final = (2, 16)  # an element and a row of ldmatrix and stmatrix
+_MATRIX_BYTES: Final = (2, 16)  # bytes of an element, and of a row, of ldmatrix and stmatrix
 _WORD_BYTES: Final = 4
 _MBARRIER_BYTES: Final = 8
 
 
 class Change(NamedTuple):
-    """What is done to an instruction in words, and what stands in its place."""
+    """A change of an instruction: its description, and the instructions that replace it."""
 
     what: str
     instead: tuple[Instr, ...]
 
 
 class Site(NamedTuple):
-    """An instruction and its place in the body of a kernel."""
+    """An instruction and its index in the body of a kernel."""
 
     program: Program
     place: int
@@ -33,7 +33,7 @@ class Site(NamedTuple):
 
 
 class Program:
-    """A kernel, and what is known of its instructions."""
+    """A kernel, with its loops and the registers of its shared addresses."""
 
     def __init__(self, module: ir.Module, kernel: ir.Kernel) -> None:
         self.module = module
@@ -57,24 +57,24 @@ class Program:
         self._addresses = self._slice()
 
     def shared_operands(self, instr: Instr) -> list[int]:
-        """The operands that are addresses in shared memory."""
+        """The indices of the operands of `instr` that are addresses in shared memory."""
         if not (".shared" in instr.opcode or instr.opcode.startswith("mbarrier.")):
             return []
         spaces = [w.partition("::")[0] for w in instr.opcode.split(".")]
         spaces = [s for s in spaces if s in _SPACES]
         places = [n for n, o in enumerate(instr.operands) if isinstance(o, Address)]
-        # An mbarrier behind the places that a copy names is in shared memory, too.
+        # An mbarrier after the two addresses of a copy is in shared memory, too.
         spaces += ["shared"] * (len(places) - len(spaces))
         return [n for n, space in zip(places, spaces, strict=False) if space == "shared"]
 
     def makes_shared_address(self, instr: Instr) -> bool:
-        """Whether what it computes goes into the address of an access to shared memory."""
+        """Whether the result of `instr` goes into the address of an access to shared memory."""
         written, _ = _names(instr)
         return any(name in self._addresses for name in written)
 
     def to_next_region(self, operand: Operand) -> int:
-        """Bytes from the region of an address, as its constant tells, to the next; 0 if it is the
-        only one.
+        """Bytes from the region of an address, by its constant offset, to the next region; 0 if
+        there is only one.
         """
         assert isinstance(operand, Address)
         regions = self.kernel.regions
@@ -84,15 +84,15 @@ class Program:
         return 0
 
     def loop_branch(self, place: int) -> bool:
-        """Whether it is the branch back of a loop, or the one that passes the loop by."""
+        """Whether statement `place` is a loop's back branch, or a branch that skips a loop."""
         return place in self._loops
 
     def loop_condition(self, instr: Instr) -> bool:
-        """Whether it writes the predicate of such a branch."""
+        """Whether `instr` writes the predicate of a `loop_branch`."""
         return any(name in self._conditions for name in _names(instr)[0])
 
     def awaits(self, instr: Instr) -> bool:
-        """Whether its guard is what an mbarrier was asked."""
+        """Whether the guard of `instr` is the result of an mbarrier test or wait."""
         return instr.guard is not None and instr.guard.register.name in self._waited
 
     def _find_loops(self) -> frozenset[int]:
@@ -101,7 +101,7 @@ class Program:
             n
             for n, to in self._branches()
             for end, head in back.items()
-            # Between the branch and the loop, or the loop and its end, there is no instruction.
+            # No instruction lies between branch and loop, or between loop and target.
             if n < head and to > end and not self._between(n, head) and not self._between(end, to)
         }
         return frozenset(passing | set(back))
@@ -116,7 +116,7 @@ class Program:
         return any(n in self._instrs for n in range(first + 1, last))
 
     def _slice(self) -> frozenset[str]:
-        """The registers that addresses in shared memory are made of."""
+        """The registers from which addresses in shared memory are computed."""
         wanted = {
             operand.base.name
             for s in self._instrs.values()
@@ -140,7 +140,7 @@ def _loads(instr: Instr) -> bool:
 
 
 def _names(instr: Instr) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The registers it writes, and those it reads but for its guard."""
+    """The registers that `instr` writes, and those that it reads, except its guard."""
     shape = shape_of(instr)
     if shape.complaints:
         return (), ()
@@ -152,21 +152,21 @@ def _names(instr: Instr) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def moved(instr: Instr, n: int, delta: int) -> tuple[Instr, ...]:
-    """Operand `n`, an address, `delta` bytes further."""
+    """`instr` with operand `n`, an address, moved by `delta` bytes."""
     address = instr.operands[n]
     assert isinstance(address, Address)
     return with_operand(instr, n, replace(address, offset=address.offset + delta))
 
 
 def constant(instr: Instr, n: int, value: int) -> tuple[Instr, ...]:
-    """Another number as operand `n`."""
+    """`instr` with the constant `value` as operand `n`."""
     return with_operand(instr, n, IntImm(value))
 
 
 def with_operand(
     instr: Instr, n: int = 0, operand: Operand | None = None, *, opcode: str = ""
 ) -> tuple[Instr, ...]:
-    """Another operand `n`, another opcode, or both."""
+    """`instr` with another operand `n`, another opcode, or both."""
     operands = list(instr.operands)
     if operand is not None:
         operands[n] = operand
@@ -174,7 +174,7 @@ def with_operand(
 
 
 def element_bytes(instr: Instr) -> tuple[int, int]:
-    """Bytes of one element and of one whole access of a lane."""
+    """Bytes of one element, and of the access of a lane."""
     if instr.opcode.startswith(("ldmatrix", "stmatrix")):
         return _MATRIX_BYTES
     if instr.opcode.startswith("mbarrier"):

@@ -1,5 +1,5 @@
-"""Why some mutants cannot be noticed: proved where that can be computed, otherwise argued once, in
-words, for a place of an algorithm.
+"""The reasons why some mutants are equivalent: proofs where values can be computed, otherwise an
+argument in words for a step of the algorithm.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tools.campaign.row_reasons import OF_NEW_ROWS
 
 
 def reason(mutant: Mutant, block: int, *, same: bool = True) -> str | None:
-    """Why a mutant that nobody noticed is right as well, for blocks of so many threads; None if no
-    reason is known. `same`: it gave the same bits everywhere.
+    """Why a mutant that no check caught is equivalent, for blocks of `block` threads; None if no
+    reason is known. `same`: its results had equal bits in all runs.
     """
     why = proved(mutant, block) if same else None
     known = (r.why for r in REASONS if r.fits(mutant) and (same or r.rounds))

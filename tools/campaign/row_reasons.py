@@ -1,4 +1,4 @@
-"""Why some mutants of kernels that append rows to a cache, and turn them, cannot be noticed."""
+"""Why some mutants of kernels that append rows to a cache, and rotate them, are equivalent."""
 
 from __future__ import annotations
 

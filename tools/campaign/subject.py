@@ -1,4 +1,4 @@
-"""What the campaign makes wrong and judges: a kernel, the problems it runs on, and its runs."""
+"""The subjects of the campaign: a kernel, the problems on which it runs, and its runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run: what the sanitizers say, what is wrong with the results (empty: nothing), the
-    results' bytes, and how many instructions were executed one after another.
+    """One run: the sanitizers' reports, a description of a wrong result (empty if right), the bytes
+    of the results, and the number of instructions dispatched.
     """
 
     reports: tuple[Report, ...]
@@ -31,9 +31,8 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of a kernel on a problem. `arrays` are behind its pointers, in place of the
-    addresses of the plan; `results` are those that it writes, and `wrong()` says in words what is
-    wrong with them.
+    """A launch of a kernel on a problem. `arrays` replace the addresses of the plan; `results` are
+    the arrays that the kernel writes, and `wrong()` describes the first wrong result.
     """
 
     plan: LaunchPlan
@@ -43,14 +42,14 @@ class Launch:
 
     @classmethod
     def of(cls, step: Step, results: tuple[Array, ...], wrong: Callable[[], str]) -> Launch:
-        """One step of a call, whose arrays are on the host."""
+        """The launch of one step of a call, whose arrays are on the host."""
         return cls(step.plan, tuple(map(host_array, step.arrays)), results, wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel of the campaign. Every buffer is used again in the first of its problems, which are
-    hashable; `prepare(problem)` makes new arrays each time.
+    """A kernel of the campaign. Its problems are hashable, and the first of them reuses every
+    buffer; `prepare(problem)` makes new arrays at each call.
     """
 
     name: str
@@ -68,8 +67,8 @@ class Subject:
         launch: Callable[..., Result] = interpreter.run,
         **how: Any,
     ) -> Ran:
-        """Run the kernel or, as `module`, a mutant of it; `how` goes to the interpreter, or to the
-        function that is given as `launch` and called in its place.
+        """Run `module`, the kernel or a mutant of it, on a problem; `how` are keywords of `launch`,
+        by default the interpreter.
         """
         prepared = self.prepare(problem)
         plan, arrays = prepared.plan, prepared.arrays

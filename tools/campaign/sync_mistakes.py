@@ -1,4 +1,4 @@
-"""Mistakes in synchronisation: what is deleted, and what is weakened to something less."""
+"""Mistakes in synchronisation: instructions that are deleted or weakened."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ALL_LANES: Final = IntImm(-1)
 _HALF_THE_LANES: Final = 0xFFFF
 _SCOPES: Final = {"sys": "gpu", "gpu": "cta", "cluster": "cta"}
 _MEMBAR_SCOPES: Final = {"sys": "gl", "gl": "cta"}
-_COPY_BYTES: Final = 16  # of the narrowest bulk copy
+_COPY_BYTES: Final = 16  # bytes of the narrowest bulk copy
 
 
 def barriers(site: Site) -> Iterator[Change]:
-    """Barriers of a block or a cluster."""
+    """Changes of barriers of a block or a cluster."""
     instr = site.instr
     if not instr.opcode.startswith(("bar.", "barrier.")) or instr.opcode == "bar.warp.sync":
         return
@@ -36,7 +36,7 @@ def barriers(site: Site) -> Iterator[Change]:
 
 
 def waits(site: Site) -> Iterator[Change]:
-    """`cp.async`, bulk and `wgmma` waits."""
+    """Changes of `cp.async`, bulk and `wgmma` waits."""
     instr = site.instr
     if "wait_group" in instr.opcode:
         yield Change("deleted", ())
@@ -50,14 +50,14 @@ def waits(site: Site) -> Iterator[Change]:
 
 
 def commits(site: Site) -> Iterator[Change]:
-    """Groups that nobody closes."""
+    """Deleted commits of groups."""
     instr = site.instr
     if "commit_group" in instr.opcode:
         yield Change("deleted", ())
 
 
 def fences(site: Site) -> Iterator[Change]:
-    """Fences, also those of `wgmma` and of proxies."""
+    """Changes of fences, including those of `wgmma` and of proxies."""
     instr = site.instr
     if not instr.opcode.startswith(("fence", "membar", "wgmma.fence")):
         return
@@ -71,7 +71,7 @@ def fences(site: Site) -> Iterator[Change]:
 
 
 def mbarriers(site: Site) -> Iterator[Change]:
-    """Arrivals, counts, bytes, phases and waits."""
+    """Changes of mbarriers: arrivals, counts, bytes, phases and waits."""
     instr = site.instr
     if site.program.awaits(instr) and site.program.loop_branch(site.place):
         yield Change("not waited for", ())
@@ -95,7 +95,7 @@ def mbarriers(site: Site) -> Iterator[Change]:
 
 
 def warps(site: Site) -> Iterator[Change]:
-    """What the lanes of a warp do together."""
+    """Changes of warp-level operations."""
     instr = site.instr
     if instr.opcode == "bar.warp.sync":
         yield Change("deleted", ())
@@ -115,7 +115,7 @@ _RELAXED: Final = {"acquire": "relaxed", "release": "relaxed", "acq_rel": "relax
 
 
 def orders(site: Site) -> Iterator[Change]:
-    """Accesses that order others."""
+    """Weakened memory orders of accesses."""
     instr = site.instr
     if instr.opcode.startswith(("ld.", "st.", "atom.", "red.")):
         yield from _renamed(instr, _RELAXED, "made")

@@ -1,4 +1,4 @@
-"""What there is to say about a kernel of a PTX module: by reading it, by proving, and by a run."""
+"""Findings about a kernel of a PTX module: by reading its text, by proofs, and by a run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ptxgen.interpreter.arguments import Argument
 from ptxgen.runtime.assembler import Assembly, KernelUsage, find_assembler
 from ptxgen.target import target as target_named
 
-# How bad a finding is. Only the first is certain to be a mistake.
+# Severities of a finding. Only ERROR is certain to be a mistake.
 ERROR: Final = "error"
 UNPROVED: Final = "unproved"
 LINT: Final = "lint"
 
-_WORST: Final = 5  # instructions with the most conflicts, and with the most excess sectors
+_WORST: Final = 5  # instructions shown with the most conflicts, or the most excess sectors
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to look at. `severity` is ERROR, UNPROVED or LINT; `kind` says who found it and
-    what; `kernel`, `instr` and `where` are empty if it is not about one.
+    """One finding. `severity` is ERROR, UNPROVED or LINT; `kind` names the check and the problem;
+    `kernel`, `instr` and `where` are empty if the finding is not about one.
     """
 
     severity: str
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch to look at: extents, and arguments in the kernel's order."""
+    """A launch to run: its extents, and its arguments in the kernel's order."""
 
     grid: tuple[int, ...]
     args: Sequence[Argument]
@@ -55,8 +55,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was found out about one kernel; None is what was not asked for, or not possible because
-    the module has problems.
+    """The results about one kernel; a field is None if it was not asked for, or not possible
+    because the module has problems.
     """
 
     kernel: ir.Kernel
@@ -68,7 +68,7 @@ class Entry:
     findings: list[Finding] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The results as plain data for JSON."""
         return {
             "entry": self.kernel.name,
             "block": list(self.block),
@@ -81,13 +81,13 @@ class Entry:
 
 
 def module_findings(module: ir.Module) -> list[Finding]:
-    """What the verifier has against a module."""
+    """The verifier's findings about a module."""
     return [_problem("verifier", problem) for problem in verify(module)]
 
 
 def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
-    """What an assembler makes of the text; its refusal and its advisories are findings. An advisory
-    that ruins the kernel counts as a refusal.
+    """Assemble the text; a refusal and advisories of the assembler are findings. An advisory that
+    ruins the kernel counts as a refusal.
 
     Raises `BackendError` if there is no assembler for the target.
     """
@@ -108,7 +108,7 @@ def assembled(text: str, target: str) -> tuple[Assembly | None, list[Finding]]:
 
 
 def block_of(kernel: ir.Kernel, asked: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The block that is meant: what is asked for, else what the kernel says of itself.
+    """The extents of a block: `asked` if given, else those that the kernel declares.
 
     Raises `LaunchError` if neither says one.
     """
@@ -132,11 +132,11 @@ def check_entry(
     usage: KernelUsage | None = None,
     launch: Launch | None = None,
 ) -> Entry:
-    """Everything about one kernel of a module that `module_findings` has nothing against.
+    """All results about one kernel of a module that has no `module_findings`.
 
     `block` has one to three extents, `dynamic_smem` is in bytes (default: what the kernel's regions
-    need), `dynamic_align` what the launch aligns that to; `params` are bounds for the proof, as
-    `prove` takes them. Raises `LaunchError` for arguments that do not fit the kernel.
+    need), `dynamic_align` its alignment in bytes in the launch; `params` are bounds for the proof,
+    as `prove` takes them. Raises `LaunchError` for arguments that do not fit the kernel.
     """
     proof = prove(
         module, kernel.name, block=block, dynamic_smem=dynamic_smem, dynamic_align=dynamic_align,
@@ -153,7 +153,7 @@ def check_entry(
     return Entry(kernel, block, needs, usage, proof, counters, findings)
 
 
-# ------------------------------------------------------------------------------------------ by whom
+# --------------------------------------------------------------------------------------- the checks
 
 
 def _problem(kind: str, problem: Problem) -> Finding:
@@ -172,7 +172,7 @@ def _proof_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _reading_findings(kernel: ir.Kernel) -> Iterator[Finding]:
-    """What nobody needs."""
+    """Findings by reading the text: parameters and variables that no instruction names."""
     instrs = [s for s in kernel.body if isinstance(s, ir.Instr)]
     named = {name for instr in instrs for o in instr.operands for name in _symbols(o)}
     for param in kernel.params:
@@ -213,7 +213,7 @@ def _run(
     launch: Launch,
     findings: list[Finding],
 ) -> Counters | None:
-    """Run the kernel with all sanitizers, and add to the findings what comes of it."""
+    """Run the kernel with all sanitizers, and add their reports to `findings`."""
     try:
         result = interpreter.run(
             module,
@@ -238,7 +238,7 @@ def _run(
 
 
 def _without(kernel: ir.Kernel, message: str) -> str:
-    """A message without the kernel's name, which the finding says by itself."""
+    """A message without the kernel's name, which the finding has in a field."""
     return message.removeprefix(f"kernel {kernel.name}: ")
 
 

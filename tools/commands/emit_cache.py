@@ -1,5 +1,5 @@
-"""The kernels of a KV cache that `tools/emit.py` emits: attention to it, what appends to it, and
-what merges the parts of a result.
+"""The kernels for KV caches that `tools/emit.py` emits: attention to a cache, appending to a cache,
+and the merge of partial results of splits.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ It merges attentions to parts of the keys, by their log-sum-exp: what python too
 
 @dataclass(frozen=True)
 class Kind:
-    """A kernel that can be asked for by name: what its options are, and how it is made of them."""
+    """A kernel that can be asked for by name: its options, and the function that makes it."""
 
     about: str
     epilog: str
@@ -88,7 +88,7 @@ class Kind:
     make: Callable[[argparse.Namespace], Made]
 
     def arguments(self, name: str, argv: Sequence[str]) -> argparse.Namespace:
-        """Those of a command line. Raises SystemExit, as argparse does."""
+        """The parsed arguments of a command line. Raises SystemExit, as argparse does."""
         parser = parser_of(f"emit.py {name}", f"Emit {self.about}.", self.epilog)
         self.add_options(parser.add_argument_group("the kernel"))
         add_output_options(parser)

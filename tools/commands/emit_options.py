@@ -1,4 +1,4 @@
-"""The options of `tools/emit.py` that its kernels share."""
+"""The options of `tools/emit.py` that several kernels have."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.precision import AUTO
 from tools.commands.emit_output import NATIVE, STDOUT
 
-_MOST_PARTS: Final = 3  # of a window as it is split: its two sides, and an empty one
+_MOST_PARTS: Final = 3  # parts of a split window text: two sides, and an empty one that is appended
 
 
 def number(text: str) -> int | float:
-    """A number of any kind: whether it is a legal one, the configuration says."""
+    """An int or a float; the config checks its range."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -117,19 +117,19 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
 def add_kernel_options(
     group: argparse._ArgumentGroup, names: Sequence[str], **changed: dict[str, Any]
 ) -> None:
-    """Add options by name; `changed` is what is said otherwise of one."""
+    """Add options by name; `changed` holds `add_argument` keywords that replace the usual ones."""
     for name in names:
         group.add_argument(name, **_OF_KERNELS[name] | changed.get(name[2:].replace("-", "_"), {}))
 
 
 def every_kernel_option() -> tuple[str, ...]:
-    """The names of all, in the order of the help."""
+    """The names of all kernel options, in the order of the help."""
     return tuple(_OF_KERNELS)
 
 
 def config_of(arguments: argparse.Namespace, target: str | None) -> AttentionConfig:
-    """The config that the options say, with defaults for those that a kernel does not have. Raises
-    `ConfigError`.
+    """The config that the options give, with defaults for options that the kernel does not have.
+    Raises `ConfigError`.
     """
     names = {field.name for field in fields(AttentionConfig)}
     said = {name: value for name, value in vars(arguments).items() if name in names}
@@ -148,7 +148,7 @@ def parser_of(prog: str, description: str, epilog: str) -> argparse.ArgumentPars
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add what to do with the kernel, and where to."""
+    """Add the options for the output: what to do with the kernel, and the files."""
     group = parser.add_argument_group("the output")
     add = group.add_argument
     add("--json", action="store_true", help="the launch contract, or the list, as JSON")
@@ -160,6 +160,6 @@ def add_output_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
 
 
 def check_outputs(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Stop, as for wrong usage, if two outputs are one file."""
+    """End with a usage error if two outputs are one file."""
     if arguments.cubin == arguments.output != STDOUT:
         parser.error("--cubin and --output must be two files")

@@ -1,5 +1,5 @@
-"""What `tools/emit.py` does with a kernel: it is proved and assembled as asked, and what is asked
-for goes to standard output or to a file.
+"""The output of `tools/emit.py`: proves and assembles a kernel as asked, and writes its text or its
+contract to standard output or to a file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, UNSUPPORTED, NO_GPU = range(5)
 
-NATIVE: Final = "native"  # the word for the target of this machine's GPU
+NATIVE: Final = "native"  # the name for the target of this machine's GPU
 STDOUT: Final = "-"
 
 
 class StopError(Exception):
-    """The end of the run with an exit code of its own."""
+    """Ends the run with a given exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class StopError(Exception):
 
 
 def find_target(name: str) -> Target:
-    """The target called `name`; `native` is that of the GPU, and the only one to open a driver."""
+    """The target called `name`; `native` is the target of the GPU, and only it opens the driver."""
     if name != NATIVE:
         return target(name)
     from ptxgen.runtime.cuda import cuda_backend
@@ -48,7 +48,7 @@ def find_target(name: str) -> Target:
 
 
 def text_of(made: Made, arguments: argparse.Namespace) -> str:
-    """The text or the contract of a kernel, which the options about outputs let through."""
+    """The text or the contract of a kernel, once it is proved and assembled as asked."""
     text = made.text
     if arguments.json:
         text = to_json({**made.contract, **(_proofs(made) if arguments.prove else {})})
@@ -65,7 +65,7 @@ def text_of(made: Made, arguments: argparse.Namespace) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Text for programs."""
+    """A value as indented JSON text."""
     return json.dumps(value, indent=2) + "\n"
 
 
@@ -81,7 +81,7 @@ def _require_proofs(made: Made) -> None:
 
 def _assembled(made: Made) -> Assembly:
     try:
-        # Here, because text alone is emitted without what running an assembler needs.
+        # Imported here, because emitting text alone does not need it.
         from ptxgen.runtime.assembler import find_assembler
     except ModuleNotFoundError as error:
         raise StopError(
@@ -91,7 +91,7 @@ def _assembled(made: Made) -> Assembly:
         ) from error
     try:
         assembler = find_assembler(target=made.module.target)
-    except ConfigError as error:  # of the environment, not of the kernel
+    except ConfigError as error:  # an error of the environment, not of the kernel
         raise StopError(USAGE, str(error)) from error
     return assembler.assemble(made.text, made.module.target)
 
@@ -138,8 +138,8 @@ def deliver(text: str, output: str) -> None:
     if sys.stdout is None:
         raise StopError(FAILED, "standard output is closed; use -o FILE")
     try:
-        # Past the text layer, which could change line ends or the encoding. Where Python was told
-        # not to buffer, a write may take a part only.
+        # Bytes, because the text layer could change line ends or the encoding. Without buffering
+        # (python -u), one write may take only a part.
         rest = memoryview(data)
         while rest:
             rest = rest[sys.stdout.buffer.write(rest) :]
@@ -153,12 +153,12 @@ def deliver(text: str, output: str) -> None:
 
 
 def _drop_standard_output() -> None:
-    """Make the flush at the end of the process succeed: what is left has nowhere to go."""
+    """Redirect standard output to the null device, so that the flush at exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file, or raise `StopError`. A pipe or a device is written to, and not replaced."""
+    """Write a file, or raise `StopError`. Pipes and devices are written to, not replaced."""
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
@@ -169,7 +169,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _replace_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, so that readers find the old bytes or the new; keep its mode."""
+    """Replace a file atomically: readers find the old bytes or the new ones. Keeps the mode."""
     temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:

@@ -1,5 +1,5 @@
-"""A small Llama with random weights, in numpy, and the two attentions that it can be run with: that
-to a KV cache, and a dense one that keeps nothing.
+"""A small Llama with random weights, in numpy, and its two attentions: attention to a KV cache, and
+dense attention that keeps nothing.
 
 Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", section 2.2: RMSNorm before
 each part, rotary position embedding, SwiGLU; and heads that share keys and values, as in Llama 2.
@@ -19,8 +19,8 @@ from flash.problem.rotary import rotary_tables
 from flash.reference import attention_reference
 
 Array = NDArray[Any]
-# Of a layer's new queries, keys and values, [items, heads or kv_heads, n, head_dim], not turned
-# yet, the attention: [items, heads, n, head_dim].
+# A function of a layer's index and its new queries, keys and values, [items, heads or kv_heads, n,
+# head_dim], not rotated yet. It returns their attention, [items, heads, n, head_dim].
 Attend = Callable[[int, Array, Array, Array], Array]
 
 NORM_EPSILON: Final = 1e-6  # added to the mean of squares
@@ -29,8 +29,8 @@ ROTARY_BASE: Final = 10000.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a Llama: `heads` is a multiple of `kv_heads`, `head_dim` even; `intermediate` is the width
-    of SwiGLU. `tied`: the embedding is also what logits are made with.
+    """The sizes of a Llama: `heads` is a multiple of `kv_heads`, `head_dim` even; `intermediate` is
+    the width of SwiGLU. `tied`: logits use the embedding as unembedding.
     """
 
     layers: int
@@ -45,7 +45,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Vectors of RMSNorm and matrices [in, out]."""
+    """The weights of a layer: vectors of RMSNorm, and matrices [in, out]."""
 
     attention_norm: Array
     q: Array
@@ -60,8 +60,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model, its arrays all of one type: embedding [vocab, hidden], unembedding [hidden,
-    vocab].
+    """The weights of a model, all of one dtype: embedding [vocab, hidden], unembedding [hidden,
+    vocab], and layers.
     """
 
     sizes: Sizes
@@ -72,8 +72,8 @@ class Weights:
 
 
 def random_weights(sizes: Sizes, seed: int) -> Weights:
-    """Weights in float32, so scaled that products of normalised rows have a variance near 1: scores
-    then tell keys apart, and a wrong position or a missing key shows in the logits.
+    """Weights in float32, scaled so that products of normalised rows have a variance near 1. Scores
+    then differ between keys, and a wrong position or a missing key changes the logits.
     """
     random = np.random.default_rng(seed)
 
@@ -102,7 +102,7 @@ def random_weights(sizes: Sizes, seed: int) -> Weights:
 
 
 def forward(weights: Weights, tokens: Array, attend: Attend, dtype: DTypeLike) -> Array:
-    """Logits [items, n, vocab] of tokens [items, n], all but the attention computed in `dtype`."""
+    """Logits [items, n, vocab] of tokens [items, n]; all but attention is computed in `dtype`."""
     sizes = weights.sizes
 
     def heads(x: Array, count: int) -> Array:
@@ -141,11 +141,11 @@ def _normed(x: Array, weight: Array) -> Array:
 
 
 class CachedAttention:
-    """Appends to a cache and attends to all of it, in its type and where its memory is; the cache
-    keeps what came before.
+    """Attention that appends new keys and values to a cache and attends to all its keys, in the
+    cache's dtype and on its device.
 
-    `sequences` of the cache are the items of a call, by default all; of each the first `leftpad`
-    tokens are padding.
+    The items of a call are `sequences` of the cache, by default all; the first `leftpad` tokens of
+    each sequence are padding.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class CachedAttention:
 
 
 def dense_attention(dtype: DTypeLike, kept: DTypeLike) -> Attend:
-    """Causal attention computed in `dtype`, of sequences that are whole in each call; queries,
-    keys, values and results are rounded to the type `kept`, as those of a cache are.
+    """Causal attention computed in `dtype`, for calls with whole sequences; queries, keys, values
+    and results are rounded to dtype `kept`, as with a cache of this dtype.
     """
 
     def rounded(x: Array) -> Array:
@@ -196,8 +196,8 @@ def dense_attention(dtype: DTypeLike, kept: DTypeLike) -> Attend:
 
 
 def _turned(x: Array) -> Array:
-    """Rows turned by their numbers, in their type: columns i and i + head_dim / 2 are the parts of
-    a complex number. RoFormer, equation 13.
+    """Rows rotated by their row index, in their dtype: columns i and i + head_dim / 2 are the real
+    and imaginary part of a complex number (RoFormer, equation 13).
     """
     first, second = np.split(x, 2, axis=-1)
     half = first.shape[-1]

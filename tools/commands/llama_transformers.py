@@ -21,8 +21,8 @@ from tools.commands.progress import Progress
 
 Array = NDArray[Any]
 
-# As which attention and masks are registered. What has "flash" in its name would be looked for on
-# the hub.
+# The name under which attention and masks are registered. transformers would look for a name with
+# "flash" in it on the hub.
 NAME: Final = "ptxgen_kvcache"
 
 _MATRICES: Final = {
@@ -41,8 +41,8 @@ def generated(
     begin: Progress,
 ) -> Array:
     """Logits [items, tokens, vocab] of greedy decoding by transformers, for prompts `rows` [items,
-    n] of which the first `leftpad` tokens are padding: with attention to `cache`, which is empty,
-    or without one with transformers' own, "eager". The model is where the cache is.
+    n] whose first `leftpad` tokens are padding. Attention is to `cache`, which must be empty, or,
+    if it is None, the "eager" attention of transformers. The model is on the device of the cache.
     """
     where = "cuda" if cache is not None and cache.backend == "cuda" else "cpu"
     model = llama(weights).to(where)
@@ -96,12 +96,12 @@ def llama(weights: Weights) -> Any:
 
 
 def attach(model: Any, cache: flash.KVCache) -> Any:
-    """Let a model attend to `cache`, each item of a call to the sequence of its number, which may
-    have padding on the left; and other models whose attention is `NAME`, too. What to call it with
-    as `past_key_values`.
+    """Let a model attend to `cache`: item i of a call attends to sequence i, which may have padding
+    on the left. Returns the `past_key_values` to call the model with. This also works for other
+    models whose attention is `NAME`.
 
-    Two functions are registered: without one for masks, transformers makes none, and padding would
-    be seen as if it were text.
+    Two functions are registered, one for attention and one for masks. Without the latter,
+    transformers makes no mask, and padding would be read as text.
     """
 
     def attend(
@@ -124,10 +124,10 @@ def attach(model: Any, cache: flash.KVCache) -> Any:
 
 
 def leftpad_of(*_: Any, attention_mask: Any = None, **__: Any) -> list[int] | None:
-    """How many of the first tokens are padding, for each item of a mask [items, n], or None without
-    one. What transformers calls instead of making a mask of all queries and keys.
+    """The number of padding tokens on the left of each item of a mask [items, n], or None without a
+    mask. transformers calls this instead of making a mask of all queries and keys.
 
-    Raises `LaunchError` for a mask that is not that of padding on the left.
+    Raises `LaunchError` for a mask that is not padding on the left.
     """
     if attention_mask is None:
         return None
@@ -143,8 +143,8 @@ def leftpad_of(*_: Any, attention_mask: Any = None, **__: Any) -> list[int] | No
 
 
 class _Layer(DynamicLayer):  # type: ignore[misc]  # transformers is not analysed
-    """What a model sees of a layer of a `flash.KVCache`: how long it is. New keys and values pass
-    through, and are appended where they are attended to.
+    """A layer of a `flash.KVCache` for a model of transformers, which sees only its length. New
+    keys and values pass through; attention appends them.
     """
 
     is_croppable = False
@@ -154,25 +154,25 @@ class _Layer(DynamicLayer):  # type: ignore[misc]  # transformers is not analyse
         self._cache, self._number = cache, number
 
     def update(self, keys: Any, values: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """They are not kept here."""
+        """Return new keys and values unchanged; attention appends them to the cache."""
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Tokens of each sequence, padding included."""
+        """The number of tokens of each sequence, padding included."""
         return int(self._cache.lengths[self._number].max())
 
 
 class _Streamer(BaseStreamer):  # type: ignore[misc]  # transformers is not analysed
-    """Tells what begins when tokens are there: first the prompts, then each that is written."""
+    """Reports the progress of decoding: the prompts, then each written token."""
 
     def __init__(self, tokens: int, begin: Progress) -> None:
         self._tokens, self._begin, self._done = tokens, begin, 0
 
     def put(self, _: Any) -> None:
-        """One more token of each item is there, or the prompts are."""
+        """Report the next step: the prompts, or one more token of each item."""
         self._done += 1
         if self._done <= self._tokens:
             self._begin("prompts" if self._done == 1 else f"token {self._done}")
 
     def end(self) -> None:
-        """There is nothing more to tell."""
+        """Do nothing: all steps are reported."""

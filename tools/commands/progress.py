@@ -1,4 +1,4 @@
-"""How far a long piece of work is, told on standard error."""
+"""Reports the progress of long work on standard error."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Progress = Callable[[str], None]  # told what begins
+Progress = Callable[[str], None]  # called with the name of the job that begins
 
 
 @contextmanager
 def progress(total: int, quiet_s: float = 0.0) -> Iterator[Progress]:
-    """A bar on standard error if that is a terminal and rich is there, else a line for each job,
-    but none within `quiet_s` seconds of another.
+    """A function that reports a job that begins: by a bar if standard error is a terminal and rich
+    is installed, else by a line for each job, at most one in `quiet_s` seconds.
     """
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         done, said = 0, -math.inf

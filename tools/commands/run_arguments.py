@@ -1,4 +1,4 @@
-"""What `tools/run.py --arg` accepts, as arguments of a launch, and the files that results go to."""
+"""The arguments of a launch as `tools/run.py --arg` accepts them, and the files of results."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class FileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One argument as it was written. `make` takes its place among the arguments; `output` is the
-    file that gets the array after the run, if any.
+    """One argument as it was written. `make` takes its index among the arguments and returns its
+    value; `output` is the file to which the array is written after the run, if any.
     """
 
     text: str
@@ -68,7 +68,7 @@ class Given:
 
 
 def given(text: str) -> Given:
-    """An argument from its words. Raises `argparse.ArgumentTypeError`."""
+    """An argument from its text. Raises `argparse.ArgumentTypeError`."""
     form, colon, rest = text.partition(":")
     if colon and form in NUMBERS:
         number = _number(text, NUMBERS[form], rest)
@@ -84,7 +84,7 @@ def given(text: str) -> Given:
 
 
 def bound(text: str) -> tuple[str, int | tuple[int, int] | Given]:
-    """What is known of a parameter: its name, and a number, the lowest and the highest, or a tensor
+    """The bound of a parameter: its name, and its value, its least and greatest value, or a tensor
     map. Raises `argparse.ArgumentTypeError`.
     """
     name, equals, words = text.partition("=")
@@ -124,8 +124,8 @@ def count(text: str) -> int:
 
 
 def check_type(number: int, what: Given, param: Param, value: Argument) -> None:
-    """Raise `LaunchError` for a number that differs from its parameter in size, or where one is an
-    integer and the other is not. Signs may differ: compilers declare all integers as unsigned.
+    """Raise `LaunchError` for a number whose size differs from that of its parameter, or if only
+    one of the two is an integer. Signs may differ: compilers declare all integers as unsigned.
     """
     type = TYPES[param.type]
     if not isinstance(value, np.generic) or param.count:
@@ -202,7 +202,7 @@ def _is_array(text: str) -> bool:
 
 
 def _texture(text: str, rest: str) -> Given:
-    """A texture of an array, which is written as arrays are, with words for its sampler."""
+    """A texture: an array, in the form of array arguments, and words for the sampler."""
     words, _, array = rest.partition(":")
     options: dict[str, Any] = {}
     for word in words.split(","):
@@ -242,7 +242,7 @@ def _bound_array(text: str, words: str, bind: Callable[[Array], Texture | Surfac
 
 
 def _map(text: str, rest: str) -> Given:
-    """A tensor map of an array, which is written as arrays are."""
+    """A tensor map: an array, in the form of array arguments."""
     words = rest.split(":", 2)
     array = words[-1]
     if len(words) < 3 or not _is_array(array):
@@ -303,7 +303,7 @@ def _shape(text: str, words: str) -> tuple[int, ...]:
 
 
 def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> Array:
-    """Of a normal distribution for floating-point types, else of all values of the type."""
+    """Random numbers: normal for floating-point types, else uniform over all values of the type."""
     random = np.random.default_rng(seed)
     if dtype == np.bool_:
         return random.integers(0, 2, shape).astype(np.bool_)
@@ -328,7 +328,7 @@ def ptx_text(name: str) -> str:
 
 
 def _read(path: Path) -> Array:
-    """A file's array, in C order and the byte order of this machine."""
+    """The array in a .npy file, in C order and native byte order."""
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
@@ -347,7 +347,7 @@ def _read_only(path: Path) -> Array:
 
 
 def check_writable(paths: Sequence[Path]) -> None:
-    """Raise `FileError` for a file that could not be written; asked before the time is spent."""
+    """Raise `FileError` for a file that cannot be written; checked before the run."""
     for path in paths:
         folder = Path(os.path.realpath(path)).parent
         if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -356,8 +356,8 @@ def check_writable(paths: Sequence[Path]) -> None:
 
 
 def write_arrays(arrays: Mapping[Path, Array]) -> None:
-    """Write arrays as .npy files: first all of them beside their places, then into these, so that
-    a file has its old bytes or the new ones. Raises `FileError`.
+    """Write arrays as .npy files: first all of them as temporary files, then by renames, so that a
+    file has its old bytes or the new ones. Raises `FileError`.
     """
     written: dict[Path, Path] = {}
     try:
@@ -375,7 +375,7 @@ def write_arrays(arrays: Mapping[Path, Array]) -> None:
 
 
 def _write(temporary: Path, path: Path, array: Array) -> None:
-    if array.dtype.isbuiltin == _NOT_OF_NUMPY:  # which numpy could not read again
+    if array.dtype.isbuiltin == _NOT_OF_NUMPY:  # numpy could not read the dtype again
         array = array.view(f"V{array.itemsize}")
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)

@@ -1,7 +1,7 @@
-"""One launch on the GPU in a process of its own, which may end badly: `witness_launch.py FOLDER`.
+"""One launch on the GPU in a separate process, which may crash: `witness_launch.py FOLDER`.
 
-`store` puts a launch into a folder, a process runs it there, and `fetch` takes the results back
-into the arrays. Arrays travel with the memory around them that they are views of.
+`store` writes a launch to a folder, a process runs it from there, and `fetch` reads the results
+back into the arrays. An array is stored with the whole memory of which it is a view.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, ParamSlot, param_slots
 
 OK, FAILED, USAGE = range(3)
-ORDINAL: Final = 0  # the device that is used
+ORDINAL: Final = 0  # the GPU
 
 _JOB: Final = "job.json"
 _PROGRAM: Final = "program"
@@ -41,10 +41,9 @@ def store(
     args: Sequence[Any],
     dynamic_smem: int,
 ) -> list[Array]:
-    """Write a launch of `program`, a cubin or PTX, into `folder`: what the process is to read.
+    """Write a launch of `program`, a cubin or PTX, into `folder`, for the process to read.
 
-    Returns the memory that the arrays of `args` are in, each piece once; `fetch` wants it. Raises
-    OSError.
+    Returns the base arrays of the arrays in `args`, each once, for `fetch`. Raises OSError.
     """
     memory: list[Array] = []
     values = [_value(given, memory) for given in args]
@@ -64,7 +63,7 @@ def store(
 
 
 def _value(given: Any, memory: list[Array]) -> Any:
-    """A number, or the piece of memory of an array and where in it the array begins."""
+    """A number, or for an array the index of its base array in `memory` and its byte offset."""
     if not isinstance(given, np.ndarray):
         return given.item() if isinstance(given, np.generic) else given
     whole = given
@@ -77,7 +76,7 @@ def _value(given: Any, memory: list[Array]) -> Any:
 
 
 def fetch(folder: Path, memory: Sequence[Array]) -> None:
-    """Put what the launch has left in `folder` into the memory that `store` returned. Raises
+    """Copy the results of the launch in `folder` into the base arrays that `store` returned. Raises
     OSError if there is no result, as after a launch that failed.
     """
     for number, whole in enumerate(memory):
@@ -87,9 +86,9 @@ def fetch(folder: Path, memory: Sequence[Array]) -> None:
 
 
 def launch(folder: Path, backend: CudaBackend) -> None:
-    """Do what `store` has written, and leave the results there.
+    """Run the launch that `store` has written to `folder`, and write the results there.
 
-    Raises OSError, and `PtxGenError` for what the GPU or its driver does not do.
+    Raises OSError, and `PtxGenError` for errors of the GPU or its driver.
     """
     job = json.loads((folder / _JOB).read_text(encoding="utf-8"))
     program, entry, shared = (folder / _PROGRAM).read_bytes(), job["entry"], job["dynamic_smem"]
@@ -114,9 +113,7 @@ def launch(folder: Path, backend: CudaBackend) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the launch of the folder that is named: 0 if it came to its end, 1 if not, 2 for wrong
-    usage.
-    """
+    """Run the launch in the named folder; 0 if it completed, 1 if not, 2 for wrong usage."""
     given = sys.argv[1:] if argv is None else argv
     if len(given) != 1:
         print("usage: witness_launch.py FOLDER  (for tools/witness.py)", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""NVIDIA's compute-sanitizer: where it is, how it is called, and what its log says.
+"""NVIDIA's compute-sanitizer: finds it, calls it, and reads its log.
 
-The forms of the log are those of the manual of Compute Sanitizer 2026.4 (CUDA 13.5), "Memcheck",
+The formats of the log are from the manual of Compute Sanitizer 2026.4 (CUDA 13.5), "Memcheck",
 "Racecheck", "Initcheck", "Synccheck" and "Usage Guide"; those of 2025.2 (CUDA 12.9) are the same.
 """
 
@@ -20,8 +20,8 @@ from typing import Final
 
 from ptxgen.errors import BackendError, LaunchError
 
-# The checks by name, with the options of each. Padding: an access may be further off than the next
-# allocation. A failed call of the driver is no news after a failed launch.
+# The checks by name, with the options of each. Allocations are padded, because an access out of
+# bounds could hit the next allocation. Failed driver calls after a failed launch are not reported.
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "memcheck": ("--padding", "4096", "--report-api-errors", "no"),
     "racecheck": (),
@@ -33,15 +33,15 @@ CLEAN, ERRORS, HANGS, NONE = "clean", "errors", "hangs", "none"
 _PROGRAM: Final = "compute-sanitizer"
 _PACKAGE: Final = "nvidia-cuda-sanitizer-api"
 _FOUND: Final = 86  # exit code for "errors were found"; neither Python's nor a shell's own
-_MOST_FINDINGS: Final = 20  # that it prints
-_ASKED_S: Final = 60.0  # for its own --help
-_STDERR_SHOWN: Final = 400  # characters of what the launch itself had to say
+_MOST_FINDINGS: Final = 20  # findings that the program prints
+_ASKED_S: Final = 60.0  # time limit of its own --help
+_STDERR_SHOWN: Final = 400  # characters of the standard error of the launch
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """The compute-sanitizer at `path`; `options` are those that it has of the ones in `TOOLS`, and
-    `general` what every call of it needs.
+    """The compute-sanitizer at `path`; `options` are those options in `TOOLS` that it supports, and
+    `general` the arguments of every call.
     """
 
     path: Path
@@ -52,9 +52,9 @@ class Sanitizer:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one check says of one launch. `verdict` is CLEAN, ERRORS, HANGS (the launch did not end
-    in time) or NONE: then `why` says what went wrong with the check itself. `findings` are its
-    reports, each with its lines.
+    """The result of one check of one launch. `verdict` is CLEAN, ERRORS, HANGS (the launch did not
+    end in time) or NONE: then `why` says how the check itself failed. `findings` are its reports,
+    each with its lines.
     """
 
     tool: str
@@ -64,17 +64,17 @@ class Said:
 
     @property
     def noticed(self) -> bool:
-        """Whether something is wrong with the kernel."""
+        """Whether the check found an error in the kernel."""
         return self.verdict in (ERRORS, HANGS)
 
 
-# ---------------------------------------------------------------------------------- where it is
+# --------------------------------------------------------------------------------------- finding it
 
 
 def find_sanitizer(named: Path | None = None) -> Sanitizer:
-    """The compute-sanitizer to use: the named one, else that on PATH, in CUDA_HOME or CUDA_PATH,
-    beside nvcc, or in the pip package. Raises `BackendError` if there is none, or it does not
-    answer.
+    """The compute-sanitizer to use: the one at `named`, else the first found on PATH, in CUDA_HOME
+    or CUDA_PATH, beside nvcc, or in the pip package. Raises `BackendError` if there is none, or if
+    it does not answer.
     """
     places = [named] if named is not None else list(_places())
     found = next((place for place in places if place.is_file()), None)
@@ -89,7 +89,7 @@ def find_sanitizer(named: Path | None = None) -> Sanitizer:
     help_text, version = _asked(found, "--help"), _asked(found, "--version")
     number = re.search(r"Version ([\d.]+)", version)
     options = {tool: _known(given, help_text) for tool, given in TOOLS.items()}
-    # In the package for CUDA 12 it does not find its own library.
+    # The program in the pip package for CUDA 12 does not find its own library.
     library = found.resolve().parent.parent / "lib"
     injected = (library / "libsanitizer-collection.so").exists()
     general = ("--injection-path", str(library)) if injected else ()
@@ -102,7 +102,7 @@ def _places() -> list[Path]:
     places = [Path(on_path)] if on_path else []
     for home in filter(None, homes):
         places += [Path(home, "bin", _PROGRAM), Path(home, _PROGRAM, _PROGRAM)]
-    compiler = shutil.which("nvcc")  # on PATH it may be a link into a toolkit
+    compiler = shutil.which("nvcc")  # nvcc on PATH may be a link into a toolkit
     if compiler:
         places.append(Path(compiler).resolve().parent / _PROGRAM)
     package = importlib.util.find_spec("nvidia")
@@ -124,19 +124,19 @@ def _asked(program: Path, option: str) -> str:
 
 
 def _known(options: Sequence[str], help_text: str) -> tuple[str, ...]:
-    """Those of the pairs of an option and its value that the program has."""
+    """The pairs of an option and its value whose option is in the program's help."""
     pairs = zip(options[::2], options[1::2], strict=True)
     return tuple(word for pair in pairs if pair[0] in help_text for word in pair)
 
 
-# ------------------------------------------------------------------------------- how it is called
+# --------------------------------------------------------------------------------------- calling it
 
 
 def examine(
     sanitizer: Sanitizer, tool: str, command: Sequence[str], entry: str, log: Path, timeout_s: float
 ) -> Said:
-    """What `tool`, one of TOOLS, says of the launches of `entry` that `command` makes; `log` is the
-    file to write its text to. Raises `LaunchError` for another tool.
+    """The result of `tool`, one of TOOLS, for the launches of `entry` that `command` makes; `log`
+    is the file to which its text is written. Raises `LaunchError` for another tool.
     """
     if tool not in TOOLS:
         raise LaunchError(f"examine: tool must be one of {', '.join(TOOLS)}, got {tool!r}")
@@ -154,7 +154,8 @@ def examine(
 
 
 def run(call: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str] | None:
-    """The call when it has ended; None if it has not in time, and it and its children are killed.
+    """Run a program to its end; None if it exceeds the time limit, when it and its children are
+    killed.
 
     Raises `BackendError` if it cannot be started.
     """
@@ -175,13 +176,13 @@ def run(call: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[st
     return subprocess.CompletedProcess(call, process.returncode, out, err)
 
 
-# ---------------------------------------------------------------------------------- what it says
+# ------------------------------------------------------------------------------------------ its log
 
 _LINE: Final = re.compile(r"^ ?={8,} ?(?P<text>.*?)\s*$", re.MULTILINE)
 _SUMMARY: Final = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (?P<count>\d+) ")
 _IDLE: Final = re.compile(r"COMPUTE-SANITIZER$|LEAK SUMMARY|Warning: Detected overflow of tracked")
-# It did not come to look at the kernel, or says that the launch has failed, which its own reports
-# explain.
+# Lines that say that the kernel was not checked, or that the launch failed; for a failed launch the
+# reports give the cause.
 _TROUBLE: Final = re.compile(
     r"Internal Sanitizer Error|Unable to find|(?:Error: )?Target application|"
     r"Error: (?:process didn't terminate|couldn't find exit code|No attachable)"
@@ -189,9 +190,9 @@ _TROUBLE: Final = re.compile(
 
 
 def judged(tool: str, log: str, exit_code: int, stderr: str = "") -> Said:
-    """What the text of a log and the exit code mean. What is neither a summary nor a known trouble
-    counts as a report: errors of the hardware have many forms (manual, "Understanding Memcheck
-    Errors").
+    """The result that the text of a log and the exit code mean. Text that is neither a summary nor
+    a known trouble counts as a report: hardware errors have many forms (manual, "Understanding
+    Memcheck Errors").
     """
     findings: list[list[str]] = []
     trouble: list[str] = []

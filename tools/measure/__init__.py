@@ -1,1 +1,1 @@
-"""What `tools/bench.py` and `tools/tune.py` measure."""
+"""The measurements of `tools/bench.py` and `tools/tune.py`."""

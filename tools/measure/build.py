@@ -1,4 +1,4 @@
-"""How long PTX takes to emit and to assemble, and what the assembler makes of it."""
+"""Measures the time to emit and to assemble PTX, and the registers and code of the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WARM_GOALS_MS: Final = {F32_128: 20.0, F16_128: 40.0}
 CUBIN_GOAL_S: Final = 1.0
 LINE_GOAL_US: Final = 8.0
 COLD_GOAL_MS: Final = 350.0
-# Each takes 0.15 s or more to import, or belongs to the GPU: emitting text needs none of them.
+# Modules that take 0.15 s or more to import, or belong to a GPU: emitting PTX needs none of them.
 HEAVY: Final = ("cuda", "torch", "cupy", "jax", "scipy", "onnx", "triton", "rich")
 
 _EMIT: Final = ("tools/emit.py", "--head-dim", "128", "--tile", "32")
@@ -47,7 +47,7 @@ _INSTRUCTION_BYTES: Final = 16  # since sm_70
 
 
 def emit_jobs(quick: bool) -> list[Job]:
-    """Warm emission of several kernels, its parts, and a cold process."""
+    """Jobs for warm emission of several kernels, for its parts, and for a cold process."""
     repeats = 5 if quick else 15
     configs = EMITTED[:2] if quick else EMITTED
     warm = [Job(f"emit {c.kernel().name}", functools.partial(_warm, c, repeats)) for c in configs]
@@ -61,7 +61,7 @@ def emit_jobs(quick: bool) -> list[Job]:
 
 
 def assemble_jobs(quick: bool) -> list[Job]:
-    """The default kernel of each head dimension on some targets."""
+    """Jobs that assemble the default kernel of each head dimension for some targets."""
     head_dims, targets = (HEAD_DIMS[1:4:2], TARGETS[1:2]) if quick else (HEAD_DIMS, TARGETS)
     return [
         Job(
@@ -126,7 +126,7 @@ def _parts(config: AttentionConfig, repeats: int) -> Found:
 
 
 def _to_cubin(config: AttentionConfig, repeats: int) -> Found:
-    """What a first launch of a configuration waits for, in a process that has emitted before."""
+    """Time from a config to its cubin at a first launch, in a process that has emitted before."""
     kernel = config.kernel()
     try:
         assembler = find_assembler(target=kernel.target.name)
@@ -139,13 +139,13 @@ def _to_cubin(config: AttentionConfig, repeats: int) -> Found:
 
 
 def _cold(repeats: int) -> Found:
-    """Fresh processes, which find bytecode as every process but the first does."""
+    """The time of fresh processes, which find cached bytecode."""
     with tempfile.TemporaryDirectory() as bytecode:
         return _cold_with(bytecode, repeats)
 
 
 def _cold_with(bytecode: str, repeats: int) -> Found:
-    # Whoever measures may have forbidden to write it, and this may be a fresh checkout.
+    # The caller's environment may forbid to write bytecode, and a fresh checkout has none.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
 
     def run(*command: str) -> None:
@@ -175,7 +175,7 @@ def _cold_with(bytecode: str, repeats: int) -> Found:
     return found
 
 
-# Runs the tool in a process of its own, and prints which top-level modules that process then has.
+# Runs the tool in a separate process, and prints the top-level modules that it has imported.
 _LIST_MODULES: Final = """
 import contextlib, io, json, runpy, sys
 sys.argv = sys.argv[1:]
@@ -204,7 +204,7 @@ def _imports() -> Found:
 
 
 def heavy_among(modules: list[str]) -> list[str]:
-    """Those of the top-level modules that emission must not import."""
+    """The top-level modules among `modules` that emission must not import."""
     return [name for name in HEAVY if name in modules]
 
 

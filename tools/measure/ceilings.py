@@ -1,4 +1,4 @@
-"""Two small kernels that show what a GPU can do at most: multiply-adds, and bytes copied."""
+"""Two small kernels that measure a GPU's maximum rates of multiply-adds and of copied bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ptxgen.types import f32, s32, u32, u64
 
 THREADS: Final = 256
 CHAINS: Final = 16  # independent sums of a thread, which hide the few cycles an fma takes
-UNROLL: Final = 16  # fma of each chain in a turn of the loop, beside 3 instructions to count it
+UNROLL: Final = 16  # fma of each chain in a turn of the loop, which 3 more instructions count
 COPIES: Final = 4  # 16-byte chunks that a thread has in flight
 CHUNK_BYTES: Final = 16
 FLOPS_PER_FMA: Final = 2
@@ -22,8 +22,8 @@ def fma_kernel(
 ) -> ir.Module:
     """Each thread repeats x = x * factor + term on `chains` numbers, `turns * unroll` times each.
 
-    Chain c begins at c; the sum of all is written to out[thread of the grid], so that nothing can
-    be left out. Parameters: out (f32 pointer), turns (u32), factor and term (f32).
+    Chain c begins at c; the sum of all chains is written to out[thread of the grid], so that no fma
+    can be optimised away. Parameters: out (f32 pointer), turns (u32), factor and term (f32).
     """
     k = KernelBuilder("fma_ceiling", target=target, threads=threads)
     out = k.pointer("out")
@@ -74,5 +74,5 @@ def _further(k: KernelBuilder, pointer: Pointer, index: Value, nbytes: int) -> P
 
 
 def peak_flops(target: Target, multiprocessors: int, clock_mhz: float) -> float:
-    """f32 operations per second on paper: every lane an fma at every clock."""
+    """Theoretical f32 operations per second: an fma on every lane at every clock."""
     return FLOPS_PER_FMA * target.fp32_lanes_per_sm * multiprocessors * clock_mhz * 1e6

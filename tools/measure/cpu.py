@@ -1,4 +1,4 @@
-"""The CPU: `flash.cpu.attention` against PyTorch and plain numpy."""
+"""Measures `flash.cpu.attention` on the CPU against PyTorch and plain numpy."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Array = NDArray[np.float32]
 THREADS: Final = 2
 BATCH, HEADS, HEAD_DIM = 1, 8, 64
 RATIO_GOAL: Final = 1.3
-# How far two ways to add 4096 products in f32 may lie apart: a wrong result would be 1e-2 or more.
+# Difference of two orders of adding 4096 products in f32; a wrong result differs by 1e-2 or more.
 AGREEMENT: Final = 1e-4
 # A pool of OpenMP threads spins for about 5 ms after its last work (libgomp, GOMP_SPINCOUNT).
 _SPIN_S: Final = 0.02
 
 
 def normal(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
-    """Arrays of normal numbers, the same ones every time."""
+    """Arrays of normally distributed numbers, equal for equal seeds."""
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
 
 def cpu_jobs(quick: bool) -> list[Job]:
-    """f32, batch 1, 8 heads of 64: full and causal, short and long."""
+    """Jobs for f32, batch 1, 8 heads of 64: full and causal, short and long."""
     lengths = (1024,) if quick else (1024, 4096)
     rounds, batch = (3, 3) if quick else (7, 4)
     return [
@@ -58,7 +58,7 @@ def cpu_jobs(quick: bool) -> list[Job]:
 def compare(
     seq: int, causal: bool, rounds: int, batch: int, *, heads: int = HEADS, head_dim: int = HEAD_DIM
 ) -> Found:
-    """Times of one shape, and the ratio of ours to each other's in the same round."""
+    """Times of one shape, and the ratios of our time to each other's in the same round."""
     q, k, v = normal(*[(BATCH, heads, seq, head_dim)] * 3)
     contestants: dict[str, Callable[[], Array]] = {"ours": _ours(q, k, v, causal)}
     remarks: list[str] = []
@@ -125,7 +125,7 @@ def _torch(q: Array, k: Array, v: Array, causal: bool) -> Callable[[], Array]:
 
 
 def dense_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
-    """Attention as anyone would write it in numpy: in f32, with the whole matrix of scores."""
+    """Plain attention in numpy: in f32, with the whole matrix of scores."""
     scores = (q * np.float32(q.shape[-1] ** -0.5)) @ k.swapaxes(2, 3)
     if causal:
         rows, columns = scores.shape[-2:]

@@ -1,5 +1,5 @@
-"""What decoding moves: the traffic of its kernels to global memory, against what there is to read
-and to write.
+"""Measures the global memory traffic of decode kernels, against the bytes that a decode step cannot
+avoid to read and write.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DECODE_REMARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """One step of decoding: sizes of its arrays, all of `dtype`; `page_size` 0 is contiguous. With
-    `new` 1 the last of `seq_k` rows is appended, and it and the query are turned.
+    """One decode step: sizes of its arrays, all of `dtype`; `page_size` 0 is contiguous. With `new`
+    1 the last of `seq_k` rows is appended, and the new key and the query are rotated.
     """
 
     dtype: str
@@ -55,7 +55,7 @@ class Decoding:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """As results name it."""
+        """The step as the settings of a measurement."""
         return {
             "dtype": self.dtype, "d": self.head_dim, "heads": self.heads, "kv": self.kv_heads,
             "N": self.seq_k, "splits": self.splits, "page": self.page_size, "new": self.new,
@@ -76,7 +76,7 @@ STEPS: Final = (
 
 
 def decode_jobs(quick: bool) -> list[Job]:
-    """Every step."""
+    """A job for every step."""
     return [
         Job(
             f"decode {step.dtype} page {step.page_size}" + (" append" if step.new else ""),
@@ -87,7 +87,7 @@ def decode_jobs(quick: bool) -> list[Job]:
 
 
 def traffic(step: Decoding) -> Found:
-    """Bytes of one step, and their ratio to what is unavoidable; its launches."""
+    """Bytes that one step moves, their ratio to the unavoidable bytes, and the launches."""
     launches = _launches(step)
     moved, needed = moved_bytes(step), unavoidable_bytes(step)
     return [
@@ -101,7 +101,7 @@ def traffic(step: Decoding) -> Found:
 
 
 def unavoidable_bytes(step: Decoding) -> int:
-    """K and V once, Q, O, parts written and read, and new rows likewise, with their angles."""
+    """Bytes of K and V read once, Q, O, split results and new rows written and read, and angles."""
     nbytes = AttentionConfig(step.head_dim, dtype=step.dtype).element.nbytes
     rows = step.seq_k * step.kv_heads + step.heads
     parts = step.heads * step.splits * (step.head_dim + 1) * F32_BYTES
@@ -110,7 +110,7 @@ def unavoidable_bytes(step: Decoding) -> int:
 
 
 def moved_bytes(step: Decoding) -> int:
-    """What all kernels of the step read and write."""
+    """Bytes that all kernels of the step read and write."""
     total = 0
     for launch in _launches(step):
         memory = [host_array(array) for array in launch.arrays]

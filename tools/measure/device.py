@@ -1,4 +1,4 @@
-"""A GPU as the benchmark uses it: kernels made ready, work timed, clocks read."""
+"""A GPU for the benchmark: prepares kernels, times work, and reads clocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SMI_FIELDS: Final = (
 
 
 class Gpu:
-    """A device, what makes kernels run on it, and its ceilings once they are measured."""
+    """A device, its backend and target, and its measured ceilings."""
 
     def __init__(self, backend: CudaBackend, ordinal: int = 0) -> None:
         self.backend = backend
@@ -35,17 +35,17 @@ class Gpu:
         self.copy_rate = 0.0  # bytes per second, read and written; 0 until `copy_ceiling` has run
 
     def seconds(self, work: Work) -> float:
-        """How long the work takes on the device."""
+        """The time of the work on the device, in seconds."""
         return self.backend.elapsed_ms(work, ordinal=self.ordinal) / MS
 
     def ready(self, text: str, plan: LaunchPlan) -> Work:
-        """A function that puts the launch on the default stream; all else is done here."""
+        """A function that puts the launch on the default stream; the kernel is loaded before."""
         program = self.backend.compile(text, self.target)
         kernel = self.backend.load(program, plan.entry, plan.dynamic_shared, self.ordinal)
         return lambda: self.backend.launch(kernel, plan)
 
     def kernel(self, module: ir.Module, ctas: int, values: Mapping[str, int | float]) -> Work:
-        """The same for a module with one kernel without shared memory."""
+        """A function that launches a module's only kernel, which uses no dynamic shared memory."""
         kernel = module.kernels[0]
         slots = param_slots(kernel.params)
         numbers = tuple(values[slot.name] for slot in slots)
@@ -56,7 +56,7 @@ class Gpu:
 
     @contextmanager
     def memory(self, nbytes: int) -> Iterator[int]:
-        """The address of memory on the device."""
+        """The address of `nbytes` of memory on the device, which is freed afterwards."""
         address = self.backend.allocate(nbytes, ordinal=self.ordinal)
         try:
             yield address
@@ -64,7 +64,7 @@ class Gpu:
             self.backend.free(address, ordinal=self.ordinal)
 
     def clocks(self) -> dict[str, str]:
-        """What nvidia-smi says now; empty without it."""
+        """The fields of nvidia-smi now, such as clocks; empty without nvidia-smi."""
         command = [
             "nvidia-smi",
             f"--id={self.ordinal}",
@@ -85,13 +85,13 @@ class Gpu:
 
 
 def parse_smi(said: str) -> dict[str, str]:
-    """The fields of the first line of nvidia-smi's answer; empty if it is no such line."""
+    """The fields of the first line of nvidia-smi's output; empty if the line is malformed."""
     cells = [cell.strip() for cell in said.strip().split("\n", 1)[0].split(",")]
     return dict(zip(_SMI_FIELDS, cells, strict=True)) if len(cells) == len(_SMI_FIELDS) else {}
 
 
 def open_gpu(backend: CudaBackend) -> Gpu:
-    """The first device; raises `BackendError` if there is none."""
+    """The first GPU. Raises `BackendError` if there is none."""
     why_not = backend.why_unavailable()
     if why_not:
         raise BackendError(why_not)

@@ -1,4 +1,4 @@
-"""How far rows of attention are from float64, in units of what numpy loses in f32."""
+"""The error of attention rows against float64, in units of the error of numpy in f32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Rows = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 
 
 def sampled_rows(size: tuple[int, int, int, int], count: int = 32) -> Rows:
-    """Batch, head and row of `count` rows of O [batch, heads, seq, d], a first and a last too."""
+    """Indices (batch, head, row) of `count` rows of O [batch, heads, seq, d], with rows 0 and seq -
+    1.
+    """
     batch, heads, seq, _ = size
     rng = np.random.default_rng(0)
     rows = rng.integers(0, seq, count)
@@ -26,14 +28,14 @@ def sampled_rows(size: tuple[int, int, int, int], count: int = 32) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Rows of O in float64, and how far the same-precision numpy reference is from them."""
+    """Rows of O in float64, and the error of the same-precision numpy reference against them."""
 
     exact: NDArray[np.float64]
-    usual: float  # the largest difference of the f32 reference
+    usual: float  # largest error of the f32 reference
 
     @classmethod
     def of(cls, arrays: tuple[Array, Array, Array], rows: Rows, causal: bool) -> Judge:
-        """The judge of some rows of the attention of q, k and v, which are equally long."""
+        """The judge of some rows of attention of q, k and v, which have equal seqlens."""
         exact, same = (
             np.stack([_row(arrays, b, h, i, causal, dtype) for b, h, i in zip(*rows, strict=True)])
             for dtype in (np.float64, np.float32)
@@ -41,7 +43,7 @@ class Judge:
         return cls(exact, float(np.abs(same - exact).max()))
 
     def ratio(self, found: NDArray[Any]) -> float:
-        """The largest error of the same rows in units of the reference's; infinite for NaN."""
+        """The largest error of `found`, these rows, in units of `usual`; infinite for NaN."""
         error = float(np.abs(found - self.exact).max())
         if math.isnan(error):
             return math.inf

@@ -1,4 +1,4 @@
-"""A GPU: its own ceilings first, then the kernel against them and against PyTorch."""
+"""Measures a GPU: first its ceilings, then attention kernels against these and against PyTorch."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from tools.measure.torch_peer import torch_contestants, torch_with_gpu
 TOKENS: Final = 16384  # batch * sequence, and
 WIDTH: Final = 2048  # heads * head_dim, as in the benchmarks of the FlashAttention papers
 CEILING_GOAL_PERCENT: Final = 50.0
-CEILING_FROM: Final = 4096  # sequence length from which the goal holds
+CEILING_FROM: Final = 4096  # seqlen from which the goal holds
 ERROR_GOAL: Final = 2.0  # times the error of the same-precision numpy reference
 
 _SAMPLE_MS: Final = (
-    10.0  # calls are put together until a sample takes so long: events resolve 0.5 us
+    10.0  # the least time of a sample, which has as many calls as this takes: events resolve 0.5 us
 )
 _MOST_CALLS: Final = 64
 
@@ -99,12 +99,12 @@ class Shape:
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """What a measurement says of it."""
+        """The problem as the settings of a measurement."""
         return {"d": self.head_dim, "N": self.seq, "causal": self.causal}
 
 
 def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
-    """The ceilings, then every shape with the default tile, then the other tiles at one length."""
+    """Jobs: the ceilings, then every shape with the default tile, then all tiles at one seqlen."""
     head_dims, lengths = ((64,), (1024,)) if quick else ((64, 128), (1024, 4096, 8192))
     rounds, batch = (3, 2) if quick else (7, 3)
     jobs = [
@@ -137,7 +137,7 @@ def gpu_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 
 
 def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
-    """TFLOP/s of independent fma on all multiprocessors, as many threads as they hold."""
+    """TFLOP/s of independent fma on all multiprocessors at full occupancy."""
     ctas = gpu.device.multiprocessors * (gpu.target.threads_per_sm // THREADS)
     with gpu.memory(ctas * THREADS * 4) as out:
         work = gpu.kernel(
@@ -157,7 +157,7 @@ def fma_ceiling(gpu: Gpu, *, repeats: int, turns: int = 8192) -> Found:
 
 
 def copy_ceiling(gpu: Gpu, *, repeats: int, nbytes: int = 1 << 30) -> Found:
-    """TB/s in and out of global memory, by 16-byte accesses far beyond the second-level cache."""
+    """TB/s read and written in global memory, by 16-byte accesses to far more than the L2 cache."""
     ctas = nbytes // bytes_per_cta()
     with gpu.memory(nbytes) as source, gpu.memory(nbytes) as copy:
         work = gpu.kernel(copy_kernel(gpu.target), ctas, {"source": source, "copy": copy})
@@ -180,7 +180,7 @@ def _samples(gpu: Gpu, work: Work, repeats: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """One problem's arrays, here and there."""
+    """The arrays of one problem on the host, and their views on the device."""
 
     shape: Shape
     host: tuple[Array, Array, Array]
@@ -190,7 +190,9 @@ class OnDevice:
     def contestant(
         self, gpu: Gpu, config: AttentionConfig | None = None
     ) -> tuple[Work, Build, Geometry]:
-        """Our kernel, that of the default tiles unless another is given, on these arrays."""
+        """Our kernel on these arrays, by default with default tiles: the launch, build and
+        geometry.
+        """
         config = config or self.shape.config
         geometry = check(config, *self.views)
         made = build(config.kernel(gpu.target))
@@ -198,7 +200,7 @@ class OnDevice:
         return gpu.ready(made.text, plan), made, geometry
 
     def output(self) -> Array:
-        """O as it is on the device now."""
+        """A host copy of O on the device."""
         out = self.staging.fetch(self.views[3])
         self.staging.wait()
         return out
@@ -206,7 +208,7 @@ class OnDevice:
 
 @contextmanager
 def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
-    """Normal Q, K and V of a shape, and room for O, on the device."""
+    """Normally distributed Q, K and V of a shape, and memory for O, on the device."""
     numpy_type = shape.config.element.numpy
     q, k, v, out = (
         x.astype(numpy_type, copy=False)
@@ -218,11 +220,11 @@ def on_device(gpu: Gpu, shape: Shape) -> Iterator[OnDevice]:
             staging.room_for(view(out, "out")),
         )
         staging.wait()
-        yield OnDevice(shape, (q, k, v), there, staging)  # type: ignore[arg-type]  # four of them
+        yield OnDevice(shape, (q, k, v), there, staging)  # type: ignore[arg-type]  # four arrays
 
 
 def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
-    """Our default kernel and each backend of PyTorch, side by side; errors against float64."""
+    """Interleaved times of our default kernel and each PyTorch backend; errors against float64."""
     with on_device(gpu, shape) as arrays:
         work, made, geometry = arrays.contestant(gpu)
         work()
@@ -268,7 +270,7 @@ def against_torch(gpu: Gpu, shape: Shape, rounds: int, batch: int) -> Found:
 
 
 def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Found:
-    """Our kernel with every tile that is offered, side by side; the default's rank."""
+    """Interleaved times of our kernel with every offered tile, and the rank of the default."""
     offered = offered_tiles(shape.head_dim, shape.head_dim, gpu.target)
     default = AttentionConfig(shape.head_dim).kernel(gpu.target).tiling
     chosen = (default.tile, default.block_q)
@@ -298,7 +300,7 @@ def tiles(gpu: Gpu, shape: Shape, rounds: int, batch: int, *, quick: bool) -> Fo
 def race(
     gpu: Gpu, contestants: Mapping[str, Callable[[], Any]], rounds: int, batch: int
 ) -> dict[str, list[list[float]]]:
-    """Seconds of one call, from samples of so many calls that each lasts."""
+    """Seconds of one call of each contestant, from samples of at least `_SAMPLE_MS`."""
     calls = {name: calls_for(gpu.seconds(work) * MS) for name, work in contestants.items()}
     repeated = {
         name: functools.partial(_repeat, work, calls[name]) for name, work in contestants.items()
@@ -315,7 +317,7 @@ def _repeat(work: Work, times: int) -> None:
 
 
 def calls_for(call_ms: float) -> int:
-    """How many calls make a sample of at least `_SAMPLE_MS`, within reason."""
+    """The number of calls in a sample of at least `_SAMPLE_MS`, at most `_MOST_CALLS`."""
     return min(max(math.ceil(_SAMPLE_MS / max(call_ms, 1e-3)), 1), _MOST_CALLS)
 
 
@@ -333,7 +335,7 @@ def _rates(
     *,
     goal: bool = True,
 ) -> list[Measurement]:
-    """Our times and rates of one kernel."""
+    """Times and rates of one of our kernels."""
     settings = {**shape.settings, **tile}
     times = flat(turns)
     computed = made.resources.flops(*_counts(geometry))

@@ -1,5 +1,5 @@
-"""Decoding on a GPU: how near to its copy bandwidth keys and values are read, how long a token
-takes beside PyTorch, and what of a cache is copied to the host.
+"""Measures decoding on a GPU: the read rate of keys and values against the copy bandwidth, the time
+of a token against PyTorch's, and the bytes of a cache that are copied to the host.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tools.measure.record import US, Found, Goal, Job, Setting, Work, flat, meas
 from tools.measure.torch_peer import graphed, sdpa_of_a_token, torch_with_gpu
 
 COPY_GOAL_PERCENT: Final = 85.0  # of the copy bandwidth
-ERROR_GOAL: Final = 2.0  # times the error of numpy in f32 with the same roundings
+ERROR_GOAL: Final = 2.0  # times the error of numpy in f32 with equal roundings
 
 GPU_DECODE_REMARKS: Final = (
     "decoding: bytes are K and V once, Q, O and, with several splits, parts written and read; the "
@@ -53,33 +53,33 @@ GPU_DECODE_REMARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tokens of `items` sequences, each of as many keys as `one` says; its splits are not used."""
+    """A decode step of `items` sequences, each with the sizes of `one`; its splits are not used."""
 
     one: Decoding
     items: int = 1
 
     @property
     def config(self) -> AttentionConfig:
-        """The attention of a new token."""
+        """The config of the attention of a new token."""
         return AttentionConfig(self.one.head_dim, dtype=self.one.dtype, causal=True)
 
     def settings(self, splits: int) -> dict[str, Setting]:
-        """As results name it."""
+        """The step as the settings of a measurement."""
         return {"B": self.items, **replace(self.one, splits=splits).settings}
 
     def nbytes(self, splits: int) -> int:
-        """What its kernels cannot but read and write."""
+        """The bytes that the kernels of the step cannot avoid to read and write."""
         return self.items * unavoidable_bytes(replace(self.one, splits=splits))
 
 
-# 512 MiB of K and V, several times what any second-level cache holds; groups of 8 heads.
+# 512 MiB of K and V, several times any L2 cache; groups of 8 heads.
 LARGE: Final = Batch(Decoding("bf16", 128, 64, 8, 8192, 1), 16)
 TOKEN: Final = Batch(Decoding("bf16", 128, 32, 4, 1024, 1))
 PAGES: Final = (0, 64, 128)
 
 
 def gpu_decode_jobs(gpu: Gpu, quick: bool) -> list[Job]:
-    """Every layout; a token by itself; what is copied."""
+    """Jobs: the bandwidth for each layout, the latency of a token, and bytes copied to the host."""
     rounds, batch = (3, 2) if quick else (7, 3)
     jobs = []
     for size in PAGES[:2] if quick else PAGES:
@@ -96,14 +96,14 @@ def gpu_decode_jobs(gpu: Gpu, quick: bool) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """A step's arrays on a GPU, and the first sequence's on the host: q, and keys and values."""
+    """The arrays of a step on a GPU, and q, keys and values of the first sequence on the host."""
 
     call: CacheCall
     staging: Staging
     first: tuple[Array, Array, Array]
 
     def room(self, shape: tuple[int, ...], dtype: DType) -> ArrayView:
-        """A dense array there, not initialised."""
+        """A dense array on the GPU, not initialised."""
         there = ArrayView(
             0, shape, dense_strides(shape), dtype.array_name, self.call.q.device, False,
             "cuda_array_interface", None,
@@ -113,7 +113,7 @@ class OnDevice:
 
 @contextmanager
 def on_device(gpu: Gpu, step: Batch) -> Iterator[OnDevice]:
-    """Normal keys and values, the same for each sequence, pages in any order."""
+    """Arrays of a step: normal keys and values, equal for each sequence, pages in random order."""
     one, config = step.one, step.config
     k, v = (
         x.astype(config.element.numpy)
@@ -141,7 +141,7 @@ def on_device(gpu: Gpu, step: Batch) -> Iterator[OnDevice]:
 
 
 def _in_pages(x: Array, size: int) -> Array:
-    """[sequences, heads, rows, dim] as [pages, heads, size, dim]."""
+    """Rows [sequences, heads, rows, dim] in pages: [pages, heads, size, dim]."""
     items, heads, rows, dim = x.shape
     apart = x.reshape(items, heads, rows // size, size, dim).swapaxes(1, 2)
     pages: Array = apart.reshape(-1, heads, size, dim)
@@ -149,7 +149,7 @@ def _in_pages(x: Array, size: int) -> Array:
 
 
 def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
-    """Bytes per second of the kernels of a step, and their share of the copy bandwidth."""
+    """Bytes per second that the kernels of a step move, and their share of the copy bandwidth."""
     with on_device(gpu, step) as arrays:
         splits, work = _kernels(gpu, arrays)
         for _ in range(2):
@@ -179,7 +179,7 @@ def bandwidth(gpu: Gpu, step: Batch, *, repeats: int) -> Found:
 
 
 def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
-    """How many splits the rule chooses, and what puts a step's launches on the default stream."""
+    """The number of splits that "auto" chooses, and a function that launches the step."""
     call = arrays.call
     plain = kernel_of(call, gpu.target, 1)
     t = plain.tiling
@@ -204,14 +204,14 @@ def _kernels(gpu: Gpu, arrays: OnDevice) -> tuple[int, Work]:
 
 
 def _judge(first: tuple[Array, Array, Array]) -> Judge:
-    """Of the first sequence's result."""
+    """The judge of the first sequence's result."""
     exact, _ = attention_reference(*first, causal=True)
     return Judge(exact, float(np.abs(_same_roundings(*first) - exact).max()))
 
 
 def _same_roundings(q: Array, k: Array, v: Array) -> Array:
-    """Attention of one token in f32, but for weights and result, which are rounded to the type of v
-    as tensor-core kernels round them.
+    """Attention of one token in f32, with weights and result rounded to the dtype of v, as
+    tensor-core kernels round them.
     """
     group = q.shape[1] // k.shape[1]
     keys, values = (np.repeat(x.astype(np.float32), group, axis=1) for x in (k, v))
@@ -226,7 +226,7 @@ def _same_roundings(q: Array, k: Array, v: Array) -> Array:
 
 
 def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Found:
-    """A token, as launches and as a graph, beside PyTorch if it uses a GPU."""
+    """Times of a token as launches and as a CUDA graph, and of PyTorch if it uses a GPU."""
     one, config = step.one, step.config
     shapes = [(step.items, h, n, one.head_dim) for h, n in _heads_and_rows(one)]
     host = [x.astype(config.element.numpy) for x in normal(*shapes)]
@@ -260,7 +260,7 @@ def latency(gpu: Gpu, step: Batch, rounds: int, batch: int) -> Found:
 
 
 def _heads_and_rows(one: Decoding) -> tuple[tuple[int, int], ...]:
-    """Of q, k, v and the result."""
+    """(heads, rows) of q, k, v and the result."""
     keys = (one.kv_heads, one.seq_k)
     return (one.heads, 1), keys, keys, (one.heads, 1)
 
@@ -272,7 +272,7 @@ def _token(gpu: Gpu, config: AttentionConfig, arrays: Sequence[Any]) -> Work:
 
 
 def _step(gpu: Gpu, step: Batch, arrays: Sequence[Any], host: Sequence[Array]) -> Work:
-    """The launches of a `DecodeStep`: the last key and value of each sequence are appended, too."""
+    """The launches of a `DecodeStep`, which also append the last key and value of each sequence."""
     one = step.one
     cache = flash.KVCache(
         1, step.items, one.kv_heads, one.head_dim, one.seq_k, dtype=one.dtype, backend="cuda",
@@ -298,22 +298,22 @@ def _latencies(step: Batch, samples: Mapping[str, list[list[float]]]) -> Found:
 
 
 class HostCopies(CudaBackend):
-    """A GPU backend that counts the bytes that come to the host; all else is that of `backend`."""
+    """A GPU backend like `backend` that counts the bytes copied to the host."""
 
     def __init__(self, backend: CudaBackend) -> None:
-        vars(self).update(vars(backend))  # the same driver and loaded modules
+        vars(self).update(vars(backend))  # shares the driver and loaded modules
         self.nbytes = 0
 
     def copy_to_host(
         self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
     ) -> None:
-        """As the backend's."""
+        """Copy to the host, and count the bytes."""
         self.nbytes += nbytes
         super().copy_to_host(host, address, nbytes, stream, ordinal=ordinal)
 
 
 def copied(gpu: Gpu, *, layers: int = 2, tokens: int = 4, head_dim: int = 64) -> Found:
-    """Bytes that come to the host while tokens are decoded over a cache on the GPU."""
+    """Bytes that are copied to the host while tokens are decoded with a cache on the GPU."""
     cuda = HostCopies(gpu.backend)
     cache = flash.KVCache(
         layers, 2, 2, head_dim, 64, dtype="bf16", page_size=16, backend="cuda", device=gpu.ordinal,

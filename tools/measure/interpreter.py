@@ -1,4 +1,4 @@
-"""The interpreter: how fast kernels run on it, how its cost grows, and how fast PTX is read."""
+"""Measures the interpreter: speed of kernels, growth of its cost, and speed of the parser."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _INTERPRETED: Final = (  # head_dim, batch, heads, sequence, causal
     (128, 1, 2, 256, False),
     (40, 1, 2, 113, True),
 )
-_MANY_HEADS: Final = 8  # enough threads for numpy's loops
-_LENGTHS: Final = (256, 512, 1024)  # with so many heads
-_HEADS: Final = (1, 2, 4, 8, 16)  # with a sequence of 256
+_MANY_HEADS: Final = 8  # enough threads for efficient numpy loops
+_LENGTHS: Final = (256, 512, 1024)  # with _MANY_HEADS heads
+_HEADS: Final = (1, 2, 4, 8, 16)  # with seqlen 256
 # Compiled by Triton for 4 warps: 64 queries a CTA, head_dim 64 (tests/ptx/make_triton.py).
 MMA: Final = "tests/ptx/triton/attention.sm_80.ptx"
 _MMA_QUERIES, _MMA_THREADS, _MMA_SHARED = 64, 128, 16384
@@ -56,7 +56,7 @@ Run = Callable[..., interpreter.Result]
 
 
 def interpreter_jobs(quick: bool) -> list[Job]:
-    """Whole kernels, ways to run them, growth, and the parser."""
+    """Jobs: whole kernels, ways to run them, growth, and the parser."""
     repeats = 2 if quick else 5
     shapes = _INTERPRETED[:1] if quick else _INTERPRETED
     return [
@@ -76,7 +76,7 @@ def interpreter_jobs(quick: bool) -> list[Job]:
 def launch(
     head_dim: int, batch: int, heads: int, seq: int, causal: bool, dtype: str = "f32"
 ) -> tuple[Run, int]:
-    """A launch of a default kernel, and its CTAs."""
+    """A launch of a default kernel, and its number of CTAs."""
     config = AttentionConfig(head_dim, causal=causal, dtype=dtype)
     numbers = normal(*[(batch, heads, seq, head_dim)] * 4)
     arrays = [view(x.astype(config.element.numpy), "array") for x in numbers]
@@ -98,8 +98,8 @@ def launch(
 
 
 def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
-    """Time and speed of one launch, plain, sanitized and profiled; programs kept from a first
-    one.
+    """Time and speed of one launch, plain, sanitized and profiled, with programs cached by a first
+    launch.
     """
     run, _ = launch(*shape)
     works: dict[str, Work] = {
@@ -109,7 +109,7 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
     }
     counters = run().counters
     for work in works.values():
-        work()  # each generates its program once, which does not count
+        work()  # not timed: it generates the program
     samples = interleaved(works, rounds=repeats, batch=1, dropped=0)
     plain = flat(samples["plain"])
     names = ("d", "B", "H", "N", "causal")
@@ -129,7 +129,7 @@ def kernel(shape: tuple[int, int, int, int, bool], repeats: int) -> Found:
 
 
 def _stepwise(repeats: int) -> Found:
-    """The f32 kernel with each instruction by itself, against generated functions."""
+    """Time of the f32 kernel, interpreted by single instructions, against generated functions."""
     run, _ = launch(64, 1, 1, 64, False)
     works: dict[str, Work] = {"generated": run, "stepwise": functools.partial(run, stepwise=True)}
     for work in works.values():
@@ -155,7 +155,7 @@ def _many(repeats: int) -> Found:
 
 
 def _mma(repeats: int) -> Found:
-    """f16 attention with tensor cores: 4 warps a CTA, head_dim 64, 256 keys, 2 heads."""
+    """Time of f16 attention on tensor cores: 4 warps a CTA, head_dim 64, 256 keys, 2 heads."""
     module = parse((ROOT / MMA).read_text(encoding="utf-8"))
     heads, seq, head_dim = 2, 256, 64
     q, k, v = (x.astype(np.float16) for x in normal(*[(heads, seq, head_dim)] * 3))
@@ -177,9 +177,9 @@ def _mma(repeats: int) -> Found:
 def growth(
     shape: tuple[int, ...], along: Mapping[str, Sequence[int]], repeats: int
 ) -> list[Measurement]:
-    """Time against work: sequences at 8 heads (`N`), heads at a sequence of 256 (`H`).
+    """Time against work: growing seqlen with 8 heads (`N`), growing heads with seqlen 256 (`H`).
 
-    `shape` begins with head_dim; `along` has what to vary.
+    `shape` begins with head_dim; `along` holds the values of `N` and `H`.
     """
     (head_dim,) = shape
     found = []
@@ -197,7 +197,7 @@ def growth(
 
 
 def parsing(texts: Mapping[str, str], repeats: int) -> list[Measurement]:
-    """How fast texts are read, by name."""
+    """The speed of parsing PTX texts, given by name."""
     found = []
     for name, text in texts.items():
         count = _instructions(parse(text))

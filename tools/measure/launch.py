@@ -1,4 +1,4 @@
-"""What a repeated launch costs on the host: the Python of this project, without driver and GPU."""
+"""Measures the host time of a repeated launch: this project's Python, without driver and GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADS, KV_HEADS, DIM, SPLITS = 32, 8, 128, 4
 PAGE_SIZES: Final = (0, 64)
 CALLS_PER_SAMPLE: Final = 500
 _FAKE: Final = ROOT / "tests" / "fake_driver.py"
-# Older than every assembler: programs then stay PTX text, which the fake driver reads.
+# A driver older than every assembler: kernels then stay PTX text, which the fake driver reads.
 _OLD_DRIVER: Final = 1000
 
 LAUNCH_REMARKS: Final = (
@@ -48,7 +48,7 @@ LAUNCH_REMARKS: Final = (
 
 
 def launch_jobs(quick: bool) -> list[Job]:
-    """Repeated launches with arrays of three kinds, what reading torch tensors takes of it, and
+    """Jobs: repeated launches with arrays of three kinds, the share of reading torch tensors, and
     decoding.
     """
     samples = 5 if quick else 20
@@ -71,7 +71,7 @@ def launch_jobs(quick: bool) -> list[Job]:
 
 
 def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
-    """Microseconds of one launch of the same kernel on the same arrays of a kind.
+    """Microseconds of one repeated launch of a kernel on arrays of a kind.
 
     `current` says whether the device's context is current, as it is in a thread that has used the
     library the arrays are from.
@@ -80,7 +80,7 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
         driver = _fake_driver()
     except ImportError as error:
         return [f"launch overhead was not measured: {error}"]
-    # Nothing of this belongs into a user's cache.
+    # A separate cache, because this kernel does not belong into the user's.
     kernel = AttentionKernel(
         AttentionConfig(SHAPE[-1]), cuda=CudaBackend(driver), cache=ModuleCache(None)
     )
@@ -103,9 +103,9 @@ def launches(kind: str, current: bool, samples: int, calls: int = CALLS_PER_SAMP
 
 
 def decoding(page_size: int, turned: bool, samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
-    """Microseconds of a token of one sequence: room in the cache, lengths to the device, and the
-    kernels that append and attend, and merge; by a step and by the function. `page_size` 0 is
-    contiguous; `turned`: with rotary embedding.
+    """Microseconds of a token of one sequence: the host makes room in the cache, copies lengths to
+    the device, and launches the kernels that append, attend and merge. Measured for a `DecodeStep`
+    and for `attention_with_kvcache`. `page_size` 0 is contiguous; `turned`: with rotary embedding.
     """
     try:
         driver = _fake_driver()
@@ -149,7 +149,7 @@ def _fake_driver() -> Any:
 def _measured(
     driver: Any, work: Work, current: bool, samples: int, calls: int
 ) -> tuple[list[float], list[str]]:
-    """Microseconds of one call of `work`, and the driver's functions that it calls."""
+    """Microseconds of one call of `work`, and the names of the driver functions that it calls."""
     with _recording(driver):
         work()
         if current:
@@ -165,7 +165,7 @@ def _measured(
 
 @contextlib.contextmanager
 def _recording(driver: Any) -> Iterator[None]:
-    """A driver that simulates, and does so again afterwards."""
+    """Restore the simulating fake driver afterwards."""
     try:
         yield
     finally:
@@ -175,7 +175,7 @@ def _recording(driver: Any) -> Iterator[None]:
 
 
 def readings(samples: int, calls: int = CALLS_PER_SAMPLE) -> Found:
-    """Microseconds in which a launch reads its four arrays: stand-ins and real tensors."""
+    """Microseconds that a launch takes to read its four arrays: stand-ins, or real tensors."""
     arrays: dict[str, list[object]] = {"stand-ins": [_Tensor(256, SHAPE) for _ in range(4)]}
     remarks: Found = []
     try:
@@ -205,7 +205,7 @@ def load_fake_driver() -> ModuleType:
         if not _installed(needed):
             raise ImportError(f"the fake driver needs {needed}; pip install -e '.[test]'")
     module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their module up by name.
+    # Registered, because dataclasses look their module up by name.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -219,9 +219,9 @@ def _installed(name: str) -> bool:
 
 
 def answer_at_once(driver: Any, names: list[str]) -> None:
-    """Make calls of these functions return what they return now, without recording or simulating.
+    """Let these driver functions return their current results, without recording or simulating.
 
-    A fake launch takes apart all arguments, which is ten times the work we want to measure.
+    A simulated launch decodes all arguments, which takes ten times as long as the work to measure.
     """
     for name in dict.fromkeys(names):
         status = driver.CUresult.CUDA_SUCCESS
@@ -239,7 +239,7 @@ def _answering(answer: Any) -> Callable[..., Any]:
 
 
 def _cpu_seconds(work: Work) -> float:
-    """Processor time of one call: it waits for nothing, so what it waits is for other processes."""
+    """Processor time of one call, which waits for nothing; other processes do not count."""
     begin = time.thread_time()
     work()
     return time.thread_time() - begin
@@ -257,7 +257,7 @@ def _repeated(work: Work, times: int) -> Work:
 
 
 class _Interface:
-    """An array on a GPU that only has `__cuda_array_interface__`."""
+    """A stand-in for a GPU array that only has `__cuda_array_interface__`."""
 
     def __init__(self, pointer: int, shape: tuple[int, ...]) -> None:
         self._pointer = pointer
@@ -275,13 +275,13 @@ class _Interface:
 
 
 class _CupyLike(_Interface):
-    """The same, and it says on which device it is, as a CuPy array does."""
+    """A stand-in for a CuPy array, which has `__cuda_array_interface__` and its device."""
 
     device = SimpleNamespace(id=0)
 
 
 class _TorchLike:
-    """What is read of a torch tensor on a GPU."""
+    """A stand-in with the attributes of a torch GPU tensor that a launch reads."""
 
     device = SimpleNamespace(type="cuda", index=0)
     layout = "torch.strided"
@@ -304,7 +304,7 @@ class _TorchLike:
         return False
 
 
-# Tensors are known by the name of their class, so that torch need not be imported for it.
+# A tensor is recognised by the name of its class, so that torch need not be imported.
 _Tensor = type("Tensor", (_TorchLike,), {"__module__": "torch"})
 
 _KINDS: Final[dict[str, Callable[[int, tuple[int, ...]], object]]] = {

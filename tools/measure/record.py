@@ -1,4 +1,4 @@
-"""What a benchmark measures and how: samples, their statistics, and fair turns."""
+"""Measurements of a benchmark: samples, their statistics, and fair turns of contestants."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ US: Final = 1e6  # microseconds in a second
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a median should be: at most (`<=`) or at least (`>=`) a value in its own unit."""
+    """The goal of a median: at most (`<=`) or at least (`>=`) a value in the median's unit."""
 
     relation: str
     value: float
 
     def met_by(self, median: float) -> bool:
-        """Whether `median` is on the right side, or on the edge."""
+        """Whether `median` meets the goal; equality does."""
         return median <= self.value if self.relation == "<=" else median >= self.value
 
     def __str__(self) -> str:
@@ -33,10 +33,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One number with its spread; `config` says of what, all of it in `unit`.
+    """A median and its spread, in `unit`; `config` holds the settings that were measured.
 
-    `iqr` is the distance between the quartiles, 0 for a single sample. A headline is what a reader
-    should see first.
+    `iqr` is the distance between the quartiles, 0 for a single sample. A headline is repeated at
+    the end of the table.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Measurement:
         return f"{self.name} [{' '.join(f'{key}={value}' for key, value in self.config.items())}]"
 
     def as_json(self) -> dict[str, Any]:
-        """The measurement as plain data; None is what is not finite, which JSON cannot say."""
+        """The measurement as plain data; numbers that are not finite become None, for JSON."""
         median, least, spread = (
             x if math.isfinite(x) else None for x in (self.median, self.minimum, self.iqr)
         )
@@ -79,7 +79,7 @@ Found = list[Measurement | str]  # a string is a remark for the reader
 
 
 class Job(NamedTuple):
-    """A part of a section: what the progress bar shows, and what does it."""
+    """A part of a section: its label for the progress bar, and its function."""
 
     label: str
     run: Callable[[], Found]
@@ -105,14 +105,14 @@ def measured(
 
 
 def seconds(work: Work) -> float:
-    """How long one call takes by the clock on the wall."""
+    """The wall-clock time of one call, in seconds."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
 def timed(work: Work, repeats: int, *, warmup: int = 1) -> list[float]:
-    """Seconds of each of `repeats` calls, after `warmup` that do not count."""
+    """Seconds of each of `repeats` calls, after `warmup` calls that do not count."""
     for _ in range(warmup):
         work()
     return [seconds(work) for _ in range(repeats)]
@@ -130,10 +130,10 @@ def interleaved(
     """Samples of each contestant, in seconds: `rounds` lists of `batch`.
 
     In every round each contestant has one turn of `dropped + batch` calls in a row, of which the
-    first do not count, because a contestant may leave something behind: a pool of OpenMP threads
-    spins on its cores for milliseconds after the call. The order is reversed from round to round,
-    so that a machine that gets faster or slower favours nobody. `pause` is in seconds, before each
-    turn.
+    first `dropped` do not count, because the contestant before may still use the machine: a pool of
+    OpenMP threads spins on its cores for milliseconds after the call. The order is reversed from
+    round to round, so that a machine that gets faster or slower favours no contestant. `pause` is
+    in seconds, before each turn.
     """
     samples: dict[str, list[list[float]]] = {name: [] for name in contestants}
     for number in range(rounds):
@@ -151,7 +151,7 @@ def flat(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def ratios(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[float]:
-    """For each round, our median time divided by theirs: what slows both down cancels out."""
+    """For each round, our median time divided by theirs: a slowdown of both cancels out."""
     return [
         statistics.median(mine) / statistics.median(other)
         for mine, other in zip(ours, theirs, strict=True)

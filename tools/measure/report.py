@@ -1,4 +1,4 @@
-"""What becomes of measurements: a table, and a JSON file that says where they come from."""
+"""Reports measurements: as a table, and as a JSON file with machine, versions and commit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import find_assembler
 from tools.measure.record import Measurement
 
-SCHEMA: Final = 1  # of the document; raised when a key changes its meaning
+SCHEMA: Final = 1  # version of the document; raised when a key changes its meaning
 ROOT: Final = Path(__file__).resolve().parents[2]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 
 _PACKAGES: Final = ("numpy", "jinja2", "torch", "cuda-python", "threadpoolctl")
 _GIT_TIMEOUT_S: Final = 10.0
-_BUSY: Final = 0.5  # processes for each core
-_NEW_FILE_MODE: Final = 0o644  # a temporary file is private, a result need not be
+_BUSY: Final = 0.5  # load for each core from which the machine is busy
+_NEW_FILE_MODE: Final = 0o644  # a temporary file is private, a result is not
 
 
 @dataclass(slots=True)
 class Section:
-    """What one section measured, and remarks; `failed` counts parts that ended in an error."""
+    """The measurements and remarks of one section; `failed` counts jobs that raised an error."""
 
     name: str
     about: str
@@ -88,12 +88,12 @@ def machine() -> dict[str, Any]:
 
 
 def load() -> list[float] | None:
-    """How many processes wanted to run, averaged over 1, 5 and 15 minutes; None where unknown."""
+    """The load averages over 1, 5 and 15 minutes; None where unknown."""
     return [round(n, 2) for n in os.getloadavg()] if hasattr(os, "getloadavg") else None
 
 
 def busy(before: list[float] | None) -> str:
-    """A warning if others used the machine in the minute before the measurements; else empty."""
+    """A warning if the machine was busy in the minute before the measurements; else empty."""
     cores = os.cpu_count() or 1
     if before is None or before[0] < _BUSY * cores:
         return ""
@@ -113,7 +113,7 @@ def _cpu_model() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of all that has a part in the numbers; None for what is not there."""
+    """Versions of all software that affects the results; None for a missing package."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -153,10 +153,10 @@ def _commit() -> str | None:
 def result_path(
     sections: Sequence[str], every: Sequence[str], quick: bool, device: str | None
 ) -> Path:
-    """Where results go if nothing is said: benchmarks/results/<kind>-<device or cpu>.json.
+    """The default file of results: benchmarks/results/<kind>-<device or cpu>.json.
 
-    The kind is `all` or the sections, so that none overwrites a fuller one, and begins with
-    `quick-` if the numbers are rough.
+    The kind is `all` or the names of the sections, so that no result overwrites one with more
+    sections; it begins with `quick-` if the results are rough.
     """
     kind = "all" if list(sections) == list(every) else "-".join(sections)
     name = slug(device) if device else "cpu"
@@ -169,7 +169,7 @@ def slug(name: str) -> str:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a whole file or, if that fails, nothing; raises OSError."""
+    """Write a file atomically: all of it or, on an error, nothing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -183,7 +183,7 @@ def write_atomically(path: Path, content: str) -> None:
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """The document as JSON text; refuses NaN, which JSON does not have."""
+    """The document as JSON text. Raises ValueError for NaN, which JSON does not have."""
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -193,7 +193,7 @@ _HEAD: Final = ("", "median", "unit", "min", "IQR", "n", "goal")
 
 
 def table(sections: Sequence[Section]) -> str:
-    """Every measurement and remark, section by section, and the headlines once more at the end."""
+    """All measurements and remarks, section by section, then the headlines again."""
     parts = [
         f"{s.name}: {s.about}\n" + _rows(s.measurements) + _remarks(s.remarks) for s in sections
     ]

@@ -1,4 +1,4 @@
-"""The `sanitizers` section of `tools/bench.py`: what a proof and a watched run cost."""
+"""The `sanitizers` section of `tools/bench.py`: the time of proofs and of sanitized runs."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from tools.measure.record import (
 )
 from tools.measure.report import ROOT
 
-PROOF_GOAL_S: Final = 0.3  # of a default kernel's shared memory
-RACE_GOALS: Final = {"f32": 7.0, "f16": 2.5}  # times the plain run: scalar, and tensor cores
+PROOF_GOAL_S: Final = 0.3  # for shared memory, or global memory, of a default kernel
+RACE_GOALS: Final = {"f32": 7.0, "f16": 2.5}  # times a plain run: scalar kernels, and tensor cores
 
 _PROVED: Final = (64, 128, 256)
 TRITON: Final = ("attention.sm_80", "attention.sm_90a", "matmul_3_stages.sm_90a")
-_HEADS, _SEQ, _DIM = 2, 256, 64  # of what Triton's kernels are run on
+_HEADS, _SEQ, _DIM = 2, 256, 64  # of the launches of Triton's kernels
 _WATCHED: Final = ((64, 1, 2, 200, True), (128, 1, 2, 256, False))
 
 
 def sanitizer_jobs(quick: bool) -> list[Job]:
-    """Proofs of default kernels, and watched runs beside plain ones, in both types."""
+    """Jobs: proofs of default kernels, and sanitized runs against plain ones, in f32 and f16."""
     repeats = 2 if quick else 5
     dims = _PROVED[:1] if quick else _PROVED
     shapes = _WATCHED[:1] if quick else _WATCHED
@@ -78,7 +78,7 @@ def proofs(head_dim: int, dtype: str, repeats: int) -> Found:
 
 
 def watched(shape: tuple[int, int, int, int, bool], dtype: str, repeats: int) -> Found:
-    """A run with the race detector, and with all sanitizers, against a plain one."""
+    """Times of a run with the race detector, and with all sanitizers, against a plain run."""
     settings: dict[str, Setting] = {
         **dict(zip(("d", "B", "H", "N", "causal"), shape, strict=True)),
         "dtype": dtype,
@@ -87,11 +87,13 @@ def watched(shape: tuple[int, int, int, int, bool], dtype: str, repeats: int) ->
 
 
 def watched_triton(name: str, repeats: int) -> Found:
-    """The same of a kernel of Triton on tensor cores: `mma.sync` for sm_80, `wgmma` for sm_90a."""
+    """Times of a tensor-core kernel of Triton with sanitizers against a plain run: `mma.sync` for
+    sm_80, `wgmma` for sm_90a.
+    """
     folder = ROOT / "tests/ptx/triton"
     facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     module = parse((folder / f"{name}.ptx").read_text(encoding="utf-8"))
-    scratch = [np.zeros(1, np.uint8)] * 2  # which none of them uses
+    scratch = [np.zeros(1, np.uint8)] * 2  # not used by any of the kernels
     if facts["entry"] == "attention":
         q, k, v = (x.astype(np.float16) for x in normal(*[(_HEADS, _SEQ, _DIM)] * 3))
         args = [q, k, v, np.zeros_like(q), _SEQ, _SEQ, _DIM**-0.5]
@@ -119,7 +121,7 @@ def _against_plain(
         "all": functools.partial(run, sanitize="all"),
     }
     for work in works.values():
-        work()  # each generates its program once, which does not count
+        work()  # not timed: it generates the program
     samples = interleaved(works, rounds=repeats, batch=1, dropped=0)
     goal = Goal("<=", RACE_GOALS[dtype])
     return [

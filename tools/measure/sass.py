@@ -1,7 +1,7 @@
-"""Machine code of a kernel, if a disassembler is there: its instructions and its main loop.
+"""Machine code (SASS) of a kernel, if a disassembler is installed: instructions and main loop.
 
-nvdisasm is NVIDIA's and optional (`pip install nvidia-cuda-nvdisasm`). Only what it prints is read:
-an address, a predicate, an opcode and operands a line, and labels.
+nvdisasm is NVIDIA's and optional (`pip install nvidia-cuda-nvdisasm`). Its printed text is parsed:
+labels, and lines with an address, a predicate, an opcode and operands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ptxgen.errors import BackendError
 
 INSTALL: Final = "pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit's nvdisasm on PATH"
 
-# What the machine code of an attention kernel consists of; the first that has the opcode counts.
+# Classes of instructions of an attention kernel; the first class that has the opcode counts.
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "products": ("HMMA",),
     "shared": ("LDSM", "LDS", "STS"),
@@ -33,12 +33,12 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "lanes": ("SHFL", "VOTE", "VOTEU", "REDUX"),
     "control": ("BRA", "BAR", "BSSY", "BSYNC", "EXIT", "CALL", "RET", "WARPSYNC", "NOP", "BREAK"),
 }
-OTHER: Final = "integers, moves"  # and whatever else
+OTHER: Final = "integers, moves"  # and all other instructions
 
-# A way round a loop is the one that does most of these.
+# Of the paths round a loop, the one with the most of these instructions counts.
 _WORK: Final = ("HMMA", "LDSM", "LDGSTS", "FFMA")
-# Multiplications and additions of a warp's instruction, by the shape in its name (PTX ISA,
-# "Matrix Fragments for mma": 16816 is m16n8k16).
+# Multiply-adds of a warp instruction, by the shape in its name; 16816 is m16n8k16 (PTX ISA, "Matrix
+# Fragments for mma").
 _PRODUCTS: Final = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
 _TIMEOUT_S: Final = 60.0
 _LABEL: Final = re.compile(r"^(\.L\w+):")
@@ -50,8 +50,8 @@ _TARGET: Final = re.compile(r"`\((\.L\w+)\)")
 
 @dataclass(frozen=True, slots=True)
 class SassInstr:
-    """One instruction: `jumps_to` is the place in the list that it may go on at instead of the
-    next, `falls_through` whether it may go on at the next.
+    """One instruction: `jumps_to` is the index of the instruction to which it may branch, None
+    without a branch; `falls_through` says whether the next instruction may follow.
     """
 
     opcode: str
@@ -65,7 +65,7 @@ class SassInstr:
 
     @property
     def macs(self) -> int:
-        """Multiplications of a warp with an addition each, on tensor cores."""
+        """Multiply-adds of a warp on tensor cores."""
         if self.name != "HMMA":
             return 0
         return next((n for shape, n in _PRODUCTS.items() if f".{shape}." in f"{self.opcode}."), 0)
@@ -73,19 +73,19 @@ class SassInstr:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One way round a loop: what a warp executes in one turn, and all the loop's instructions."""
+    """A loop: `path` is what a warp executes in one turn, `size` counts all its instructions."""
 
     path: tuple[SassInstr, ...]
     size: int
 
     @property
     def products(self) -> int:
-        """Tensor-core instructions of a turn."""
+        """The number of tensor-core instructions in a turn."""
         return sum(instr.name == "HMMA" for instr in self.path)
 
     @property
     def macs(self) -> int:
-        """Multiplications of a warp with an addition each, on tensor cores, in a turn."""
+        """Multiply-adds of a warp on tensor cores in a turn."""
         return sum(instr.macs for instr in self.path)
 
 
@@ -96,7 +96,7 @@ class Disassembler:
     path: Path
 
     def instructions(self, cubin: bytes) -> list[SassInstr]:
-        """The code of a cubin with one kernel; raises BackendError if it cannot be had."""
+        """The code of a cubin with one kernel. Raises `BackendError` if nvdisasm fails."""
         with tempfile.TemporaryDirectory(prefix="ptxgen-") as folder:
             file = Path(folder, "kernel.cubin")
             file.write_bytes(cubin)
@@ -118,7 +118,7 @@ class Disassembler:
 
 @functools.cache
 def find_disassembler() -> Disassembler:
-    """nvdisasm on PATH, of the pip package, or of the toolkit; raises BackendError without one."""
+    """nvdisasm on PATH, of the pip package, or of the toolkit; raises `BackendError` if missing."""
     found = shutil.which("nvdisasm") or _packaged()
     if not found:
         raise BackendError(f"there is no nvdisasm; to get one: {INSTALL}")
@@ -154,7 +154,7 @@ def _instruction(said: re.Match[str], labels: Mapping[str, int]) -> SassInstr:
     target = _TARGET.search(rest)
     if name != "BRA" or target is None:
         return SassInstr(opcode)
-    # `BRA P1, …` and `BRA.DIV UR4, …` have their condition among the operands.
+    # `BRA P1, …` and `BRA.DIV UR4, …` have their condition in the operands.
     conditional = said["guard"] is not None or bool(rest[: target.start()].strip(" ,"))
     return SassInstr(opcode, labels.get(target[1]), conditional)
 
@@ -163,17 +163,17 @@ def _instruction(said: re.Match[str], labels: Mapping[str, int]) -> SassInstr:
 
 
 def main_loop(instrs: Sequence[SassInstr]) -> Loop | None:
-    """The loop with the most tensor-core instructions in a turn and, of those that have as many,
-    the fewest others: what an attention kernel does with tiles that no mask cuts. None without a
-    loop with such instructions.
+    """The loop with the most tensor-core instructions in a turn and, among equals, the fewest other
+    instructions: the loop of an attention kernel over tiles that no mask cuts. None if no loop has
+    tensor-core instructions.
     """
     found = [loop for loop in loops(instrs) if loop.products]
     return max(found, key=lambda loop: (loop.products, -len(loop.path)), default=None)
 
 
 def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
-    """Every loop: of the ways round it the one with most products, reads of matrices and copies,
-    and of those the shortest. So a branch that is taken rarely, to do something more, is left out.
+    """Every loop, each with its path that has the most products, reads of matrices and copies and,
+    among equals, is the shortest. So a branch that is rarely taken, for extra work, is left out.
     """
     blocks = _blocks(instrs)
     for last, after in blocks.items():
@@ -190,7 +190,7 @@ def loops(instrs: Sequence[SassInstr]) -> Iterator[Loop]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Instructions up to `end`, and the blocks that may come next, by their first instruction."""
+    """A basic block: its end, and the blocks that may follow, by their first instruction."""
 
     end: int
     ways: tuple[int, ...]
@@ -228,7 +228,7 @@ def _body(blocks: Mapping[int, _Block], head: int, last: int) -> list[int]:
 def _best_path(
     instrs: Sequence[SassInstr], body: Mapping[int, _Block], head: int, last: int
 ) -> list[int]:
-    """Blocks from `head` to `last`, going forward only; empty if there is no such way."""
+    """The best path of blocks from `head` to `last`, forward only; empty if there is none."""
 
     def worth(block: int) -> tuple[int, int]:
         end = body[block].end
@@ -248,7 +248,7 @@ def _best_path(
 
 
 def mix(instrs: Sequence[SassInstr]) -> dict[str, int]:
-    """How many instructions there are of each of `CLASSES`, and others."""
+    """The number of instructions of each of `CLASSES`, and of all others."""
     counted = Counter(_class(instr.name) for instr in instrs)
     return {name: counted[name] for name in (*CLASSES, OTHER) if counted[name]}
 

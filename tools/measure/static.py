@@ -1,4 +1,4 @@
-"""How good the forward kernels are without a GPU to tell, beside Triton's for the same problem."""
+"""The quality of forward kernels, judged without a GPU, and that of Triton's kernels."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tools.measure.static_quality import (
 TARGETS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 DTYPES: Final = ("f16", "bf16", "f32")
 HEAD_DIMS: Final = (64, 128)
-SEQ: Final = {"f16": 1024, "bf16": 1024, "f32": 256}  # on the interpreter, of queries and of keys
+SEQ: Final = {"f16": 1024, "bf16": 1024, "f32": 256}  # on the interpreter: queries, and keys
 TRITON: Final = "tests/ptx/triton/attention_forward_d{d}{suffix}.sm_80"  # .ptx, and .json beside it
 TRITON_DTYPE: Final = "f16"
-COMPARED: Final = {  # what should be at most, or at least, that of Triton's
+COMPARED: Final = {  # figures that should be at most, or at least, Triton's
     "registers": "<=",
     "instructions": "<=",
     "HMMA share": ">=",
@@ -57,7 +57,7 @@ STATIC_REMARKS: Final = (
 
 
 def static_jobs(quick: bool) -> list[Job]:
-    """Every kernel for every target: through the assembler, and on the interpreter."""
+    """A job for every kernel and target, which assembles and interprets it."""
     dtypes, targets = (DTYPES[:1], TARGETS[:1]) if quick else (DTYPES, TARGETS)
     jobs = []
     for dtype, d, causal, name in product(dtypes, HEAD_DIMS, (False, True), targets):
@@ -68,7 +68,7 @@ def static_jobs(quick: bool) -> list[Job]:
 
 
 def quality(config: AttentionConfig) -> Found:
-    """What is found of one kernel and, if Triton's has the type, beside that."""
+    """The figures of one kernel and, if Triton has a kernel of its type, the ratios to that."""
     kernel = config.kernel()
     t, target = kernel.tiling, kernel.target
     settings: dict[str, Setting] = {
@@ -92,7 +92,7 @@ def quality(config: AttentionConfig) -> Found:
 
 @dataclass(frozen=True)
 class _Quality:
-    """What is known of one kernel for one target."""
+    """The figures of one kernel for one target."""
 
     name: str
     settings: Mapping[str, Setting]
@@ -118,7 +118,7 @@ class _Quality:
         return figures
 
     def rows(self, *, headline: bool = True) -> Found:
-        """Its figures; goals are for ours only."""
+        """The figures as measurements; only our kernels have goals."""
         a, c = self.assembled, self.counted
         least = Goal("<=", 0) if headline else None
         found: Found = [
@@ -139,7 +139,7 @@ class _Quality:
         return f"main loop of {self.name} for {target}, {len(a.loop.path)} instructions: {parts}"
 
     def beside(self, other: _Quality) -> list[Measurement]:
-        """Ratios, ours to the other's."""
+        """Ratios of this kernel's figures to the other's."""
         mine, its = self._figures(), other._figures()
         problem = {name: self.settings[name] for name in ("dtype", "d", "causal", "target")}
         return [
@@ -154,7 +154,7 @@ class _Quality:
 
 @functools.cache
 def triton(head_dim: int, causal: bool, target: str) -> _Quality:
-    """Triton's kernel for the problem; raises `BackendError` without an assembler."""
+    """The figures of Triton's kernel. Raises `BackendError` without an assembler."""
     base = TRITON.format(d=head_dim, suffix="_causal" if causal else "")
     text = (ROOT / f"{base}.ptx").read_text(encoding="utf-8")
     facts = json.loads((ROOT / f"{base}.json").read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
-"""How good a kernel is as far as no GPU is needed to tell: what the assembler says, its main loop
-in machine code, and what the interpreter counts.
+"""The quality of a kernel, judged without a GPU: by the assembler's resources, by its main loop in
+machine code, and by the interpreter's counters.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ptxgen.target import WARP_SIZE, Target
 from tools.measure.cpu import normal
 from tools.measure.sass import Loop, find_disassembler, main_loop
 
-THOUSAND: Final = 1000  # scores, that figures are for
+THOUSAND: Final = 1000  # scores: the unit of figures
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel as text, and how it is launched; `shared_bytes` is dynamic shared memory of a CTA.
+    """A kernel as text, and its launch; `shared_bytes` is the dynamic shared memory of a CTA.
 
-    `columns` is head_dim + head_dim_v as the kernel pads them, head_dim for each slice of the
-    values: what a score costs in multiplications with an addition.
+    `columns` is the number of multiply-adds for a score: padded head_dim + head_dim_v, with
+    head_dim counted once for each slice of the values.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Subject:
 
     @classmethod
     def of(cls, made: Build) -> Subject:
-        """One of our kernels."""
+        """The subject of one of our kernels."""
         t, kernel = made.config.tiling, made.kernel
         columns = t.value_slices * (t.score_columns + t.output_columns)
         return cls(made.text, kernel.name, t.threads, kernel.dynamic_shared_bytes, columns)
@@ -49,9 +49,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """What became of a kernel on a target: 32-bit registers of a thread, bytes that its spill code
-    moves, bytes of shared memory of a CTA; `occupancy` is the part of a multiprocessor's warps that
-    can be resident, 0 to 1. `loop` is None where `why_no_loop` says why.
+    """An assembled kernel: 32-bit registers of a thread, bytes that its spill code moves, bytes of
+    shared memory of a CTA; `occupancy` is the share of a multiprocessor's warps that can be
+    resident, 0 to 1. If `loop` is None, `why_no_loop` says why.
     """
 
     registers: int
@@ -65,22 +65,22 @@ class Assembled:
 
     @property
     def scores(self) -> float:
-        """Scores of a warp in one turn of the main loop, on tensor cores; 0 without one."""
+        """Scores that a warp computes on tensor cores in a turn of the main loop; 0 without it."""
         return self.loop.macs / self.columns if self.loop else 0.0
 
     @property
     def loop_per_score(self) -> float:
-        """Machine instructions of a warp in the main loop for a thousand scores; 0 without one."""
+        """Machine instructions of a warp in the main loop for 1000 scores; 0 without a loop."""
         return THOUSAND * len(self.loop.path) / self.scores if self.loop else 0.0
 
     @property
     def loop_share(self) -> float:
-        """The part of the main loop's instructions that are products, 0 to 1."""
+        """The share of tensor-core instructions in the main loop, 0 to 1."""
         return self.loop.products / len(self.loop.path) if self.loop else 0.0
 
 
 def assembled(subject: Subject, target: Target) -> Assembled:
-    """Raises `BackendError` without an assembler; without a disassembler, there is no loop."""
+    """Assemble a kernel; `loop` needs a disassembler. Raises `BackendError` if none assembles."""
     made = find_assembler(target=target.name).assemble(subject.text, target.name)
     usage = made.kernel(subject.entry)
     loop, why = None, "no loop has products on tensor cores"
@@ -104,10 +104,9 @@ def assembled(subject: Subject, target: Target) -> Assembled:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the interpreter counted in a launch, for a thousand scores that are seen: instructions
-    of a warp as PTX has them, and turns of shared memory (wavefronts), of which bank conflicts cost
-    `conflicts` in the whole launch. `product_share` is the part of the instructions that are
-    products on tensor cores, 0 to 1.
+    """Counters of an interpreted launch, for 1000 visible scores: PTX instructions of a warp, and
+    shared-memory wavefronts. `conflicts` is the number of wavefronts in the whole launch that bank
+    conflicts cost; `product_share` is the share of tensor-core instructions, 0 to 1.
     """
 
     instructions: float
@@ -117,7 +116,7 @@ class Counted:
 
 
 def counted(counters: Counters, scores: int) -> Counted:
-    """Of a launch that was profiled."""
+    """The counters of a profiled launch, for 1000 of its `scores`."""
     products = sum(n for opcode, n in counters.by_opcode.items() if opcode.startswith("mma."))
     wavefronts, conflicts = counters.shared_wavefronts, counters.shared_conflicts
     assert wavefronts is not None, "the launch was not profiled"
@@ -131,12 +130,12 @@ def counted(counters: Counters, scores: int) -> Counted:
 
 
 def seen_scores(seq: int, causal: bool) -> int:
-    """Pairs of a query and a key that it sees, for as many queries as keys and one head."""
+    """The number of visible (query, key) pairs of one head with `seq` queries and keys."""
     return seq * (seq + 1) // 2 if causal else seq * seq
 
 
 def count(config: AttentionConfig, seq: int) -> Counted:
-    """One head of `seq` queries and as many keys, normally distributed, on the interpreter."""
+    """Interpret one head of `seq` queries and `seq` keys, normally distributed, and count."""
     (q, k), (v, out) = (
         normal(*[(1, 1, seq, dim)] * 2) for dim in (config.head_dim, config.value_dim)
     )

@@ -1,4 +1,4 @@
-"""PyTorch's attention on a GPU, by each of its backends: contestants for ours."""
+"""PyTorch's attention on a GPU, by each of its backends, for comparison with ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-_WARM_UP: Final = 3  # calls before a graph is captured, as PyTorch's notes on CUDA graphs ask for
+_WARM_UP: Final = 3  # calls before a graph is captured (PyTorch's notes on CUDA graphs)
 
 BACKENDS: Final = ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")
 
@@ -27,7 +27,7 @@ def torch_with_gpu() -> tuple[Any, str]:
 def torch_contestants(
     torch: Any, tensors: Sequence[Any], causal: bool
 ) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """What computes the attention of q, k, v, by name, and remarks on the backends that refuse.
+    """Functions that compute the attention of q, k, v, by name, and remarks on refusing backends.
 
     Every backend is tried once, with TensorFloat-32 off (exact f32 products) and on.
     """
@@ -44,7 +44,7 @@ def torch_contestants(
             label = f"torch {name} tf32={'on' if tf32 else 'off'}"
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # it warns about every backend it does not take
+                    warnings.simplefilter("ignore")  # torch warns about every refused backend
                     attend()
             except RuntimeError as error:
                 remarks.append(f"{label} refuses f32 here: {first_line(error)}")
@@ -64,8 +64,8 @@ def _attend(
 
 
 def sdpa_of_a_token(torch: Any, q: Any, k: Any, v: Any) -> Callable[[], Any]:
-    """PyTorch's attention of a new token to all keys, whose heads several of q may share, by the
-    backend that it chooses.
+    """PyTorch's attention of a new token to all keys, with GQA, by the backend that PyTorch
+    chooses.
     """
 
     def run() -> Any:
@@ -77,8 +77,8 @@ def sdpa_of_a_token(torch: Any, q: Any, k: Any, v: Any) -> Callable[[], Any]:
 
 
 def graphed(torch: Any, work: Callable[[], Any]) -> Callable[[], Any]:
-    """What replays the work's launches, which were captured once in a CUDA graph. It is done before
-    on the same stream, because memory cannot be allocated while a graph is captured.
+    """A function that replays the launches of `work`, captured once in a CUDA graph. The work runs
+    before on the same stream, because memory cannot be allocated while a graph is captured.
     """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -94,7 +94,7 @@ def graphed(torch: Any, work: Callable[[], Any]) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def products_in_tf32(torch: Any, allowed: bool) -> Iterator[None]:
-    """Allow or forbid TensorFloat-32 inside, and restore what was set."""
+    """Allow or forbid TensorFloat-32 inside the context, and restore the settings afterwards."""
     places = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [place.allow_tf32 for place in places]
     try:
@@ -107,5 +107,5 @@ def products_in_tf32(torch: Any, allowed: bool) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its name."""
+    """The first line of an exception's message, or the name of its class."""
     return f"{error}".strip().split("\n", 1)[0] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Candidates for the tiles of a kernel, how each is judged, and which comes first."""
+"""Candidates for the tiles of a kernel, the methods that judge them, and their ranking."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tools.measure.gpu import OnDevice, Shape, on_device, race
 from tools.measure.record import MS, flat, ratios
 from tools.measure.static_quality import THOUSAND, Subject, assembled, count
 
-Entry = dict[str, Any]  # what is known of one candidate, as JSON has it
+Entry = dict[str, Any]  # the record of one candidate, for JSON
 
-# A multiprocessor issues one instruction of a warp in a cycle from each of its four schedulers, and
-# its shared memory has one wavefront in a cycle (CUDA C++ Programming Guide, "Hardware
-# Multithreading" and "Shared Memory", for all GPUs from sm_70 on).
+# A multiprocessor issues one warp instruction a cycle from each of its four schedulers, and its
+# shared memory serves one wavefront a cycle (CUDA C++ Programming Guide, "Hardware Multithreading"
+# and "Shared Memory", for all GPUs from sm_70 on).
 SCHEDULERS: Final = 4
-# Two for each scheduler: one computes while the other waits.
+# Two warps for each scheduler: one computes while the other waits.
 ENOUGH_WARPS: Final = 2 * SCHEDULERS
 
 RULES: Final[Mapping[str, str]] = {
@@ -41,12 +41,12 @@ RULES: Final[Mapping[str, str]] = {
     "gpu": "by time, as a multiple of the default's, measured in turns with it",
 }
 
-_ROUNDS, _BATCH = 5, 3  # of a candidate and the default, on a GPU
+_ROUNDS, _BATCH = 5, 3  # timed calls of a candidate and the default, on a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is tuned for: kernels of one kind for one target, with `seq` queries and keys."""
+    """The problem to tune for: kernels of one kind for one target, with `seq` queries and keys."""
 
     head_dim: int
     head_dim_v: int
@@ -57,7 +57,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """Its name in a result: `f16_d128_causal_sm_90_n1024`."""
+        """The problem's key in a result: `f16_d128_causal_sm_90_n1024`."""
         values = f"v{self.head_dim_v}" if self.head_dim_v != self.head_dim else ""
         mask = "causal" if self.causal else "full"
         return f"{self.dtype}_d{self.head_dim}{values}_{mask}_{self.target}_n{self.seq}"
@@ -65,7 +65,7 @@ class Problem:
     def config(
         self, tile: int | str = "auto", block_q: int | str = "auto", stages: int | str = "auto"
     ) -> AttentionConfig:
-        """The problem with some tiles; raises `ConfigError` if they do not fit."""
+        """The config of the problem with given tiles. Raises `ConfigError` if they do not fit."""
         return AttentionConfig(
             self.head_dim, self.head_dim_v, self.dtype, self.causal, tile=tile, block_q=block_q,
             stages=stages, target=self.target,
@@ -81,12 +81,12 @@ class Candidate:
 
     @property
     def stages(self) -> int:
-        """Tiles of K, and of V, in shared memory."""
+        """The number of stages: tiles of K, and of V, in shared memory."""
         return getattr(self.config.kernel().tiling, "stages", 1)
 
     @property
     def facts(self) -> Entry:
-        """What a result says of it before anything is measured."""
+        """The entry of a candidate before it is judged."""
         kernel = self.config.kernel()
         t = kernel.tiling
         text = build(kernel).text
@@ -102,8 +102,8 @@ class Candidate:
 
 
 def candidates(problem: Problem) -> list[Candidate]:
-    """Every tile that is offered for the target with every number of stages that fits; the default
-    is the first. Raises `ConfigError` for a problem that no kernel is made for.
+    """Every tile that is offered for the target, with every number of stages that fits; the default
+    is the first. Raises `ConfigError` for a problem without a kernel.
     """
     default = problem.config()
     chosen = default.kernel().name
@@ -111,7 +111,7 @@ def candidates(problem: Problem) -> list[Candidate]:
     target = find_target(problem.target)
     for tile, block_q in offered_tiles(problem.head_dim, problem.head_dim_v, target, problem.dtype):
         for stages in (1,) if problem.dtype == F32.name else STAGES:
-            with suppress(ConfigError):  # offered with one stage, but not with so many
+            with suppress(ConfigError):  # the tile does not fit with so many stages
                 config = problem.config(tile, block_q, stages)
                 if config.kernel().name != chosen:
                     found.append(Candidate(config, is_default=False))
@@ -119,7 +119,7 @@ def candidates(problem: Problem) -> list[Candidate]:
 
 
 class Method(Protocol):
-    """A way to judge candidates: its name in a result, and with what it is done."""
+    """A method that judges candidates: its name in a result, and the means that it uses."""
 
     @property
     def name(self) -> str:
@@ -127,14 +127,14 @@ class Method(Protocol):
 
     @property
     def means(self) -> str:
-        """What has a part in the figures, with its version."""
+        """The tools or the device that determine the figures, with versions."""
 
     def judge(self, candidate: Candidate) -> Entry:
-        """The figures of one candidate; raises PtxGenError if there are none."""
+        """The figures of one candidate. Raises `PtxGenError` if it cannot be judged."""
 
 
 class Static:
-    """Assembler and interpreter; no GPU is needed."""
+    """The method by assembler and interpreter, without a GPU."""
 
     name = "static"
 
@@ -143,12 +143,12 @@ class Static:
 
     @property
     def means(self) -> str:
-        """The assembler."""
+        """The assembler, with its version."""
         assembler = find_assembler(target=self.problem.target)
         return f"{assembler.name} {assembler.version}"
 
     def judge(self, candidate: Candidate) -> Entry:
-        """Registers, spills and occupancy by the assembler, and the interpreter's counters."""
+        """Registers, spills and occupancy from the assembler, and the interpreter's counters."""
         kernel = candidate.config.kernel()
         made = assembled(Subject.of(build(kernel)), kernel.target)
         counts = count(candidate.config, self.problem.seq)
@@ -168,7 +168,7 @@ class Static:
 
 
 class Timed:
-    """A GPU; each candidate takes turns with the default, so that clocks favour neither."""
+    """The method by time on a GPU; candidate and default take turns, so that clocks are equal."""
 
     name = "gpu"
 
@@ -201,7 +201,7 @@ class Timed:
 
 @contextmanager
 def timed(problem: Problem, gpu: Gpu) -> Iterator[Timed]:
-    """The method that measures on a GPU, with the problem's arrays there."""
+    """The method that measures on a GPU, with the problem's arrays on the GPU."""
     shape = Shape(
         problem.head_dim, problem.seq, problem.causal, dtype=problem.dtype,
         head_dim_v=problem.head_dim_v,
@@ -211,7 +211,7 @@ def timed(problem: Problem, gpu: Gpu) -> Iterator[Timed]:
 
 
 def ranked(entries: Sequence[Entry], method: str) -> list[Entry]:
-    """By the method's rule, the best first, with their ranks; those that failed come last."""
+    """Entries with ranks by the method's rule, the best first; failed entries come last."""
     key = _static_key if method == Static.name else _timed_key
     order = sorted(
         entries, key=lambda entry: (True,) if "failed" in entry else (False, *key(entry))
@@ -233,12 +233,12 @@ def _timed_key(entry: Entry) -> tuple[float, ...]:
 
 
 def is_known(entry: Entry, facts: Entry) -> bool:
-    """Whether an entry of an earlier run, by the same means, is of this very kernel."""
+    """Whether an entry of an earlier run, by equal means, has the same facts and did not fail."""
     return "failed" not in entry and all(entry.get(name) == value for name, value in facts.items())
 
 
 def record(problem: Problem, method: Method, entries: Sequence[Entry]) -> dict[str, Any]:
-    """What a result says of one problem."""
+    """The record of one problem in a result."""
     return {
         "problem": asdict(problem),
         "method": method.name,
