@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from ptxgen import ir
-from ptxgen.isa.spec import BoundOperand, Gate, Inst, Op
+from ptxgen.isa.spec import BoundOperand, Effect, Gate, Inst, Op
 from ptxgen.isa.table import rows
 from ptxgen.target import target
 from ptxgen.types import REGISTER_PREFIX, ScalarType
@@ -51,7 +51,8 @@ def address(draw: st.DrawFn, op: Op, wanted: BoundOperand) -> ir.Operand:
     if wanted.count:
         along = [st.one_of(register("b32"), literal(type)) for type in wanted.along]
         return ir.TensorAddress(base, 0, tuple(draw(coordinate) for coordinate in along))
-    return ir.Address(base, 16 * draw(st.integers(-4, 4)))
+    handle = op.effect is Effect.TEXTURE
+    return ir.Address(base, 0 if handle else 16 * draw(st.integers(-4, 4)))
 
 
 def at_cluster(op: Op) -> bool:

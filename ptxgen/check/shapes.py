@@ -84,9 +84,9 @@ class Shape:
     `dests`, and `declared` has their classes. `accesses` are places of addresses with the bytes
     accessed there, which is the alignment needed (0: none), unless the literal at `size_place`
     says so; `integers` and `symbols` are places of literals and of names with what is wanted there
-    (and the bits, if it is a value); `valued` says that there are any of these, a barrier, a
-    call or a fraction. `gates` says what needs which target,
-    `rule` how the result's alignment follows.
+    (and the bits, if it is a value); `unmoved` are the places and names of addresses that take no
+    offset; `valued` says that there are any of these, a barrier, a call or a fraction. `gates` says
+    what needs which target, `rule` how the result's alignment follows.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Shape:
             "names",
             "op",
         ),
-        *("rule", "size_place", "symbols", "valued"),
+        *("rule", "size_place", "symbols", "unmoved", "valued"),
     )
 
     def __init__(self, instr: Instr) -> None:
@@ -131,6 +131,12 @@ class Shape:
         source = "".join(f"{path}.name, " for path, _, _ in places)
         self.names: Callable[[tuple[Operand, ...]], tuple[str, ...]] = eval(f"lambda o: ({source})")
         self.accesses = tuple((i, _accessed(op)) for i, (o, _) in enumerate(wanted) if o.address)
+        # Handles of textures and surfaces, and tensor maps: ptxas takes no offset from them.
+        self.unmoved = tuple(
+            (i, o.name)
+            for i, (o, _) in enumerate(wanted)
+            if o.address and (o.count or op.effect is Effect.TEXTURE)
+        )
         sized = (i for i, (o, got) in enumerate(wanted) if o.name == "cp_size" and _is_int(got))
         self.size_place = next(sized, None)
         self.integers = tuple(_ranges(op, operands))
@@ -145,7 +151,7 @@ class Shape:
         single = self.dests == 1 and isinstance(operands[0], Reg)
         self.rule = rule_of(op.opcode) if whole and single else None
         self.valued = (
-            bool(self.integers or self.symbols or self.accesses)
+            bool(self.integers or self.symbols or self.accesses or self.unmoved)
             or op.effect is Effect.BARRIER
             or self.calls
             or op.row.name == "createpolicy_fractional"

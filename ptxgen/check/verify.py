@@ -38,9 +38,11 @@ from ptxgen.ir import (
     Reg,
     Symbol,
     Targets,
+    TensorAddress,
     require_module,
 )
 from ptxgen.isa.spec import Effect, Gate, Op
+from ptxgen.isa.table import op_of
 from ptxgen.parse import range_of
 from ptxgen.target import Target
 from ptxgen.target import target as target_named
@@ -251,6 +253,7 @@ class _BodyCheck:
             value = operands[limit.place].value  # type: ignore[union-attr]  # an IntImm
             if value not in limit.legal:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
+        self._unmoved(operands, shape, instr)
         if shape.op is not None and shape.op.effect is Effect.BARRIER:
             self._barrier(instr, shape)
         if shape.op is not None and instr.opcode.startswith(_SIZED):
@@ -260,6 +263,14 @@ class _BodyCheck:
         if shape.calls:
             for message in self.symbols.call(instr):
                 self._report("call", message, instr)
+
+    def _unmoved(self, operands: tuple[Operand, ...], shape: Shape, instr: Instr) -> None:
+        """Addresses that have an offset and take none."""
+        for place, name in shape.unmoved:
+            address = operands[place]
+            if isinstance(address, Address | TensorAddress) and address.offset:
+                row, text = op_of(instr).row.name, render_operand(address)
+                self._report("operand", f"operand {name} of {row} has no offset, got {text}", instr)
 
     # ---------------------------------------------------------------------------------- one of them
 

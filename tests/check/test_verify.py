@@ -105,6 +105,25 @@ $loop:
     assert problems(body, maxntid=".maxntid 128") == ()
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "txq.width.b32 %r3, [%rd2+16];",
+            "operand addr of txq has no offset, got [%rd2+16]",
+        ),
+        (
+            "suld.b.1d.b32.trap %r3, [%rd2+8, {%r1}];",
+            "operand surf of suld_1d has no offset, got [%rd2+8, {%r1}]",
+        ),
+    ],
+)
+def test_a_handle_has_no_offset(body: str, message: str):
+    right = "ld.param.u64 %rd2, [Q];"
+    assert complaint(right + body) == ("operand", message)
+    assert problems(right + body.replace("+16", "").replace("+8", "")) == ()
+
+
 # ------------------------------------------------------------------------------------ its words
 
 
