@@ -14,8 +14,8 @@ COVERAGE := --cov=ptxgen --cov=flash --cov-branch --cov-fail-under=95
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow blas frameworks lint types layers docs-check mutants coverage nightly \
-  bench clean distclean
+.PHONY: help demo test slow blas frameworks lint types layers docs-check mutants analyses coverage \
+  nightly bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ frameworks: $(FRAMEWORKS) ## PyTorch, JAX and transformers, whose tests skip the
 
 mutants: $(READY) ## break the kernels in a sample of ways; something must notice each
 	$(PY) tools/mutate.py --short
+
+analyses: $(READY) ## break the analysers in a sample of ways; a test must notice each
+	$(PY) tools/mutate_analyses.py
 
 coverage: $(READY) ## the tests, and which lines they reach; three times as long
 	$(PYTEST) -m "not nightly" $(COVERAGE) $(PYTEST_ARGS)

@@ -68,7 +68,8 @@ def only_operand(op: Op, wanted: BoundOperand) -> st.SearchStrategy[ir.Operand] 
     if wanted.kind == "args":
         return st.just(ir.Arguments(()))
     if wanted.kind == "imm":
-        values = (24, 32) if op.opcode.startswith("setmaxnreg") else (4, 8)
+        ranges = {"setmaxnreg": (24, 32), "tensormap": (0, 1)}
+        values = ranges.get(op.opcode.partition(".")[0], (4, 8))
         return st.sampled_from(values).map(ir.IntImm)
     if wanted.written and op.opcode.startswith("mbarrier.arrive") and at_cluster(op):
         return st.just(ir.Sink())

@@ -57,6 +57,29 @@ def only(found: Proof) -> Verdict:
 ROW = "mad.lo.u32 %r1, %r0, 4, %r8;\n"
 # Each: the body, the verdict, the reason.
 PATTERNS: dict[str, tuple[str, str, str]] = {
+    "rows of a matrix at one address": (
+        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [other+48];",
+        "proved",
+        "",
+    ),
+    "the bits of a float": (
+        "mov.b32 %r1, 0f00000000; add.u32 %r1, %r8, %r1; st.shared.u32 [%r1], %r0;",
+        "unknown",
+        "its address cannot be listed: it depends on a result of mov",
+    ),
+    "a value that is put together from memory": (
+        "ld.global.u32 %r1, [%rd2]; mov.b64 %rd1, {%r1, %r1}; cvt.u32.u64 %r1, %rd1;"
+        "and.b32 %r1, %r1, 0x7FFF; shr.u32 %r1, %r1, 8; mad.lo.u32 %r1, %r1, 4, %r8;"
+        "st.shared.u32 [%r1], %r0;",
+        "proved",
+        "",
+    ),
+    "a value that is put together": (
+        "mov.b64 %rd1, {%r0, %r0}; cvt.u32.u64 %r1, %rd1; mad.lo.u32 %r1, %r1, 4, %r8;"
+        "st.shared.u32 [%r1], %r0;",
+        "proved",
+        "",
+    ),
     "in bounds": (ROW + "st.shared.u32 [%r1], %r0;", "proved", ""),
     "off by one element": (
         ROW + "st.shared.u32 [%r1+4], %r0;",
@@ -389,6 +412,25 @@ def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
     ]
 
 
+def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
+    body = "ld.shared.u8 %r1, [other]; st.shared.u8 [small+3], 1; st.shared.u32 [%r9], 1;"
+    found = proof(body + "st.shared.u32 [%r1], 1; bar.sync 0;", dynamic_smem=2)
+    wrong = found.violations[0]
+    assert found.report() == f"{found}\n{wrong}\n{found.unknown[0]}"
+    assert found.table() == (
+        "allocation        proved  violation  unknown  bytes\n"
+        "other                  1          0        0  0 to 0\n"
+        "small                  1          0        0  3 to 3\n"
+        "smem                   0          1        0  0 to 3\n"
+        "-                      0          0        1  -"
+    )
+    assert found.to_dict() == {
+        "kernel": "k", "block": [128, 1, 1], "dynamic_smem": 2, "complete": False,
+        "accesses": [v.to_dict() for v in found.accesses],
+        "barriers": [v.to_dict() for v in found.barriers], "problems": [],
+    }  # fmt: skip
+
+
 # ------------------------------------------------------------------------------ barriers
 
 
@@ -398,6 +440,18 @@ def test_regions_need_as_much_memory_as_the_launch_gives() -> None:
         ("bar.sync 0;", "proved", ""),
         ("setp.lt.u32 %p1, %r7, 4; @%p1 bra L; bar.sync 0;\nL:", "proved", ""),
         ("setp.lt.u32 %p1, %r0, 128; @!%p1 bra L; bar.sync 0;\nL:", "proved", ""),
+        (
+            "setp.lt.u32 %p1, %r7, 4; @%p1 bra L; setp.lt.u32 %p2, %r0, %r7; @%p2 bra L;"
+            "bar.sync 0;\nL:",
+            "unknown",
+            "a condition on the way to it may differ between threads",
+        ),
+        (
+            "setp.lt.u32 %p2, %r0, %r7; @%p2 bra L; setp.lt.u32 %p1, %r7, 4; @%p1 bra L;"
+            "bar.sync 0;\nL:",
+            "unknown",
+            "a condition on the way to it may differ between threads",
+        ),
         (
             "setp.lt.u32 %p1, %r0, 32; @!%p1 bra L; bar.sync 0;\nL: mov.u32 %r1, 0;",
             "violation",

@@ -24,6 +24,7 @@ from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.check import global_goals
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.global_poly import Poly, TooLargeError
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof import prove_global, require_global
 from ptxgen.check.proof_verdicts import Verdict
@@ -90,6 +91,12 @@ Y_NOT_LESS = "its index along the axis of stride 4 is not shown to be less than 
 NO_SUM = "its address is no sum of a pointer parameter and offsets"
 # Each: the body, the verdict, how the reason begins.
 PATTERNS: dict[str, tuple[str, str, str]] = {
+    "as many blocks as there are": (
+        "mov.u32 %r4, %nctaid.x; mad.lo.u32 %r5, %r4, 64, %r0;" + Y_AT
+        + "st.global.u32 [%rd3], %r0;",
+        "violation",
+        "byte ",
+    ),
     "a guard": (
         "mov.u32 %r5, %r0; setp.lt.s32 %p1, %r5, %r1; @!%p1 bra end;" + ROW
         + "st.global.v4.u32 [%rd3+48], {%r0, %r0, %r0, %r0};",
@@ -457,6 +464,43 @@ def test_an_access_needs_the_alignment_that_the_contract_promises() -> None:
     assert only(found).reason == "its address is not shown to be a multiple of 16 bytes"
 
 
+def test_an_array_without_a_promised_alignment_is_accessed_by_bytes_only() -> None:
+    contract = replace(CONTRACT, arrays=(GlobalArray("Y", (Axis("m", 4),), 4),))
+    body = "mov.u32 %r5, 0;" + Y_AT
+    found = prove_global(text(body + "st.global.u8 [%rd3], %r0;"), block=1, contract=contract)
+    assert found.complete
+    found = prove_global(text(body + "st.global.u16 [%rd3], %r0;"), block=1, contract=contract)
+    assert only(found).reason == "its address is not shown to be a multiple of 2 bytes"
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "prefetch.global.L2 [%rd5];",
+        "discard.global.L2 [%rd5], 128;",
+        "applypriority.global.L2::evict_normal [%rd5], 128;",
+        "isspacep.global %p1, %rd5;",
+        "cp.async.bulk.prefetch.L2.global [%rd5], 4096;",
+    ],
+)
+def test_what_only_names_an_address_may_name_any(hint: str) -> None:
+    found = prove("mad.wide.s32 %rd5, %r0, 4096, %rd1;" + hint)
+    assert (found.accesses, found.complete) == ((), True)
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+        "[%rd1], [buf], 128;",
+        "cp.async.ca.shared.global [buf], [%rd9], 4;",
+    ],
+)
+def test_of_a_copy_between_two_memories_the_global_part_is_judged(access: str) -> None:
+    found = prove("mov.u64 %rd9, buf; cvta.shared.u64 %rd9, %rd9;" + access)
+    assert only(found).verdict == "violation"
+
+
 def test_a_violation_is_told_with_its_thread_and_launch() -> None:
     body, _, _ = PATTERNS["a guard with one row too many"]
     found = prove(body)
@@ -479,6 +523,18 @@ def test_a_violation_is_told_with_its_thread_and_launch() -> None:
         require_global(found)
     assert str(error.value) == f"global memory: 1 problem:\n* {verdict}"
     require_global(prove(PATTERNS["a guard of data"][0]))  # unknown passes
+
+
+def test_a_proof_is_plain_data_for_programs() -> None:
+    said = prove(PATTERNS["a guard of data"][0]).to_dict()
+    assert (said["kernel"], said["block"], said["complete"]) == ("k", [THREADS, 1, 1], False)
+    assert prove(PATTERNS["a guard"][0]).to_dict()["complete"] is True
+
+
+def test_coefficients_that_may_not_fit_are_given_up() -> None:
+    half = Poly.of(np.array([1 << 62, 0]))
+    with pytest.raises(TooLargeError):
+        half + half
 
 
 # So many pairs of turns that not even a few launches are tried to the end.
@@ -628,6 +684,19 @@ BEYOND = (
     "mov.u32 %r4, %ctaid.z; xor.b32 %r4, %r4, %r1; xor.b32 %r5, %r4, %r1;" + Y_AT
     + "st.global.u32 [%rd3], %r0;"
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0, "proved"), (1, "violation")])
+def test_each_thread_counts_where_threads_have_other_multiples_of_a_size(
+    more: int, verdict: str
+) -> None:
+    contract = replace(
+        CONTRACT, bounds={"n": (1, 1 << 20), "m": (1, 1 << 30)}, equal={"m": f"{THREADS} * n"}
+    )
+    body = f"add.u32 %r5, %r0, {more}; mul.lo.u32 %r5, %r5, %r1; {Y_AT} st.global.u32 [%rd3], %r0;"
+    found = only(prove_global(text(body), block=THREADS, contract=contract))
+    assert found.verdict == verdict
+    assert (found.witness is None) or found.witness.thread == (THREADS - 1, 0, 0)
 
 
 @pytest.mark.parametrize(("grid", "verdict"), [("m", "unknown"), ("m + 1", "violation")])

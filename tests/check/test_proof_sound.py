@@ -111,6 +111,10 @@ TWICE = (
     "ld.global.nc.u32 %r4, [%rd0]; bar.sync 0; {} bar.sync 0; ld.global.nc.u32 %r5, [%rd0];"
     "setp.ge.u32 %p1, %r4, 16; @%p1 bra end;"
 )
+LARGE = (
+    "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 15; or.b32 %r4, %r4, 0x80000000;"
+    "setp.gt.u32 %p1, %r4, 0x8000000{}; @%p1 bra end; sub.u32 %r5, %r4, 0x80000000;"
+)
 FLIPS = (  # words of threads in another order in every second turn
     "mov.u32 %r3, 0; mad.lo.u32 %r9, %r0, 4, %r8;\nL: rem.s32 %r4, %r3, 2; mul.lo.u32 %r4, %r4, {};"
     "xor.b32 %r10, %r9, %r4; st.shared.u32 [%r10], %r0; add.s32 %r3, %r3, 1;"
@@ -119,6 +123,20 @@ FLIPS = (  # words of threads in another order in every second turn
 SHARED = {
     "a flipped bit is that of an address wherever its variable lies": Case(
         FLIPS.format(64), FLIPS.format(8), block=16
+    ),
+    "the largest number of a bit field counts": Case(
+        "ld.global.u32 %r4, [%rd0]; bfe.u32 %r5, %r4, 0, 4;" + PUT,
+        "ld.global.u32 %r4, [%rd0]; bfe.u32 %r5, %r4, 0, 3;" + PUT,
+        x=(15,),
+        buf=60,
+    ),
+    "what is at most a large unsigned number is not negative": Case(
+        LARGE.format(5) + PUT + "end:", LARGE.format(3) + PUT + "end:", x=(5,), buf=16
+    ),
+    "the second predicate of a comparison is its opposite": Case(
+        "ld.global.u32 %r5, [%rd0]; setp.lt.u32 %p1|%p2, %r5, 16; @!%p2 bra end;" + PUT + "end:",
+        "ld.global.u32 %r5, [%rd0]; setp.lt.u32 %p1|%p2, %r5, 16; @!%p1 bra end;" + PUT + "end:",
+        x=(16,),
     ),
     "a saturated number is not the number": Case(
         "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 0xFFFF; sub.s32 %r4, %r4, 0x10000;"
@@ -255,6 +273,61 @@ SHARED = {
 @pytest.mark.parametrize("name", SHARED)
 def test_no_access_to_shared_memory_that_faults_is_proved(name: str) -> None:
     check(SHARED[name], shared)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "setp.hi.u32 %p1, %r5, 15; @%p1 bra end;", "setp.hs.u32 %p1, %r5, 16; @%p1 bra end;",
+        "setp.gt.u32 %p1, %r5, 15; @%p1 bra end;", "setp.ge.u32 %p1, %r5, 16; @%p1 bra end;",
+        "setp.lo.u32 %p1, %r5, 16; @!%p1 bra end;", "setp.ls.u32 %p1, %r5, 15; @!%p1 bra end;",
+        "setp.lt.u32 %p1, %r5, 16; @!%p1 bra end;", "setp.le.u32 %p1, %r5, 15; @!%p1 bra end;",
+        "setp.lo.u32 %p1, 15, %r5; @%p1 bra end;", "setp.ls.u32 %p1, 16, %r5; @%p1 bra end;",
+        "setp.hs.u32 %p1, 15, %r5; @!%p1 bra end;", "setp.hi.u32 %p1, 16, %r5; @!%p1 bra end;",
+        "setp.eq.u32 %p1, 15, %r5; @!%p1 bra end;",
+    ],
+)  # fmt: skip
+def test_each_comparison_bounds_what_comes_from_memory(guard: str) -> None:
+    body = f"ld.global.u32 %r5, [%rd0]; {guard} {PUT}\nend:"
+    assert prove_shared(kernel(body, 64), block=32).complete
+    assert not prove_shared(kernel(body, 60), block=32).complete
+
+
+def test_a_quotient_of_what_comes_from_memory_is_bounded() -> None:
+    body = "ld.global.u32 %r5, [%rd0]; and.b32 %r5, %r5, 0xFFFFFF; div.u32 %r5, %r5, 0x100000;"
+    assert prove_shared(kernel(body + PUT, 64), block=32).complete
+    assert not prove_shared(kernel(body + PUT, 60), block=32).complete
+
+
+def test_the_distance_of_two_addresses_of_a_variable_is_a_number() -> None:
+    body = "mad.lo.u32 %r4, %r0, 4, %r8; sub.u32 %r5, %r4, %r8; shr.u32 %r5, %r5, 2;" + PUT
+    assert prove_shared(kernel(body, 128), block=32).complete
+
+
+@pytest.mark.parametrize(("most", "is_proved"), [(3, True), (15, False)])
+def test_an_address_that_is_chosen_may_be_of_either_variable(most: int, is_proved: bool) -> None:
+    body = (
+        "mov.u32 %r4, small; ld.global.u32 %r5, [%rd0]; setp.eq.u32 %p1, %r5, 0;"
+        f"selp.b32 %r8, %r8, %r4, %p1; and.b32 %r5, %r5, {most};{PUT}"
+    )
+    found = prove_shared(kernel(body, 64, ".shared .align 16 .b8 small[16];\n"), block=32)
+    assert found.complete == is_proved
+
+
+@pytest.mark.parametrize(("block", "is_proved"), [(2, True), (3, False)])
+def test_every_rank_that_an_address_is_mapped_to_is_that_of_a_cta(
+    block: int, is_proved: bool
+) -> None:
+    body = "mapa.shared::cluster.u32 %r9, %r8, %r0; st.shared::cluster.u32 [%r9], %r0;"
+    cluster = ") .reqnctapercluster 2, 1, 1\n{"
+    text = kernel(body, 16).replace(")\n{", cluster, 1)
+    assert prove_shared(text, block=block).complete == is_proved
+
+
+@pytest.mark.parametrize("hint", ["prefetch.global.L2 [%rd0];", "discard.global.L2 [%rd0], 128;"])
+def test_memory_that_is_only_named_is_read_alike_twice(hint: str) -> None:
+    body = TWICE.format(hint) + PUT + "end:"
+    assert prove_shared(kernel(body, 64), block=32).complete
 
 
 def test_a_lane_gives_what_is_the_same_in_all() -> None:

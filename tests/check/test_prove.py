@@ -151,3 +151,38 @@ def test_static_and_dynamic_memory_together_have_a_limit(beyond: int, wrong: boo
         f"most {limit} on sm_80"
     )
     assert [p.message for p in found.problems] == [expected] * wrong
+
+
+STRUCTURE = """
+.func pick(.param .align 8 .b8 in[8])
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    {read}
+    st.shared.u32 [%r1], %r0;
+    ret;
+}
+"""
+WHOLE = "ld.param.u64 %rd1, [in]; cvt.u32.u64 %r1, %rd1;"
+LOW = "ld.param.u32 %r1, [in];"
+
+
+@pytest.mark.parametrize(
+    ("stores", "read", "is_proved"),
+    [
+        ("st.param.u32 [to], %r2; st.param.u32 [to+4], %r1;", LOW, True),
+        ("st.param.u32 [to+4], %r1; st.param.u32 [to], %r2;", LOW, True),
+        ("st.param.u32 [to], %r2; st.param.u64 [to], %rd0;", LOW, False),
+        ("st.param.u64 [to], %rd2; st.param.u32 [to+4], %r1;", WHOLE, False),
+        ("st.param.u64 [to], %rd2;", "ld.param.u32 %r0, [in];" + WHOLE, True),
+    ],
+)
+def test_a_structure_is_known_by_the_parts_that_were_stored_last(
+    stores: str, read: str, is_proved: bool
+) -> None:
+    body = (
+        ".param .align 8 .b8 to[8];\nmov.u32 %r1, %tid.x; mov.u32 %r2, buf; mov.u64 %rd2, buf;"
+        f"ld.param.u64 %rd0, [X];\n{stores}\ncall pick, (to);"
+    )
+    ptx = text(body).replace(FUNCTION, STRUCTURE.replace("{read}", read))
+    assert prove_shared(ptx, block=64).complete == is_proved

@@ -96,3 +96,15 @@ def test_a_vector_and_an_address_count_all_their_registers():
 
 def test_code_that_cannot_be_reached_needs_no_registers():
     assert live("ret; mov.u32 %r1, 1; mov.u32 %r2, 2; add.u32 %r3, %r1, %r2; ret;") == (0, 0)
+
+
+def test_what_an_inner_loop_needs_is_kept_through_the_outer_loop():
+    loops = """
+    mov.u32 %r5, 5; mov.u32 %r6, 6; setp.eq.u32 %p1, %r5, %r6;
+    $outer: mov.u32 %r1, 1;
+    $inner: {} @%p1 bra $inner;
+    mov.u32 %r2, 2; mov.u32 %r3, 3; add.u32 %r2, %r2, %r3;
+    @%p1 bra $outer;
+    ret;"""
+    assert live(loops.format("")) == (2, 1)
+    assert live(loops.format("add.u32 %r1, %r5, %r6;")) == (4, 1)

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from random_kernels import MODULES, REGISTERS
 from random_programs import Program, programs
 
+from ptxgen.check import definition_paths
 from ptxgen.check.problems import Problem
 from ptxgen.check.verify import require_valid, verify
 from ptxgen.errors import VerifyError
@@ -178,6 +179,11 @@ def test_an_error_shows_twenty_problems_and_counts_the_rest():
     assert sum(line.startswith("21. ") for line in lines) == 0
 
 
+def test_one_problem_is_one_problem():
+    with pytest.raises(VerifyError, match=r"^the module has 1 problem:\n1\. "):
+        require_valid(module("st.shared.u32 [scratch], %r5;\nret;"))
+
+
 def test_a_right_module_is_required_in_silence():
     require_valid(module("ret;"))
 
@@ -262,6 +268,16 @@ def test_a_global_address_needs_64_bits():
         "operand addr of ld must be an address in a register of class b64, got %r1 of class b32 ("
     )
     assert problems("ld.shared.f32 %f5, [%r1]; ld.shared.f32 %f5, [%rd1];") == ()
+
+
+@pytest.mark.parametrize("space", ["shared", "global", "local"])
+def test_a_variable_that_has_a_generic_address_may_be_named_without_its_space(space):
+    variable = f".{space} .align 4 .b8 own[8];"
+    inside, outside = (variable, "") if space == "local" else ("", variable)
+    text = render(module(f"{inside} st.{space}.u32 [own], 1; ld.u32 %r5, [own];\nret;"))
+    if outside:
+        text = text.replace(".extern", f"{outside}\n.extern", 1)
+    assert verify(parse(text)) == ()
 
 
 def test_an_address_is_never_a_float():
@@ -501,6 +517,24 @@ def test_a_loop_forgets_what_its_guard_was_in_the_turn_before():
     assert undefined(body) == [f"%r3 is written only under a guard that may be false; {WRITE}"]
 
 
+def test_a_guard_that_changes_in_a_loop_tells_nothing_of_what_was_written_before_the_loop():
+    body = """
+    @%p1 mov.u32 %r3, 1;
+    $loop: @%p1 st.shared.u32 [scratch], %r3;
+    {}
+    setp.eq.u32 %p2, %r1, 1;
+    @%p2 bra $loop;"""
+    assert undefined(body.format("")) == []
+    assert undefined(body.format("setp.eq.u32 %p1, %r1, 1;")) == [
+        f"%r3 is written only under a guard that may be false; {WRITE}"
+    ]
+
+
+def test_what_a_wrong_instruction_would_write_is_no_second_problem():
+    body = "@%p1 bra $c; add.u32 %r3, %f1, 1; $c: @!%p1 st.shared.u32 [scratch], %r3;"
+    assert [p.kind for p in problems(body)] == ["operand"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -526,6 +560,13 @@ def test_an_undefined_register_may_be_copied_if_nobody_uses_the_copy(body):
 )
 def test_a_copy_of_an_undefined_register_is_reported_where_it_is_used(body):
     assert undefined(body) == [f"%r5 is read but never written; {WRITE}"]
+
+
+def test_the_first_read_is_reported_where_paths_are_too_many(monkeypatch):
+    monkeypatch.setattr(definition_paths, "_MOST_FACTS", 0)
+    (problem,) = problems("st.shared.u32 [scratch], %r5; st.shared.u32 [scratch+4], %r5;")
+    assert "[scratch], %r5" in str(problem)
+    assert problems("setp.eq.u32 %p3, %r1, 1; @%p3 mov.u32 %r4, 1;") == ()
 
 
 def test_the_guard_itself_must_be_written():
@@ -597,6 +638,13 @@ def test_an_offset_from_a_variable_is_checked():
     assert misaligned(f"{LOAD} [scratch+4];") == far(16, 4)
     assert misaligned("ld.shared.f32 %f5, [scratch+2];") == far(4, 2)
     assert problems(f"{LOAD} [scratch+16];") == ()
+
+
+def test_regions_of_small_alignment_do_not_lower_that_of_their_array():
+    loading = module(f"{LOAD} [smem+4];\nret;")
+    regions = (Region("first", 0, 64, 4),)
+    kernel = replace(loading.kernels[0], regions=regions)
+    assert [p.message for p in verify(replace(loading, kernels=(kernel,)))] == [far(16, 4)]
 
 
 @pytest.mark.parametrize(
@@ -741,6 +789,14 @@ def test_a_block_has_at_most_1024_threads():
         ".maxntid is 1025, but a block has 1 to 1024 threads on sm_80; use fewer threads",
     )
     assert with_kernel(threads=1024) == ()
+
+
+def test_a_required_block_has_at_most_1024_threads():
+    assert only(with_kernel(reqntid=(205, 5, 1))) == (
+        "threads",
+        ".reqntid is 1025 threads, but a block has 1 to 1024 on sm_80; use fewer",
+    )
+    assert with_kernel(reqntid=(256, 4, 1)) == ()
 
 
 def test_names_are_declared_once():
@@ -892,6 +948,11 @@ def test_an_sm_has_so_many_ctas():
     )
     assert len(with_kernel(min_ctas=-1)) == 1
     assert with_kernel(min_ctas=32) == ()
+
+
+@pytest.mark.parametrize("version", ["7.8", "8.0", "8.8", "9.0"])
+def test_a_version_that_there_is_is_right(version):
+    assert problems("", version=version) == ()
 
 
 @pytest.mark.parametrize("version", [(7, 9), (8, 9), (9, -1)])

@@ -74,6 +74,14 @@ def test_a_row_too_many_lands_in_the_next_array_and_is_found(access: str) -> Non
     ]  # fmt: skip
 
 
+def test_what_ends_in_a_gap_between_arrays_is_said_once() -> None:
+    text = two("    st.shared.v2.u32 [K_tile], {%r0, %r0};\n").replace("K_tile[1024]", "K_tile[4]")
+    assert messages(text, [np.uint32(1)], block=1) == [
+        said(text, "st.shared.v2", "0x0 (K_tile): its address is computed from K_tile, at 0x0 to "
+             "0x3")
+    ]  # fmt: skip
+
+
 def test_a_row_before_the_first_is_found_with_the_thread() -> None:
     text = two("    add.s32 %r2, %r1, V_tile;\n    st.shared.u32 [%r2+-4], %r1;\n")
     assert messages(text, [np.uint32(1)]) == []

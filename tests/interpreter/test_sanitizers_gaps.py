@@ -4,6 +4,7 @@ registers; all programs run by generated code and instruction by instruction.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,22 @@ def test_copies_of_structures_with_gaps_are_let_pass_until_a_gap_is_used() -> No
     assert found("ld.local.u16 %rs4, [two+6];", "st.global.u16 [%rd0], %rs4;") == [
         "uninitialised: local address 0x10000e (two) is read before it was written"
     ]
+
+
+def test_copies_with_gaps_pass_behind_other_functions_as_well() -> None:
+    store = "st.global.u32 [%rd0], %r4;"
+    body = COPY.format(read="call used, (%r3);\n    ld.local.u32 %r4, [two+4];", store=store)
+    used = """
+    .func used(.reg .u32 n)
+    {
+        .reg .u32 m;
+        add.u32 m, n, 1;
+        xor.b32 m, m, n;
+        ret;
+    }
+    """
+    text = ptx(body, "u64 x").replace(".visible", used + ".visible")
+    assert messages(text, [np.zeros(4, np.uint32)]) == []
 
 
 # ---- mbarriers ----------------------------------------------------------------------------------
@@ -872,3 +889,216 @@ def test_an_undefined_register_is_reported_where_it_is_used_and_not_where_it_is_
         at(text, line, thread) + f"undefined: reads {register}, which it has not written"
         for line, register, thread in found
     ]
+
+
+# ---- reads of several CTAs ----------------------------------------------------------------------
+
+
+def test_a_read_that_was_looked_at_before_is_not_forgotten_at_the_next_look() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    mov.u32 %r3, 0;
+    @%p0 bra $reads;
+$waits:
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p1, %r3, 50;
+    @%p1 bra $waits;
+    st.global.u32 [%rd0], 7;
+    ret;
+$reads:
+    ld.global.u32 %r1, [%rd0];
+    st.global.u32 [%rd0+4], %r1;
+    ld.global.u32 %r2, [%rd0+8];
+    ret;
+    """,
+        "u64 x",
+    )
+    (found,) = messages(text, [np.zeros(4, np.uint32)], grid=2, block=1)
+    assert found.startswith(at(text, "[%rd0], 7;")), found
+    assert "was read by thread (0, 0, 0) of CTA (1, 0, 0)" in found
+
+
+@pytest.mark.parametrize(
+    ("release", "acquire", "raced"),
+    [
+        ("st.release.gpu", "ld.acquire.gpu", []),
+        ("st.release.cluster", "ld.acquire.gpu", ["data"]),
+        ("st.release.cta", "ld.acquire.gpu", ["data"]),
+        ("st.release.gpu", "ld.relaxed.gpu", ["data"]),
+        ("st.release.gpu", "ld", ["flag", "data"]),
+    ],
+)
+def test_data_is_handed_from_cta_to_cta_by_release_and_acquire_of_the_gpu_only(
+    release: str, acquire: str, raced: list[str]
+) -> None:
+    text = ptx(
+        f"""
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %ctaid.x;
+    setp.ne.u32 %p0, %r0, 0;
+    mov.u32 %r3, 0;
+    @%p0 bra $gives;
+$waits:
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p1, %r3, 50;
+    @%p1 bra $waits;
+    {acquire}.global.u32 %r1, [%rd0];
+    ld.global.u32 %r2, [%rd0+4];
+    ret;
+$gives:
+    st.global.u32 [%rd0+4], 1;
+    {release}.global.u32 [%rd0], 1;
+    ret;
+    """,
+        "u64 x", version="8.0", target="sm_90",
+    )  # fmt: skip
+    found = messages(text, [np.zeros(2, np.uint32)], grid=2, block=1)
+    places = {"flag": "[%rd0];", "data": "[%rd0+4];"}
+    assert [m[: len(at(text, places[p]))] for m, p in zip(found, raced, strict=True)] == [
+        at(text, places[p]) for p in raced
+    ]
+
+
+def test_an_error_shows_ten_reports_and_counts_the_rest() -> None:
+    loads = "\n".join(f"    ld.shared.u32 %r{n}, [buf+{4 * n}];" for n in range(13))
+    text = ptx(f"{loads}\n    ret;", shared=64)
+    message = trap(text, [], sanitize="init")
+    assert message.startswith("kernel k: the sanitizer reports 13 problems:\n  kernel k: ld.shared")
+    assert message.endswith("\n  and 3 more")
+    assert message.count("\n") == 11
+
+
+def test_a_copy_must_not_read_more_than_it_writes() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, 12;
+    cp.async.ca.shared.global [buf], [%rd0], 8, %r0;
+    cp.async.wait_all;
+    ret;
+    """,
+        "u64 x",
+        shared=16,
+    )
+    assert trap(text, [np.zeros(4, np.uint32)], block=1).endswith("copies 12 bytes into 8")
+
+
+def test_one_lane_whose_copy_is_under_way_is_found_among_those_that_have_none() -> None:
+    text = ptx(
+        """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, buf;
+    mad.lo.u32 %r1, %r0, 4, %r1;
+    st.shared.u32 [%r1], %r0;
+    setp.eq.u32 %p0, %r0, 3;
+    @%p0 cp.async.ca.shared.global [%r1], [%rd0], 4;
+    ld.shared.u32 %r2, [%r1];
+    ret;
+    """,
+        "u64 x",
+        shared=128,
+    )
+    (found,) = messages(text, [np.zeros(4, np.uint32)])
+    assert found.startswith(at(text, "ld.shared", 3) + "pending: shared address 0xc (buf)")
+
+
+def test_shared_memory_that_the_system_reserves_holds_something() -> None:
+    body = "mov.u32 %r1, %reserved_smem_offset_begin;\nld.shared.u32 %r2, [%r1];\nret;"
+    text = ptx(body, shared=16, version="8.0", target="sm_90")
+    assert messages(text, []) == []
+    assert len(messages(text.replace("[%r1]", "[buf]"), [])) == 1
+
+
+# ---- fences of the asynchronous proxy -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fence", "found"),
+    [("", 1), (".shared::cta", 0), (".global", 1)],
+)
+def test_a_fence_of_the_asynchronous_proxy_shows_what_its_space_says(
+    fence: str, found: int
+) -> None:
+    text = (Path(__file__).parents[1] / "ptx" / "bugs" / "missing_proxy_fence.ptx").read_text()
+    after = "st.shared.u32 [%r2], %r0;"
+    if fence:
+        text = text.replace(after, f"{after}\n    fence.proxy.async{fence};")
+    y = np.zeros(128, np.uint32)
+    reports = run(
+        text, "send_tile", grid=1, block=128, args=[y], sanitize="proxy", raise_on_report=False
+    ).reports
+    assert len(reports) == found
+
+
+SENT_TWICE = """
+    ld.param.u64 %rd0, [y];
+    mov.u32 %r1, buf;
+    st.shared.v4.u32 [%r1], {%r0, %r0, %r0, %r0};
+    st.shared.v4.u32 [%r1+16], {%r0, %r0, %r0, %r0};
+    fence.proxy.async;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 16;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0+16], [%r1+16], 16;
+    cp.async.bulk.commit_group;
+    WAIT
+    st.shared.u32 [%r1+AT], 7;
+    cp.async.bulk.wait_group 0;
+    ret;
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "place", "found"),
+    [
+        ("cp.async.bulk.wait_group.read 1;", 0, 0),
+        ("cp.async.bulk.wait_group.read 1;", 16, 1),
+        ("cp.async.bulk.wait_group.read 0;", 16, 0),
+        ("cp.async.bulk.wait_group 1;", 0, 0),
+        ("cp.async.bulk.wait_group 1;", 16, 1),
+        ("cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 1;", 16, 0),
+    ],
+)
+def test_a_wait_for_bulk_groups_is_for_all_but_the_newest(
+    wait: str, place: int, found: int
+) -> None:
+    body = SENT_TWICE.replace("WAIT", wait).replace("AT", str(place))
+    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
+    assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
+
+
+@pytest.mark.parametrize(
+    ("wait", "found"),
+    [
+        ("cp.async.bulk.wait_group.read 0;", 1),
+        ("cp.async.bulk.wait_group 0;", 0),
+        ("cp.async.bulk.wait_group.read 0; cp.async.bulk.wait_group 0;", 0),
+    ],
+)
+def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(
+    wait: str, found: int
+) -> None:
+    body = SENT_TWICE.replace("WAIT", wait).replace("st.shared.u32 [%r1+AT], 7;", "")
+    load = "    fence.proxy.async;\n    ld.global.u32 %r2, [%rd0];\n    cp.async.bulk.wait_group 0;"
+    body = body.replace("    cp.async.bulk.wait_group 0;\n    ret;", f"{load}\n    ret;")
+    text = ptx("mov.u32 %r0, 1;\n" + body, "u64 y", shared=32, version="8.0", target="sm_90")
+    assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
+
+
+def test_a_wait_that_may_give_up_is_named() -> None:
+    text = ptx(
+        """
+    mov.u32 %r0, buf;
+    mbarrier.init.shared.b64 [%r0], 1;
+    mbarrier.arrive.shared.b64 %rd0, [%r0];
+    mbarrier.try_wait.shared.b64 %p0, [%r0], %rd0;
+    ret;
+    """,
+        shared=8, version="8.0", target="sm_90",
+    )  # fmt: skip
+    (found,) = messages(text, [], block=1)
+    assert found.startswith(at(text, "mbarrier.try_wait")), found
+    assert found.endswith("the wait may give up, and nothing looks at its predicate")

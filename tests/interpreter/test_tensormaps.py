@@ -12,6 +12,7 @@ from ptxgen.check.global_access import global_touches
 from ptxgen.check.proof_access import touches
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT, DeviceArena, run
+from ptxgen.interpreter.boxes import loaded
 from ptxgen.ir import Address, Instr
 from ptxgen.parse import parse
 from ptxgen.tensormap import ALIGN, NBYTES, TensorMap
@@ -311,3 +312,10 @@ def test_a_value_sent_behind_the_variable_of_its_address_is_reported(opcode: str
     assert bounds_reports(SENT.format(send=send.format("+128"), nbytes=4), **how) == [
         "0x80 (held): its address is computed from tile, at 0x0 to 0x7f"
     ]
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [("tf32", True), ("tf32.ftz", False), ("f32", True)])
+def test_only_ftz_flushes_small_numbers(dtype: str, kept: bool) -> None:
+    small = np.array([2.0**-130], np.float32)
+    of = TensorMap(0, (16,), dtype, (16,))
+    assert loaded(of, small.view(np.uint32)).view(np.float32).tolist() == [small[0] * kept]

@@ -1,0 +1,1 @@
+"""Mistakes of the analysers, and which tests notice them; `tools/mutate_analyses.py` asks."""

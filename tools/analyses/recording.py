@@ -1,0 +1,234 @@
+"""Which tests enter which blocks of the analysers, and how long they take: recorded once, kept in a
+file, and what is chosen by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tools.analyses.source import MODULE, ROOT, Mutant, files, source_of
+
+SCHEMA: Final = 1
+_SLOWEST_S: Final = 20.0  # tests that take longer judge nothing
+_LEAST_S: Final = 0.003  # what pytest itself takes for a test
+# Not -m, by which the classes of what is sent would be those of a module named __main__.
+_START: Final = "import sys; from tools.analyses.worker import main; main(sys.argv[1:])"
+
+# What is asked first; then, only about what nobody has noticed, what takes longer.
+FIRST: Final = (
+    "tests/check", "tests/interpreter", "tests/isa", "tests/vectors", "tests/test_parse.py",
+    "tests/test_parse_modules.py", "tests/test_parse_strict.py",
+)  # fmt: skip
+LAST: Final = (
+    "tests/flash/test_kernel.py", "tests/flash/contract/test_forward.py",
+    "tests/flash/kernels/test_mma_forward.py", "tests/flash/decode/test_cache_kernels.py",
+    "tests/flash/cache/test_faults.py",
+)  # fmt: skip
+
+
+@contextmanager
+def worker(what: str, paths: Sequence[str]) -> Iterator[Connection]:
+    """A process of `tools.analyses.worker`, and what it is spoken to by."""
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryDirectory(prefix="ptxgen-mutants-") as folder:
+        handle = theirs.detach()
+        command = [sys.executable, "-c", _START, what, str(handle)]
+        environment = dict(os.environ, OPENBLAS_NUM_THREADS="1", PYTHONHASHSEED="0")
+        process = subprocess.Popen(
+            [*command, f"{folder}/tests", *paths], pass_fds=[handle], cwd=ROOT, env=environment
+        )
+        os.close(handle)
+        try:
+            with Connection(ours.detach()) as connection:
+                yield connection
+                connection.send(None)
+            process.wait(60)
+        except (EOFError, BrokenPipeError):
+            log = Path(folder, f"{what}.log")
+            words = log.read_text()[-2000:] if log.exists() else ""
+            raise RuntimeError(f"the process of the tests has ended: {words}") from None
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()[:16]
+
+
+def file_of(test: str) -> str:
+    """The file that a test is in."""
+    return test.partition("::")[0]
+
+
+class TestMap:
+    """The tests that enter each block, with their seconds; as it was recorded."""
+
+    __test__ = False  # for pytest, which looks at names
+
+    def __init__(self) -> None:
+        self.tests: dict[str, float] = {}  # those that pass
+        self.hashes: dict[str, str] = {}  # of the files of tests
+        self.functions: dict[str, str] = {}  # by file:function
+        self.at_import: set[str] = set()  # blocks
+        self.enters: dict[str, set[str]] = {}  # tests by block
+
+    # ------------------------------------------------------------------------------ in a file
+
+    @classmethod
+    def load(cls, path: Path) -> TestMap:
+        """The map of a file. Raises `OSError` or `ValueError` if it is none."""
+        found = cls()
+        with np.load(path) as data:
+            head: Any = json.loads(str(data["head"]))
+            if head.get("schema") != SCHEMA:
+                raise ValueError(f"it is no map of schema {SCHEMA}")
+            names, blocks = list(head["tests"]), head["blocks"]
+            bits = np.unpackbits(data["bits"], axis=1, count=len(names)).astype(bool)
+        found.tests = head["tests"]
+        found.hashes, found.functions = head["hashes"], head["functions"]
+        found.at_import = set(head["at_import"])
+        for row, block in enumerate(blocks):
+            found.enters[block] = {names[n] for n in np.flatnonzero(bits[row])}
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write a file, in one step."""
+        place = {test: n for n, test in enumerate(self.tests)}
+        bits = np.zeros((len(self.enters), len(place)), np.bool_)
+        for row, tests in enumerate(self.enters.values()):
+            bits[row, [place[test] for test in tests]] = True
+        head = {
+            "schema": SCHEMA, "tests": self.tests, "hashes": self.hashes,
+            "functions": self.functions, "at_import": sorted(self.at_import),
+            "blocks": list(self.enters),
+        }  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"{path.name}.{os.getpid()}.npz")
+        np.savez_compressed(new, head=np.array(json.dumps(head)), bits=np.packbits(bits, axis=1))
+        os.replace(new, path)
+
+    # ------------------------------------------------------------------------------- recording
+
+    def stale(self, paths: Sequence[str]) -> list[str]:
+        """The files of tests that are not recorded as they are now; those that are gone are
+        forgotten.
+        """
+        for file in [file for file in self.hashes if not (ROOT / file).exists()]:
+            self._forget(file)
+            del self.hashes[file]
+        return [file for file in test_files(paths) if self.hashes.get(file) != _hash(file)]
+
+    def record(self, stale: Sequence[str], say: Any) -> Iterator[None]:
+        """Record the tests of some files, and stop for a while after each chunk of them."""
+        if not stale:
+            return
+        with worker("record", stale) as connection:
+            names, hits = connection.recv()
+            self.at_import |= set(_blocks(hits))
+            if not self.functions:
+                self.functions = {
+                    f"{f}:{name}": source_of(f).function_hash(name)
+                    for f in files()
+                    for name in source_of(f).functions
+                }
+            for file in stale:
+                say(file)
+                self._forget(file)
+                mine = [name for name in names if file_of(name) == file]
+                text = _hash(file)  # as it was collected; who edits it now has it recorded again
+                connection.send(mine)
+                for said in connection.recv():
+                    if said[0] == "failed":
+                        raise RuntimeError(f"the tests of {file} cannot be recorded: {said[1]}")
+                    test, seconds, verdict, entered = said
+                    if verdict != "passed":
+                        continue
+                    self.tests[test] = round(seconds, 4)
+                    for block in _blocks(entered):
+                        self.enters.setdefault(block, set()).add(test)
+                self.hashes[file] = text
+                yield
+
+    def _forget(self, file: str) -> None:
+        gone = {test for test in self.tests if file_of(test) == file}
+        self.tests = {test: s for test, s in self.tests.items() if test not in gone}
+        for tests in self.enters.values():
+            tests -= gone
+
+    # --------------------------------------------------------------------------------- choosing
+
+    def runs_at_import(self, mutant: Mutant) -> bool:
+        """Whether what is mistaken runs before any test does."""
+        return mutant.function == MODULE or _name(mutant) in self.at_import
+
+    def chosen(self, mutant: Mutant, budget_s: float) -> list[tuple[str, float]]:
+        """The tests to judge a mutant by, in their order, with their seconds; of the first ones and
+        of the last ones no more than take `budget_s` seconds.
+        """
+        tests = self._that_enter(mutant)
+        cost = _costs({test: self.tests[test] for test in tests if test in self.tests})
+        found: list[tuple[str, float]] = []
+        for last in (False, True):
+            left = budget_s
+            for test in sorted(cost, key=lambda test: (cost[test], test)):
+                seconds = self.tests[test]
+                if test.startswith(LAST) is last and seconds <= min(_SLOWEST_S, left):
+                    left -= max(seconds, _LEAST_S)
+                    found.append((test, seconds))
+        return found
+
+    def _that_enter(self, mutant: Mutant) -> set[str]:
+        """Those that enter the block; the file, where the function is not as it was recorded."""
+        known = self.functions.get(f"{mutant.file}:{mutant.function}")
+        now = source_of(mutant.file).function_hash(mutant.function)
+        if not self.runs_at_import(mutant) and known == now:
+            return self.enters.get(_name(mutant), set())
+        rows = (tests for b, tests in self.enters.items() if b.startswith(f"{mutant.file}:"))
+        return set().union(*rows) or set(self.tests)
+
+
+def _name(mutant: Mutant) -> str:
+    return f"{mutant.file}:{source_of(mutant.file).blocks[mutant.block]}"
+
+
+def _blocks(hits: Sequence[int]) -> Iterator[str]:
+    """The names of blocks that were hit: file << 16 | block."""
+    names = files()
+    for hit in hits:
+        file = names[hit >> 16]
+        yield f"{file}:{source_of(file).blocks[hit & 0xFFFF]}"
+
+
+def _costs(seconds: Mapping[str, float]) -> dict[str, float]:
+    """What to sort tests by: the quickest first, but cases of one function later and later."""
+    rank: dict[str, int] = {}
+    found = {}
+    for test in sorted(seconds, key=lambda test: (seconds[test], test)):
+        function = test.partition("[")[0]
+        rank[function] = rank.get(function, 0) + 1
+        found[test] = max(seconds[test], _LEAST_S) * rank[function]
+    return found
+
+
+def test_files(paths: Sequence[str]) -> list[str]:
+    """The files of tests of some paths."""
+    found: list[str] = []
+    for path in paths:
+        place = ROOT / path
+        inside = sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
+        found += [one.relative_to(ROOT).as_posix() for one in inside]
+    return found
