@@ -267,6 +267,28 @@ SHARED = {
         "ld.global.u64 %rd4, [%rd1];" + TWICE.format("") + PUT + "end:",
         y=(0, 0),
     ),
+    "memory that is written at a distance from memory is not read alike twice": Case(
+        "sub.u64 %rd3, %rd0, %rd1; st.global.u64 [%rd1], %rd3; bar.sync 0;"
+        "ld.global.u64 %rd4, [%rd1]; add.u64 %rd4, %rd4, %rd1;"
+        + TWICE.format("st.global.u32 [%rd4], 1000;")
+        + PUT
+        + "end:",
+        TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
+        y=(0, 0),
+    ),
+    "memory that is written through a pointer made of halves is not read alike twice": Case(
+        "cvt.u32.u64 %r10, %rd0; shr.u64 %rd3, %rd0, 32; cvt.u32.u64 %r11, %rd3;"
+        "cvt.u64.u32 %rd4, %r11; shl.b64 %rd4, %rd4, 32; cvt.u64.u32 %rd5, %r10;"
+        "or.b64 %rd4, %rd4, %rd5;" + TWICE.format("st.global.u32 [%rd4], 1000;") + PUT + "end:",
+        TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
+    ),
+    "a choice between an address and a number is no address": Case(
+        "mad.lo.u32 %r9, %r0, 4, %r8; setp.lt.u32 %p1, %r0, 15;"
+        "selp.u32 %r10, %r9, 0x600000, %p1; st.shared.u32 [%r10], %r0;",
+        "mad.lo.u32 %r9, %r0, 4, %r8; setp.lt.u32 %p1, %r0, 15;"
+        "selp.u32 %r10, %r9, %r8, %p1; st.shared.u32 [%r10], %r0;",
+        block=16,
+    ),
 }
 
 
@@ -328,6 +350,14 @@ def test_every_rank_that_an_address_is_mapped_to_is_that_of_a_cta(
 def test_memory_that_is_only_named_is_read_alike_twice(hint: str) -> None:
     body = TWICE.format(hint) + PUT + "end:"
     assert prove_shared(kernel(body, 64), block=32).complete
+
+
+def test_a_lane_gives_its_value_behind_a_condition_of_the_whole_warp() -> None:
+    body = (
+        "setp.gt.u32 %p1, %r1, 9; @%p1 bra end; and.b32 %r4, %r0, 31;"
+        "shfl.sync.idx.b32 %r5, %r4, 3, 31, -1;" + PUT + "end:"
+    )
+    assert prove_shared(kernel(body, 16), block=64).complete
 
 
 def test_a_lane_gives_what_is_the_same_in_all() -> None:

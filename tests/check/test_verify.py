@@ -125,6 +125,14 @@ def test_a_handle_has_no_offset(body: str, message: str):
     assert problems(right + body.replace("+16", "").replace("+8", "")) == ()
 
 
+def test_a_vector_has_registers_of_one_size():
+    kind, message = complaint("ld.global.v2.b32 {%r3, %rd3}, [%rd1];")
+    assert kind == "operand"
+    assert message.startswith(
+        "operand d of ld must have registers of one size, got {%r3, %rd3} (syntax: "
+    )
+
+
 # ------------------------------------------------------------------------------------ its words
 
 

@@ -4,6 +4,7 @@ registers; all programs run by generated code and instruction by instruction.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -1102,3 +1103,19 @@ def test_a_wait_that_may_give_up_is_named() -> None:
     (found,) = messages(text, [], block=1)
     assert found.startswith(at(text, "mbarrier.try_wait")), found
     assert found.endswith("the wait may give up, and nothing looks at its predicate")
+
+
+@pytest.mark.parametrize("barrier", [0, 15])
+def test_a_cta_has_sixteen_barriers(barrier: int) -> None:
+    text = ptx(f"bar.sync {barrier};\n    barrier.sync {barrier}, 64;\n    ret;")
+    run_both_ways(text, grid=2, block=64, args=[])
+
+
+@pytest.mark.parametrize(("depth", "changes"), [(1, 0), (2, 1), (3, 2)])
+def test_a_depth_has_a_change_point_less_in_each_doubling_of_the_run(
+    depth: int, changes: int
+) -> None:
+    points = policies._changes(np.random.default_rng(0), depth)
+    found = list(itertools.takewhile(lambda point: point < 1024, points))
+    for start, end in ((0, 256), (256, 512), (512, 1024)):
+        assert sum(start <= point < end for point in found) == changes
