@@ -48,8 +48,7 @@ class KVCache:
         `block_table[b, r // page_size]`, in every layer.
     pages: the number of pages, by default as many as all sequences can need.
     backend: where the memory is: "cpu" or "interpreter", both in numpy arrays; or "cuda", on
-        `device`, by default the current one. `cuda` is the GPU backend, by default that of the
-        process.
+        `device`, by default the current one. `cuda`: the GPU backend, by default the process's.
 
     The layers of a model are appended to one after another, so that each has `lengths` of its own.
     Memory is not initialised; rows that were not written never reach a result. A call that raises
@@ -182,11 +181,9 @@ class KVCache:
 
     def set_scales(self, k_scale: object, v_scale: object) -> None:
         """Set the scales by which a cache of "e4m3" divides K and V when it stores them: positive
-        numbers, of any shape that broadcasts to [layers, kv_heads]. Call it before anything is
-        appended.
+        numbers, of any shape that broadcasts to [layers, kv_heads].
 
-        Raises `LaunchError` for invalid scales, for a cache of another dtype, and if there are
-        tokens.
+        Raises `LaunchError` for invalid scales, for a cache of another dtype, or with tokens.
         """
         who, shape = "KVCache.set_scales", (self.layers, self.kv_heads)
         if self._scales is None:
