@@ -42,6 +42,7 @@ from tools.commands.run_arguments import (
     given,
     ptx_text,
 )
+from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = range(3)
 
@@ -103,9 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(FAILED, error)
     everything = [*findings, *(f for entry in entries for f in entry.findings)]
     if arguments.json:
-        print(json.dumps(_document(module, findings, entries, everything), indent=2))
+        tell(json.dumps(_document(module, findings, entries, everything), indent=2))
     else:
-        print(_report(module, entries, everything))
+        tell(_report(module, entries, everything))
     wrong = everything if arguments.strict else [f for f in everything if f.severity == ERROR]
     return FAILED if wrong else OK
 

@@ -457,3 +457,18 @@ def test_it_runs_as_a_script(folder: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"PTX 7.0 for sm_80\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes that end so")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_leaves_early_is_no_traceback(options: list[str]) -> None:
+    root = Path(__file__).resolve().parents[2]
+    bug = root / "tests" / "ptx" / "bugs" / "row_too_many.ptx"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as nobody:
+        command = [sys.executable, str(root / "tools" / "check.py"), str(bug), "--block", "64"]
+        done = subprocess.run(
+            [*command, *options], stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "")  # the violation is found all the same
