@@ -399,7 +399,7 @@ class KVCache:
         return found
 
     def problems_of_type(self, name: str, array: ArrayView) -> Iterator[str]:
-        """What is wrong with the dtype of new rows. Only a cache of e4m3 converts them."""
+        """Say what is wrong with the dtype of new rows. Only a cache of e4m3 converts them."""
         taken = tuple(DTYPES.values()) if self.element is E4M3 else (self.element,)
         if array.dtype not in [dtype.array_name for dtype in taken]:
             names = ", ".join(dtype.array_name for dtype in taken)
@@ -410,7 +410,7 @@ class KVCache:
             )
 
     def problems_of_rows(self, k: ArrayView, v: ArrayView, items: int) -> Iterator[str]:
-        """What is wrong with new keys and values for `items` sequences."""
+        """Say what is wrong with new keys and values for `items` sequences."""
         dims = {"k": ("head_dim", self.head_dim), "v": ("head_dim_v", self.head_dim_v)}
         for name, array in (("k", k), ("v", v)):
             what, dim = dims[name]

@@ -118,7 +118,7 @@ def _new_config(
 
 
 def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) -> Iterator[str]:
-    """What is wrong with the devices of the arrays, and with q, k and v."""
+    """Say what is wrong with the devices of the arrays, and with q, k and v."""
     device = cache.memory.device
     where = "the host" if device == HOST else f"{device[0]}:{device[1]}"
     yield from (
@@ -147,7 +147,7 @@ def problems_of_rows(cache: KVCache, views: dict[str, ArrayView], items: int) ->
 
 
 def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with alibi_slopes, mask and sink, and with out."""
+    """Say what is wrong with alibi_slopes, mask and sink, and with out."""
     q = views["q"]
     batch, heads, seq_q = q.shape[:3]
     yield from problems_of_operands(config, views)
@@ -168,7 +168,7 @@ def problems_of_others(config: AttentionConfig, views: dict[str, ArrayView]) -> 
 def problems_of_kernels(
     cache: KVCache, config: AttentionConfig, views: dict[str, ArrayView], backend: str
 ) -> Iterator[str]:
-    """What is wrong with a call for kernels, beyond the checks that numpy needs, too."""
+    """Say what is wrong with a call for kernels, beyond the checks that numpy needs, too."""
     if cache.element is E4M3:
         yield from _problems_of_e4m3(cache, config, backend)
     if "rotary_cos" in views and backend == "cuda":
@@ -213,7 +213,7 @@ def _is_aligned(array: ArrayView) -> bool:
 
 
 def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with the types of q and k: the kernel that rotates them takes one type."""
+    """Say what is wrong with the types of q and k: the kernel that rotates them takes one type."""
     types = {name: views[name].dtype for name in ("q", "k")}
     if len(set(types.values())) > 1:
         yield (
@@ -223,7 +223,7 @@ def _problems_of_types(views: Mapping[str, ArrayView]) -> Iterator[str]:
 
 
 def _problems_of_turning(cache: KVCache, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
+    """Say what is wrong with new rows and rotary tables: the kernel reads both on the GPU."""
     if not appends_by_kernel(cache, views, "cuda"):
         yield (
             "rotary_cos and rotary_sin are given, but only new k and v on the GPU of the cache are "
@@ -269,7 +269,7 @@ def rows_of_call(
 
 
 def problems_of_rotary(cache: KVCache, views: dict[str, ArrayView], rows: Rows) -> Iterator[str]:
-    """What is wrong with rotary_cos and rotary_sin."""
+    """Say what is wrong with rotary_cos and rotary_sin."""
     if "rotary_cos" not in views:
         return
     cos, sin = views["rotary_cos"], views["rotary_sin"]

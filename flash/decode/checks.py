@@ -31,7 +31,7 @@ _OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with the arrays of a call. Contents of arrays on a GPU are not checked."""
+    """Say what is wrong with the arrays of a call. Contents of arrays on a GPU are not checked."""
     ranks = {
         "q": 4, "k_cache": 4, "v_cache": 4, "k": 4, "v": 4, "block_table": 2, "rotary_cos": 2,
         "rotary_sin": 2,
@@ -102,7 +102,7 @@ def _problems_of_four(config: AttentionConfig, views: Mapping[str, ArrayView]) -
 
 
 def _problems_of_new(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with the new rows k and v and their rotary tables."""
+    """Say what is wrong with the new rows k and v and their rotary tables."""
     alone = [
         f"{one} is given without {other}; give both, or neither"
         for one, other in (("k", "v"), ("v", "k"), (_COS, _SIN), (_SIN, _COS), (_COS, "k"))
@@ -173,7 +173,7 @@ def _problems_of_tables(config: AttentionConfig, views: Mapping[str, ArrayView])
 
 
 def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with lengths and indices for new rows, if they are on the host."""
+    """Say what is wrong with lengths and indices for new rows, if they are on the host."""
     batch = views["q"].shape[0]
     numbers = {"cache_batch_idx": np.arange(batch), "leftpad_k": np.zeros(batch, np.int64)}
     for name in LENGTHS:
@@ -205,7 +205,7 @@ def _problems_of_new_on_host(views: Mapping[str, ArrayView]) -> Iterator[str]:
 def _problems_of_pages(
     views: Mapping[str, ArrayView], index: NDArray[np.int64], used: NDArray[np.int64]
 ) -> Iterator[str]:
-    """What is wrong with the block table: a page to which new rows are written must occur once,
+    """Say what is wrong with the block table: a page to which new rows are written must occur once,
     because the writes and the reads of other sequences are not ordered.
     """
     given, page_size, new = views["block_table"], views["k_cache"].shape[2], views["k"].shape[2]
@@ -229,7 +229,7 @@ def _problems_of_pages(
 
 
 def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
-    """What is wrong with sizes: more rows than a row index counts, or more heads than CTAs."""
+    """Say what is wrong with sizes: more rows than a row index counts, or more heads than CTAs."""
     if max(capacity, q.shape[2] * q.shape[1]) > MAX_WINDOWED_SEQ:
         yield f"queries of all heads, and keys, must be at most {MAX_WINDOWED_SEQ} of a sequence"
     if q.shape[0] * q.shape[1] > MAX_CTAS:
@@ -240,7 +240,7 @@ def problems_of_size(q: ArrayView, capacity: int) -> Iterator[str]:
 
 
 def problems_of_array(config: AttentionConfig, name: str, array: ArrayView) -> Iterator[str]:
-    """What is wrong with dtype, strides and address of one of Q, K, V and O."""
+    """Say what is wrong with dtype, strides and address of one of Q, K, V and O."""
     wanted, nbytes = config.element.array_name, config.element.nbytes
     if array.dtype != wanted:
         yield f"{name} must be {wanted}, as the config says, got {array.dtype}; convert it"
@@ -284,7 +284,7 @@ def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 
 def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
-    """What is wrong with types and shapes of the given operands: of scores, and lengths."""
+    """Say what is wrong with types and shapes of the given operands: of scores, and lengths."""
     if not _OPERANDS & views.keys():
         return
     batch, heads, seq_q, _ = views["q"].shape
@@ -305,7 +305,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
 
 
 def _problems_on_host(views: Mapping[str, ArrayView], sequences: int) -> Iterator[str]:
-    """What is wrong with the elements of lengths and indices on the host."""
+    """Say what is wrong with the elements of lengths and indices on the host."""
     capacity = capacity_of(views)
     for name, most in (
         ("seqused_k", capacity), ("leftpad_k", capacity), ("cache_batch_idx", sequences - 1),

@@ -204,7 +204,7 @@ def _place_problems(views: Mapping[str, ArrayView], backend: str) -> Iterator[st
 
 
 def _size_problems(splits: int, shape: tuple[int, ...], backend: str) -> Iterator[str]:
-    """What is wrong with the numbers of columns, parts and rows."""
+    """Say what is wrong with the numbers of columns, parts and rows."""
     for what, got, least, most in (
         ("head_dim_v", shape[-1], 1, MAX_HEAD_DIM_V),
         ("parts", splits, 1, MAX_SPLITS),

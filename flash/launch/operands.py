@@ -43,7 +43,7 @@ def require_operands(
 
 
 def batch_problems(operands: Operands) -> list[str]:
-    """What is wrong with the shape of `cu_seqlens_q`, which gives the count of sequences."""
+    """Say what is wrong with the shape of `cu_seqlens_q`, which gives the count of sequences."""
     shape = list(operands["cu_seqlens_q"].shape)
     if len(shape) == 1 and shape[0]:
         return []
@@ -53,7 +53,7 @@ def batch_problems(operands: Operands) -> list[str]:
 def operand_problems(
     wanted: Iterable[Operand], operands: Operands, sizes: Mapping[str, int]
 ) -> Iterator[str]:
-    """What is wrong with types and shapes of operands; `sizes` holds the length of each axis."""
+    """Say what is wrong with types and shapes of operands; `sizes` has the length of each axis."""
     for operand in wanted:
         array = operands[operand.name]
         if array.dtype != operand.dtype.array_name:

@@ -19,7 +19,7 @@ _SHAPES: Final = {
 
 
 def rank_problems(arrays: dict[str, ArrayView], layout: str) -> list[str]:
-    """What is wrong with the ranks of a call's arrays, which are given by name."""
+    """Say what is wrong with the ranks of a call's arrays, which are given by name."""
     ranks = {"bhsd": (3, 4), "bshd": (4,), PACKED: (3,)}[layout]
     wrong = [
         f"{name} must be {_SHAPES[layout]}, got shape {list(array.shape)}"
@@ -68,7 +68,7 @@ def shape_problems(
     layout: str,
     caller: Caller,
 ) -> list[str]:
-    """What is wrong with the shapes of q, k and v, whose ranks are right."""
+    """Say what is wrong with the shapes of q, k and v, whose ranks are right."""
     (batch, heads, _, d), (k_batch, kv_heads, seq_k, k_d), (v_batch, v_heads, seq_v, v_d) = (
         split(shape, layout, 1) for shape in (q, k, v)
     )

@@ -62,8 +62,8 @@ def _is_list(array: ArrayView) -> bool:
 def length_problems(
     operands: Mapping[str, ArrayView], total_q: int, total_k: int, max_seqlen_q: int
 ) -> Iterator[str]:
-    """What is wrong with the elements of arrays of lengths, whose types and shapes are right: the
-    first wrong element of each array. Only arrays on the host are read.
+    """Say what is wrong with the elements of arrays of lengths, whose types and shapes are right:
+    the first wrong element of each array. Only arrays on the host are read.
     """
     host = {
         name: host_array(operands[name]).astype(np.int64)
