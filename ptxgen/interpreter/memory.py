@@ -160,10 +160,7 @@ _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 
 def make_plan(machine: MemoryAccess, space: str, lanes: Lanes, mask: Lanes | None) -> Plan:
     """Plan accesses to a space from a base for the lanes of `mask`, at least one."""
-    count = machine.selection.count
     addresses = signed_lanes(lanes)
-    if addresses.ndim == 0 or len(addresses) != count:
-        addresses = np.full(count, addresses, np.int64)
     if mask is not None:
         addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
     ctas = machine.selection.shared_base
