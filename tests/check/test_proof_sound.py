@@ -370,7 +370,18 @@ def test_a_lane_gives_what_is_the_same_in_all() -> None:
 Y_AT = "mad.wide.s32 %rd3, %r5, 4, %rd1;"
 X_STORE = "mad.wide.s32 %rd3, %r5, 4, %rd0; st.global.u32 [%rd3], %r0;"
 STORE = Y_AT + "st.global.u32 [%rd3], %r0;"
+# Y at a sum of steps of 0 to 5; the turns go on while their number times the last step is below m.
+STEPS = (
+    "mov.u32 %r5, 0; mov.u32 %r9, 0; {}\nL:" + STORE + "{} add.u32 %r5, %r5, %r4;"
+    "add.u32 %r9, %r9, 1; mul.lo.u32 %r6, %r9, %r4; setp.lt.s32 %p1, %r6, %r2; @%p1 bra L;"
+)  # fmt: skip
 GLOBAL = {
+    "what is made of a loop's counter is another number in each turn": Case(
+        STEPS.format("", "xor.b32 %r4, %r9, %r1; min.u32 %r4, %r4, 5;"),
+        STEPS.format("xor.b32 %r4, %r2, %r1; min.u32 %r4, %r4, 5;", ""),
+        x=(0,) * 4,
+        y=(0,) * 21,
+    ),
     "above an unsigned limit a number may be negative": Case(
         "ld.global.u32 %r4, [%rd0]; min.s32 %r4, %r4, 5; max.s32 %r4, %r4, -5;"
         "setp.gt.u32 %p1, %r4, 4; @!%p1 bra end; add.s32 %r5, %r4, -5;" + STORE + "end:",
