@@ -112,7 +112,7 @@ TWICE = (
     "setp.ge.u32 %p1, %r4, 16; @%p1 bra end;"
 )
 LARGE = (
-    "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 15; or.b32 %r4, %r4, 0x80000000;"
+    "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, {}; or.b32 %r4, %r4, 0x80000000;"
     "setp.gt.u32 %p1, %r4, 0x8000000{}; @%p1 bra end; sub.u32 %r5, %r4, 0x80000000;"
 )
 FLIPS = (  # words of threads in another order in every second turn
@@ -131,7 +131,13 @@ SHARED = {
         buf=60,
     ),
     "what is at most a large unsigned number is not negative": Case(
-        LARGE.format(5) + PUT + "end:", LARGE.format(3) + PUT + "end:", x=(5,), buf=16
+        LARGE.format(15, 5) + PUT + "end:", LARGE.format(15, 3) + PUT + "end:", x=(5,), buf=16
+    ),
+    "large unsigned numbers are bounded by a large unsigned number": Case(
+        LARGE.format(0xFFFF, 5) + PUT + "end:",
+        LARGE.format(0xFFFF, 3) + PUT + "end:",
+        x=(5,),
+        buf=16,
     ),
     "the second predicate of a comparison is its opposite": Case(
         "ld.global.u32 %r5, [%rd0]; setp.lt.u32 %p1|%p2, %r5, 16; @!%p2 bra end;" + PUT + "end:",
