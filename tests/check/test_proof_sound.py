@@ -120,6 +120,10 @@ FLIPS = (  # words of threads in another order in every second turn
     "xor.b32 %r10, %r9, %r4; st.shared.u32 [%r10], %r0; add.s32 %r3, %r3, 1;"
     "setp.lt.s32 %p1, %r3, 4; @%p1 bra L;"
 )
+MOVES = (
+    "mov.u32 %r5, 0;\nL: st.u32 [%rd2], %r0; add.u64 %rd2, %rd2, 4; add.u32 %r5, %r5, 1;"
+    "setp.lt.u32 %p1, %r5, %r1; @%p1 bra L;"
+)
 SHARED = {
     "a flipped bit is that of an address wherever its variable lies": Case(
         FLIPS.format(64), FLIPS.format(8), block=16
@@ -220,6 +224,11 @@ SHARED = {
     "a pointer from memory may be one to shared memory": Case(
         "ld.global.u64 %rd2, [%rd0]; st.u32 [%rd2], %r0;",
         "add.u64 %rd2, %rd0, 4; st.u32 [%rd2], %r0;",
+        x=(0x40, 1),
+    ),
+    "a pointer that moves in a loop is what it was before": Case(
+        "ld.global.u64 %rd2, [%rd0];" + MOVES,
+        "mov.u64 %rd2, %rd0;" + MOVES,
         x=(0x40, 1),
     ),
     "an address in another CTA is none of the own CTA": Case(
