@@ -330,8 +330,12 @@ def test_each_comparison_bounds_what_comes_from_memory(guard: str) -> None:
     assert not prove_shared(kernel(body, 60), block=32).complete
 
 
-def test_a_quotient_of_what_comes_from_memory_is_bounded() -> None:
-    body = "ld.global.u32 %r5, [%rd0]; and.b32 %r5, %r5, 0xFFFFFF; div.u32 %r5, %r5, 0x100000;"
+@pytest.mark.parametrize(
+    "computed",
+    ["div.u32 %r5, %r5, 0x100000;", "xor.b32 %r5, %r5, 0x777777; shr.u32 %r5, %r5, 20;"],
+)
+def test_what_is_computed_from_memory_is_bounded(computed: str) -> None:
+    body = "ld.global.u32 %r5, [%rd0]; and.b32 %r5, %r5, 0xFFFFFF;" + computed
     assert prove_shared(kernel(body + PUT, 64), block=32).complete
     assert not prove_shared(kernel(body + PUT, 60), block=32).complete
 
