@@ -297,6 +297,11 @@ SHARED = {
         "or.b64 %rd4, %rd4, %rd5;" + TWICE.format("st.global.u32 [%rd4], 1000;") + PUT + "end:",
         TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
     ),
+    "a variable of the kernel hides the one of the module": Case(
+        ".local .align 16 .b8 own[64]; mov.u32 %r9, own; st.shared.u32 [%r9], %r0;",
+        "mov.u32 %r9, own; st.shared.u32 [%r9], %r0;",
+        before=".shared .align 16 .b8 own[64];\n",
+    ),
     "a choice between an address and a number is no address": Case(
         "mad.lo.u32 %r9, %r0, 4, %r8; setp.lt.u32 %p1, %r0, 15;"
         "selp.u32 %r10, %r9, 0x600000, %p1; st.shared.u32 [%r10], %r0;",
@@ -384,6 +389,38 @@ def test_a_lane_gives_what_is_the_same_in_all() -> None:
     assert prove_shared(kernel(body, 16), block=32).complete
 
 
+PUT_AT = (
+    ".func put(.param .b32 {0}) {{ .reg .b32 %r<2>; .reg .b64 %rd1; {1} "
+    "st.shared.u32 [%r1], 1; }}\n"
+)
+NO_VARIABLE = "its address is not computed from a shared variable"
+
+
+@pytest.mark.parametrize(
+    ("before", "reasons"),
+    [
+        (PUT_AT.format("buf", "ld.param.u32 %r1, [buf];"), []),
+        (
+            ".global .align 16 .b8 buf[64];\n"
+            + PUT_AT.format("to", "mov.u64 %rd1, buf; cvt.u32.u64 %r1, %rd1;"),
+            [NO_VARIABLE],
+        ),
+        (
+            ".global .align 16 .b8 own[64];\n"
+            + PUT_AT.format("to", ".shared .align 16 .b8 own[64]; mov.u32 %r1, own;"),
+            ["it has a variable in shared memory with the name of another variable"],
+        ),
+    ],
+)
+def test_a_name_in_a_function_is_not_that_of_another_variable(
+    before: str, reasons: list[str]
+) -> None:
+    body = ".param .b32 at; st.param.b32 [at], %r8; call put, (at);"
+    found = prove_shared(kernel(body, 64, before), block=32)
+    assert [v.reason.partition(", called")[0] for v in found.unknown] == reasons
+    assert not found.violations
+
+
 # ------------------------------------------------------------------------------ global memory
 
 Y_AT = "mad.wide.s32 %rd3, %r5, 4, %rd1;"
@@ -394,7 +431,21 @@ STEPS = (
     "mov.u32 %r5, 0; mov.u32 %r9, 0; {}\nL:" + STORE + "{} add.u32 %r5, %r5, %r4;"
     "add.u32 %r9, %r9, 1; mul.lo.u32 %r6, %r9, %r4; setp.lt.s32 %p1, %r6, %r2; @%p1 bra L;"
 )  # fmt: skip
+TO_G = (
+    ".func (.reg .b64 %back) {}(.reg .b64 %to) {{ .reg .b64 %rd1; {} mov.u64 %rd1, g; "
+    "sub.u64 %back, %rd1, %to; ret; }}\n"
+)
+FROM_G = (
+    "mov.u64 %rd4, g; call (%rd5), {}, (%rd4); add.u64 %rd3, %rd5, %rd1; st.global.u32 [%rd3], %r0;"
+)
 GLOBAL = {
+    "a variable of a function hides the one of the module": Case(
+        FROM_G.format("to_own"),
+        FROM_G.format("to_that_of_the_module"),
+        before=".global .align 4 .b8 g[64];\n"
+        + TO_G.format("to_own", ".local .align 4 .b8 g[64];")
+        + TO_G.format("to_that_of_the_module", ""),
+    ),
     "what is made of a loop's counter is another number in each turn": Case(
         STEPS.format("", "xor.b32 %r4, %r9, %r1; min.u32 %r4, %r4, 5;"),
         STEPS.format("xor.b32 %r4, %r2, %r1; min.u32 %r4, %r4, 5;", ""),
