@@ -45,7 +45,7 @@ _RETURNS: Final = ("ret", "ret.uni")
 _RECURSIVE: Final = "a function that calls itself is not followed"
 _POINTED: Final = "a function whose address is taken may be called with anything"
 _BELOW: Final = "it is called by a function that is not followed"
-_CLASHES: Final = "it has a variable in shared memory with the name of another variable"
+_CLASHES: Final = "a variable in shared memory has the name of another variable"
 _DEEP: Final = f"it is called through more than {MOST_DEEP} functions"
 _LARGE: Final = f"with its callers it has more than {MOST_STATEMENTS} statements"
 
@@ -199,6 +199,8 @@ class _Inliner:
         declared: tuple[Param | Shared | Variable, ...]
         declared = (*kernel.params, *kernel.shared, *kernel.variables)
         self._hidden = frozenset(of.name for of in declared)
+        shared = (v.name for v in module.variables if v.space == "shared")
+        self._hides_shared = not self._hidden.isdisjoint(shared)
         # Whose the variables are that the kernel or its functions can name.
         self._owners = dict.fromkeys((*self._hidden, *(v.name for v in module.variables)), "")
         self._calls = 0
@@ -364,10 +366,12 @@ class _Inliner:
         return not why
 
     def _clashes(self, function: Function) -> bool:
-        """Whether a variable of the function in shared memory has the name of one elsewhere."""
+        """Whether a variable in shared memory that the function can name has the name of one
+        elsewhere.
+        """
         names = [s.name for s in function.shared]
         owners = {self._owners.setdefault(name, function.name) for name in names}
-        return bool(owners - {function.name})
+        return self._hides_shared or bool(owners - {function.name})
 
 
 def _items(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:

@@ -234,8 +234,6 @@ class Places:
     def _pointer(self, wanted: Node) -> str:
         """Whether sums of a value have a pointer in them, or what might be any."""
         known = self._pointers
-        if wanted.id in known:
-            return known[wanted.id]
         needed = _behind(wanted, self._summed, known)
         made = dict.fromkeys((node.id for node in needed), "")
         changed = True

@@ -393,6 +393,7 @@ PUT_AT = (
     ".func put(.param .b32 {0}) {{ .reg .b32 %r<2>; .reg .b64 %rd1; {1} "
     "st.shared.u32 [%r1], 1; }}\n"
 )
+CLASH = "a variable in shared memory has the name of another variable"
 NO_VARIABLE = "its address is not computed from a shared variable"
 
 
@@ -408,7 +409,12 @@ NO_VARIABLE = "its address is not computed from a shared variable"
         (
             ".global .align 16 .b8 own[64];\n"
             + PUT_AT.format("to", ".shared .align 16 .b8 own[64]; mov.u32 %r1, own;"),
-            ["it has a variable in shared memory with the name of another variable"],
+            [CLASH],
+        ),
+        (
+            ".shared .align 16 .b8 buf[16];\n"
+            + PUT_AT.format("to", "mov.u64 %rd1, buf; st.u32 [%rd1], 1; mov.u32 %r1, buf;"),
+            [CLASH, CLASH],
         ),
     ],
 )
