@@ -245,7 +245,7 @@ class Places:
                 if new != made[node.id]:
                     made[node.id] = new
                     changed = True
-        known |= {key: kind or _NO_POINTER for key, kind in made.items()}
+        known |= made
         return known[wanted.id]
 
     def _summed(self, node: Node) -> Sequence[Node]:
@@ -273,7 +273,7 @@ class Places:
             node.kind == "apply" and node.data.op.opcode.startswith("selp")
         ):
             found = set(parts) - {""}
-            return _PERHAPS if len(found) > 1 else "".join(found)
+            return found.pop() if len(found) == 1 else _PERHAPS if found else ""
         # A sum with a part that a loop has yet to tell may still be either.
         return next((kind for kind in (_PERHAPS, "", _POINTER) if kind in parts), _NO_POINTER)
 

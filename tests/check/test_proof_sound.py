@@ -297,6 +297,20 @@ SHARED = {
         "or.b64 %rd4, %rd4, %rd5;" + TWICE.format("st.global.u32 [%rd4], 1000;") + PUT + "end:",
         TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
     ),
+    "a pointer plus a number from memory may be one to shared memory": Case(
+        "ld.global.u64 %rd2, [%rd0]; add.u64 %rd2, %rd2, %rd1; st.u32 [%rd2], %r0;",
+        "ld.global.u32 %r4, [%rd0]; mad.wide.u32 %rd2, %r4, 4, %rd1; st.u32 [%rd2], %r0;",
+        x=(0, 1),
+    ),
+    "a choice between a pointer and a number may be one to shared memory": Case(
+        "setp.eq.u32 %p1, %r0, 0; selp.b64 %rd2, 0x100000040, %rd0, %p1; st.u32 [%rd2], %r0;",
+        "setp.eq.u32 %p1, %r0, 0; selp.b64 %rd2, %rd1, %rd0, %p1; st.u32 [%rd2], %r0;",
+    ),
+    "a parameter of the kernel hides the variable of the module": Case(
+        "mov.u32 %r9, m; st.shared.u32 [%r9+32], %r0;",
+        "mov.u32 %r9, own; st.shared.u32 [%r9+32], %r0;",
+        before=".shared .align 16 .b8 m[64];\n.shared .align 16 .b8 own[64];\n",
+    ),
     "a variable of the kernel hides the one of the module": Case(
         ".local .align 16 .b8 own[64]; mov.u32 %r9, own; st.shared.u32 [%r9], %r0;",
         "mov.u32 %r9, own; st.shared.u32 [%r9], %r0;",
@@ -401,6 +415,8 @@ NO_VARIABLE = "its address is not computed from a shared variable"
     ("before", "reasons"),
     [
         (PUT_AT.format("buf", "ld.param.u32 %r1, [buf];"), []),
+        (".shared .b8 own[64];\n" + PUT_AT.format("own", "mov.u32 %r1, own;"), [NO_VARIABLE]),
+        (PUT_AT.format("to", ".shared .b8 buf[64]; mov.u32 %r1, buf;"), [CLASH]),
         (
             ".global .align 16 .b8 buf[64];\n"
             + PUT_AT.format("to", "mov.u64 %rd1, buf; cvt.u32.u64 %r1, %rd1;"),
@@ -437,20 +453,32 @@ STEPS = (
     "mov.u32 %r5, 0; mov.u32 %r9, 0; {}\nL:" + STORE + "{} add.u32 %r5, %r5, %r4;"
     "add.u32 %r9, %r9, 1; mul.lo.u32 %r6, %r9, %r4; setp.lt.s32 %p1, %r6, %r2; @%p1 bra L;"
 )  # fmt: skip
+# Two functions that give the distance from an address to g, the own one or that of the module.
 TO_G = (
     ".func (.reg .b64 %back) {}(.reg .b64 %to) {{ .reg .b64 %rd1; {} mov.u64 %rd1, g; "
     "sub.u64 %back, %rd1, %to; ret; }}\n"
+)
+G = (
+    ".global .align 4 .b8 g[64];\n"
+    + TO_G.format("to_own", ".local .align 4 .b8 g[64];")
+    + TO_G.format("to_that", "")
 )
 FROM_G = (
     "mov.u64 %rd4, g; call (%rd5), {}, (%rd4); add.u64 %rd3, %rd5, %rd1; st.global.u32 [%rd3], %r0;"
 )
 GLOBAL = {
     "a variable of a function hides the one of the module": Case(
-        FROM_G.format("to_own"),
-        FROM_G.format("to_that_of_the_module"),
-        before=".global .align 4 .b8 g[64];\n"
-        + TO_G.format("to_own", ".local .align 4 .b8 g[64];")
-        + TO_G.format("to_that_of_the_module", ""),
+        FROM_G.format("to_own"), FROM_G.format("to_that"), before=G
+    ),
+    "a variable of the kernel hides the one that a function names": Case(
+        ".local .align 4 .b8 g[64];" + FROM_G.format("to_that"),
+        FROM_G.format("to_that"),
+        before=G,
+    ),
+    "a parameter of the kernel hides the variable that a function names": Case(
+        FROM_G.format("to_m").replace("g;", "m;"),
+        FROM_G.format("to_that"),
+        before=G + ".global .align 4 .b8 m[64];\n" + TO_G.format("to_m", "").replace("g;", "m;"),
     ),
     "what is made of a loop's counter is another number in each turn": Case(
         STEPS.format("", "xor.b32 %r4, %r9, %r1; min.u32 %r4, %r4, 5;"),
