@@ -92,7 +92,7 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
         field, value = "elemtype", np.zeros(0)  # an encoded map has no layout field: write no lane
     before, nbytes, count = _FIELDS[field]
     if not 0 <= place < count:
-        raise ConfigError(f"a tensor map has {count} of {field}, from 0 on; got {place}")
+        raise ConfigError(f"{field} of a tensor map has index 0 to {count - 1}, got {place}")
     if field == "rank":
         value = value + 1
     elif field == "elemtype" and value.size:
@@ -321,7 +321,7 @@ def _check_ranges(made: TensorMap) -> None:
             if not fine(value):
                 raise ConfigError(
                     f"a tensor map's {what} must be {why}, got {value} in {values} "
-                    f"(number {n}, innermost first)"
+                    f"(index {n}, innermost first)"
                 )
 
     each("dims", "from 1 to 2**32", lambda n: 1 <= n <= _MOST_DIM)

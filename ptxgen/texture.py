@@ -156,7 +156,7 @@ class Texture(_Bound):
             )
         if self.filter == "linear" and not self.is_float:
             raise ConfigError(
-                f"Texture: filter='linear' is between floating-point numbers, got {dtype}; pass "
+                f"Texture: filter='linear' needs floating-point texels, got {dtype}; pass "
                 "read='normalized' for integers of 8 or 16 bits"
             )
 

@@ -66,7 +66,7 @@ class Tokens:
             rest = text[starts[-1] :]
             if rest.startswith("/*"):
                 self.fail("this comment has no end; add */")
-            self.fail(f"{rest[0]!r} is not part of PTX as read here")
+            self.fail(f"{rest[0]!r} begins no token of PTX")
 
     def _alone(self, start: int) -> bool:
         """Whether only white space precedes the offset `start` on its line."""

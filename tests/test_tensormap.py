@@ -84,12 +84,12 @@ REFUSED = [
     ({"base": TENSOR, "box": (64, 1, 1), "element_strides": (1, 1)},
      "a tensor map of 3 dimensions needs 3 element_strides, got (1, 1)"),
     ({"base": TENSOR, "box": (64, 1, 0)},
-     "a tensor map's box must be from 1 to 256, got 0 in (64, 1, 0) (number 2, innermost first)"),
+     "a tensor map's box must be from 1 to 256, got 0 in (64, 1, 0) (index 2, innermost first)"),
     ({"base": TENSOR, "box": (64, 257, 1)},
-     "a tensor map's box must be from 1 to 256, got 257 in (64, 257, 1) (number 1, innermost "
+     "a tensor map's box must be from 1 to 256, got 257 in (64, 257, 1) (index 1, innermost "
      "first)"),
     ({"base": TENSOR, "box": (64, 1, 1), "element_strides": (1, 9, 1)},
-     "a tensor map's element_strides must be from 1 to 8, got 9 in (1, 9, 1) (number 1, innermost "
+     "a tensor map's element_strides must be from 1 to 8, got 9 in (1, 9, 1) (index 1, innermost "
      "first)"),
     ({"base": TENSOR, "box": (12, 1, 1)},
      "a row of a tensor map's box must be a multiple of 16 bytes, got 12 elements of 2 bytes"),
@@ -113,12 +113,12 @@ REFUSED = [
      "elements of 2 bytes"),
     ({"base": TENSOR[:, ::-1], "box": (64, 1, 1)},
      "a tensor map's strides must be multiples of 16 bytes from 0 to 2**40 - 16, got -256 in "
-     "(-256, 10240) (number 0, innermost first)"),
+     "(-256, 10240) (index 0, innermost first)"),
     ({"base": np.zeros((4, 12), np.float16), "box": (8, 1)},
      "a tensor map's strides must be multiples of 16 bytes from 0 to 2**40 - 16, got 24 in (24,) "
-     "(number 0, innermost first)"),
+     "(index 0, innermost first)"),
     ({"base": np.zeros((4, 0), np.float16), "box": (8, 1)},
-     "a tensor map's dims must be from 1 to 2**32, got 0 in (0, 4) (number 0, innermost first)"),
+     "a tensor map's dims must be from 1 to 2**32, got 0 in (0, 4) (index 0, innermost first)"),
     ({"base": np.zeros((2,) * 5 + (16,), np.float16), "box": (8,) * 6},
      "a tensor map has 1 to 5 dimensions, got 6"),
     ({"base": np.zeros((4, 16), np.complex64), "box": (8, 1)},

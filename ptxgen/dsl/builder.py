@@ -237,7 +237,7 @@ class KernelBuilder(Control):
         """
         _check_comment("note", text)
         if text.startswith("region "):
-            raise ConfigError(f"note: 'region …' is how a tile is printed, got {shown(text)}")
+            raise ConfigError(f"note: the text must not begin with 'region ', got {shown(text)}")
         self._statements.append(ir.Note(text))
 
     def build(self, header: tuple[str, ...] = ()) -> ir.Module:

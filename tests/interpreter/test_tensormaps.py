@@ -157,7 +157,7 @@ $ready:
         ),
         (
             f"{REPLACE}.global_stride.global.b1024.b64 [%map], 4, 16;",
-            "a tensor map has 4 of global_stride, from 0 on; got 4",
+            "global_stride of a tensor map has index 0 to 3, got 4",
         ),
         (
             f"{REPLACE}.interleave_layout.global.b1024.b32 [%map], 1;",
@@ -165,7 +165,7 @@ $ready:
         ),
         (
             f"{REPLACE}.box_dim.global.b1024.b32 [%map], 0, 70000;" + LOAD,
-            "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (number 0, "
+            "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (index 0, "
             "innermost first)",
         ),
     ],
