@@ -1,4 +1,4 @@
-"""Every exception this project raises on purpose.
+"""The exceptions that this project raises on purpose.
 
 Each message says who found the problem, what was wanted, what was got, and what to do.
 """

@@ -1,4 +1,4 @@
-"""IR to PTX text. Pure: the same module gives the same characters.
+"""Renders IR as PTX text; the same module always gives the same characters.
 
 The frame of a module is `templates/module.ptx.j2`; the lines of a kernel, of which there may be
 thousands, are made here. `ptxgen.parse` reads back exactly what is printed.

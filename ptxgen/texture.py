@@ -121,9 +121,10 @@ class Texture(_Bound):
     `filter` is `point`, which reads the nearest texel, or `linear`, which interpolates between the
     nearest texels. `address` is the addressing mode outside the array, one for all axes or a tuple
     with one per axis, x first: `clamp` reads the edge, `border` reads zeros, `wrap` and `mirror`
-    repeat the texture and need `normalized`. `normalized` coordinates go from 0 to 1, others from 0
-    to the size in texels. `read` is `element`, or `normalized`, which reads integers of 8 or 16
-    bits as floating-point numbers from 0 to 1 (unsigned) or from -1 to 1 (signed).
+    repeat the texture and need `normalized`, except for cubes. `normalized` coordinates go from 0
+    to 1, others from 0 to the size in texels. `read` is `element`, or `normalized`, which reads
+    integers of 8 or 16 bits as floating-point numbers from 0 to 1 (unsigned) or from -1 to 1
+    (signed).
 
     Raises `ConfigError` for arguments that CUDA would refuse.
     """

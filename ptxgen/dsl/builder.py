@@ -19,7 +19,7 @@ from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
 DYNAMIC_SHARED = "smem"  # name of a kernel's only dynamic shared array; tiles are regions of it
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_DIMENSIONS: Final = 2  # of a tile
+_DIMENSIONS: Final = 2  # rows and columns of a tile
 _COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
 
 
@@ -28,8 +28,8 @@ class KernelBuilder(Control):
 
     `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
     (`.minnctapersm`; 0: not printed). Every row of the instruction table is a method (`k.fma`,
-    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for a name, `threads` or `min_ctas`
-    that no kernel can have, and `UnsupportedTargetError` for an unknown target.
+    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name, `threads` or
+    `min_ctas`, and `UnsupportedTargetError` for an unknown target.
     """
 
     def __init__(self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0) -> None:
@@ -102,8 +102,9 @@ class KernelBuilder(Control):
     ) -> SharedTile:
         """A tile of `shape` (rows, columns) in shared memory, rows `pitch` elements apart.
 
-        `align` is in bytes. Raises `ConfigError` for a size or a name that cannot be, and inside a
-        `with` block, where the register of the tiles' base address might not be written.
+        `align` is in bytes. Raises `ConfigError` for an invalid name, shape, pitch or alignment,
+        and inside a `with` block, where the register of the tiles' base address might not be
+        written.
         """
         _check_name("shared tile", name)
         require_type(f"shared tile {name!r}", dtype)

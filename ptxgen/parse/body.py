@@ -1,4 +1,4 @@
-"""The bodies of kernels and functions: declarations, labels, instructions."""
+"""Reads the bodies of kernels and functions: declarations, labels, instructions."""
 
 from __future__ import annotations
 

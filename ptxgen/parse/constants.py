@@ -1,4 +1,4 @@
-"""Literals and constant expressions (PTX ISA, sections "Constants", "Constant Expressions")."""
+"""Reads literals and constant expressions (PTX ISA, "Constants", "Constant Expressions")."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Resolves names in a body: registers, special registers, variables and labels in nested scopes.
 
 All scopes of a body become one. A name declared in an inner scope is replaced by a new one, such as
-`%p$1`, or `%r$1_` for a range, so that it hides no outer name; it has as many `$` as it takes that
-no word of the text begins like it.
+`%p$1`, or `%r$1_` for a range, so that it hides no outer name. A new name has more than one `$` if
+a word of the text begins with the old name and a `$`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Scope:
 
 
 class Names(Constants):
-    """The names of the kernel or function being read."""
+    """Resolves the names of the kernel or function being read."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -80,7 +80,7 @@ class Assembler(Protocol):
 
     @property
     def name(self) -> str:
-        """One of `KINDS`."""
+        """The name of the assembler, one of `KINDS`."""
 
     @property
     def version(self) -> str:

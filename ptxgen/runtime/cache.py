@@ -1,4 +1,4 @@
-"""The module cache: bytes in, bytes out, in memory and on disk.
+"""The module cache, which keeps compiled modules as bytes in memory and on disk.
 
 A `CacheKey` holds everything the bytes depend on, the text itself included, so no version has to be
 raised when a kernel changes. `ModuleCache` keeps the modules that this process has built or loaded;

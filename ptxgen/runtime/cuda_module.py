@@ -71,7 +71,7 @@ def check_shared(entry: str, dynamic: int, static: int, device: DeviceProperties
 
 
 class Modules:
-    """The kernels loaded through one `Driver`, by program, entry and device."""
+    """Loads kernels through one `Driver`, and keeps them by program, entry and device."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
