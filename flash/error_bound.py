@@ -62,20 +62,14 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.operands.dtypes import BF16, F16
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.dtypes import BF16, F16
 from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
-from flash.problem.philox import STEPS, threshold
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
-from flash.reference import (
-    Causal,
-    Window,
-    attention_reference,
-    kept_keys,
-    score_steps,
-    visible_keys,
-)
+from flash.reference import Window, attention_reference, kept_keys, score_steps, visible_keys
+from flash.scores.philox import STEPS, threshold
+from flash.scores.window import Causal
 from ptxgen.isa import numeric
 from ptxgen.target import target as find_target
 

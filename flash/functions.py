@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.checks import conversion
+from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.problem.config import config_of_call
-from flash.problem.dtypes import DTYPES, F32, OF_ARRAYS
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 

@@ -25,8 +25,8 @@ from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
+from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import F32
 from ptxgen import ir
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
@@ -161,7 +161,7 @@ class AttentionKernel:
         the least float32, also gives the key weight 0, on every backend (`docs/numerics.md`,
         "Ranges", says which numbers give right results). `sink` is one more score of every row,
         with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config with
-        dropout makes 0: the same on every backend and for all tiles (`flash/problem/philox.py`).
+        dropout makes 0: the same on every backend and for all tiles (`flash/scores/philox.py`).
 
         With a varlen config the sequences of a batch have different lengths and are packed: q
         [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out like q, lse [heads,

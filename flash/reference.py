@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from flash.problem.philox import STEPS, kept, threshold
 from flash.problem.sequences import each_sequence
+from flash.scores.philox import STEPS, kept, threshold
 from ptxgen.errors import ConfigError, shown
 
 Causal = bool | Literal["bottom_right", "top_left"]
@@ -122,7 +122,7 @@ def attention_reference(
     sees the keys that causality, the window (left, right) and mask [batch, heads, seq_q, seq_k] let
     it see. sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be
     of any shape that broadcasts so. With `dropout`, weights are set to 0 with that probability
-    (`flash/problem/philox.py`) and the others divided by the probability to be kept; LSE counts all
+    (`flash/scores/philox.py`) and the others divided by the probability to be kept; LSE counts all
     weights. Which weights are kept is as for batches from `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.

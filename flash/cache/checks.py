@@ -19,9 +19,9 @@ from flash.decode.checks import (
 from flash.host.arrays import HOST, ArrayView
 from flash.host.overlap import may_share_elements
 from flash.launch.checks import out_problems
+from flash.operands.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.pages.numbers import integers
 from flash.problem.config import WIDENED, AttentionConfig, config_of_call
-from flash.problem.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import is_one_of
 from ptxgen.errors import ConfigError, LaunchError, shown

@@ -23,7 +23,7 @@ from flash.host.arrays import view
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
-from flash.problem.dtypes import F32, OF_ARRAYS
+from flash.operands.dtypes import F32, OF_ARRAYS
 from ptxgen.runtime.settings import AUTO
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.contract.built_kernel import Made
-from flash.problem.dtypes import DType
-from flash.problem.features import Operand
+from flash.operands.declared import Operand
+from flash.operands.dtypes import DType
 from flash.problem.limits import MAX_CTAS
 from ptxgen.check.budget import static_shared_bytes
 

@@ -18,8 +18,8 @@ from flash.contract.common import (
     operand_stride_meanings,
     stride_meanings,
 )
+from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32, F32_BYTES
 from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
 from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32_BYTES
-from flash.reference import Window, key_limits, position_offset
+from flash.reference import Window, key_limits
+from flash.scores.window import position_offset
 from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import BLAS_THREADS
-from flash.reference import Causal, Window
+from flash.reference import Window
+from flash.scores.window import Causal
 
 # 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
 # speed and more Python calls, more cost wasted scores above the causal diagonal.

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.problem.philox import STEPS, kept, threshold
-from flash.reference import Causal, Window, as_scores, key_limits, position_offset
+from flash.reference import Window, as_scores, key_limits
+from flash.scores.philox import STEPS, kept, threshold
+from flash.scores.window import Causal, position_offset
 
 Array = NDArray[Any]
 

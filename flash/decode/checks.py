@@ -14,11 +14,12 @@ from flash.host.arrays import HOST, ArrayView, host_array
 from flash.host.overlap import may_overlap_itself, may_share_elements
 from flash.launch.checks import out_problems
 from flash.launch.operands import operand_problems
+from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
+from flash.operands.dtypes import F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
 from flash.pages.placement import MAX_PAGE_SIZE
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import F32, I32, OF_ARRAYS
-from flash.problem.features import LAST_KEYS, LENGTHS, MAX_SPLITS, MAX_WINDOWED_SEQ
+from flash.problem.features import LENGTHS, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown

@@ -32,8 +32,8 @@ from flash.host.overlap import reach
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher
 from flash.launch.step import Step, require_grid
+from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
-from flash.problem.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.features import LENGTHS
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend

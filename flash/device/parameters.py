@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from flash.device.grouped_heads import PackedMatrix, Packing
-from flash.device.score_plane import PackedPlane, ScorePlane
+from flash.device.grouped_heads import PackedMatrix
 from flash.device.sequence_span import Span
-from flash.device.softmax import LOG2E
 from flash.device.tiles import Matrix, access_width
+from flash.operands.declared import Operand
+from flash.operands.dtypes import F32_BYTES, DType
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32_BYTES, DType
-from flash.problem.features import Operand
+from flash.scores.feature import LOG2E
+from flash.scores.heads import Packing
+from flash.scores.places import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flash.host.arrays import ArrayView
 from flash.host.caller import LAUNCH, Caller
-from flash.problem.features import Features, Operand
+from flash.operands.declared import Operand
+from flash.problem.features import Features
 from ptxgen.errors import LaunchError
 
 Operands = Mapping[str, ArrayView]

@@ -29,8 +29,8 @@ from flash.host.staging import Staging
 from flash.kernel import AttentionKernel
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
+from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from ptxgen.check.proof_verdicts import UNKNOWN
 from ptxgen.errors import (
     BackendError,

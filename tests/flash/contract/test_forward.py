@@ -10,10 +10,11 @@ import pytest
 from flash.contract.catalogue import build
 from flash.contract.forward import CAUSAL, parameters
 from flash.contract.resources import KernelResources, Memory
+from flash.operands.dtypes import BF16, DTYPES, F16, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import BF16, DTYPES, F16, DType
 from flash.problem.simt_tiling import Tiling
-from flash.reference import key_limits, position_offset, visible_keys
+from flash.reference import key_limits, visible_keys
+from flash.scores.window import position_offset
 from ptxgen.target import target
 from ptxgen.types import scalar_type
 

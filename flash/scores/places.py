@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from flash.device.grouped_heads import Packing
+from flash.scores.heads import Packing
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import ScalarType, f32, s32, s64, u8, u16, u32, u64
 
