@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
@@ -27,6 +27,7 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
+from flash.scores.features import ARRAYS, LaunchArguments, require_known, takes
 from ptxgen import ir
 from ptxgen.check.global_verdicts import GlobalProof
 from ptxgen.check.proof_verdicts import Proof
@@ -119,6 +120,7 @@ class AttentionKernel:
         """The proof about global memory of the kernel behind `ptx`, for each checked launch."""
         return self.build.global_proof
 
+    @takes(LaunchArguments)
     def launch(
         self,
         q: object,
@@ -131,16 +133,12 @@ class AttentionKernel:
         return_lse: bool | None = None,
         layout: str = "bhsd",
         softmax_scale: float | None = None,
-        alibi_slopes: object = None,
-        bias: object = None,
-        mask: object = None,
-        sink: object = None,
-        dropout_seed: int | None = None,
         cu_seqlens_q: object = None,
         cu_seqlens_k: object = None,
         seqused_q: object = None,
         seqused_k: object = None,
         max_seqlen_q: int | None = None,
+        **scores: Unpack[LaunchArguments],
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -193,12 +191,13 @@ class AttentionKernel:
         scale = self.config.scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
-        numbers = self._numbers
+        require_known(caller.name, scores, LaunchArguments)
+        numbers, dropout_seed = self._numbers, scores.get("dropout_seed")
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else results.stream_handle(stream, caller.name)
         given = {
-            "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
+            **{name: scores.get(name) for name in ARRAYS},
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,
         }  # fmt: skip
@@ -233,6 +232,7 @@ class AttentionKernel:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
 
+    @takes(LaunchArguments)
     def explain(
         self,
         q: object,
@@ -242,22 +242,20 @@ class AttentionKernel:
         out: object = None,
         backend: str = AUTO,
         layout: str = "bhsd",
-        alibi_slopes: object = None,
-        bias: object = None,
-        mask: object = None,
-        sink: object = None,
         cu_seqlens_q: object = None,
         cu_seqlens_k: object = None,
         seqused_q: object = None,
         seqused_k: object = None,
         max_seqlen_q: int | None = None,
+        **scores: Unpack[LaunchArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
+        require_known("explain", scores, LaunchArguments)
         given = {
-            "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
+            **{name: scores.get(name) for name in ARRAYS},
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,
         }  # fmt: skip

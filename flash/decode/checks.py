@@ -21,6 +21,7 @@ from flash.pages.placement import MAX_PAGE_SIZE
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
+from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
@@ -28,7 +29,7 @@ from ptxgen.runtime.settings import AUTO
 WHO: Final = "DecodeKernel.launch"
 _COS: Final = "rotary_cos"
 _SIN: Final = "rotary_sin"
-_OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
+_OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
@@ -261,8 +262,9 @@ def problem_of_address(name: str, array: ArrayView, nbytes: int) -> str:
 
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     q, k, table = views["q"], views["k_cache"], views.get("block_table")
-    said_of = {"alibi_slopes": config.alibi, "mask": config.mask, "sink": config.sink}
-    for name, said in said_of.items():
+    wanted = {feature.argument for feature in config.scores}
+    for name in CACHE_ARRAYS:
+        said = name in wanted
         if said != (name in views):
             yield (
                 f"{name} must be given, because the config says so"
@@ -298,7 +300,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
         if last_keys(views) > MAX_WINDOWED_SEQ:
             yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
     features = replace(
-        config.features, alibi=True, mask=True, sink=True, seqused_k=True, leftpad_k=True,
+        config.features, scores=every_cached(), seqused_k=True, leftpad_k=True,
         cache_batch_idx=True,
     )  # fmt: skip
     wanted = (operand for operand in features.operands if operand.name in views)

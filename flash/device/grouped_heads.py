@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash.device.tiles import Matrix
+from flash.scores.heads import Packing
 from ptxgen.dsl import KernelBuilder, Value
 
 

@@ -73,7 +73,7 @@ class Mask:
 
         return read
 
-    def hides(self, k: KernelBuilder, row: Value, key: Value) -> Value | None:
+    def hides(self, row: Value, key: Value) -> Value | None:
         """Whether a plane hides `key`, which lies between the first and the last key of the row;
         None if there is no plane.
         """

@@ -103,7 +103,7 @@ class NonFinite:
             last = end_seen if all_in_one else k.min(end_seen, end)
             with k.loop(first, last) as key:
                 odd, number = self._value(cta, key, column)
-                hidden = mask.hides(k, row, key)
+                hidden = mask.hides(row, key)
                 with k.when(odd if hidden is None else odd & ~hidden):
                     k.add(total, number(), into=total)
                     some.set(1)

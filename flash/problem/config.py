@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from flash.operands.declared import Number
@@ -21,7 +21,7 @@ from flash.problem.tile_choice import (
     natural_alignment,
     offered_tiles,
 )
-from flash.scores.features import ScoreSettings
+from flash.scores.features import ScoreSettings, meanings_of_settings
 from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
 from ptxgen.arguments import integer
 from ptxgen.errors import ConfigError, shown
@@ -119,44 +119,45 @@ class KernelConfig:
         return "_".join(words)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionConfig(ScoreSettings):
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
-        head_dim: 1..256; head_dim_v: 1..512, by default head_dim. The columns of wide values are dealt
-            to several CTAs, each of which computes the scores for itself
-            (`flash/problem/tile_choice.py`).
-        dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
-            "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
-            cores and need sm_80 or later.
-        precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
-            of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
-            Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
-            anyway. Tensor cores need sm_80 or later.
-        causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
-            caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
-        tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
-            32, 64, 128, on tensor cores at least 32. "auto" takes the documented default for head_dim
-            and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
-        stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
-            memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
-        softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
-            part of its text.
-        return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
-            seq_q]).
-    {scores}    pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
-            then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
-            takes fewer CTAs (for emitted text never); varlen does not go with True.
-        varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
-            another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias or mask.
-        seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
-            queries, and keys, count.
-        target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
-            a GPU.
-        alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
-            head_dim allows for emitted text, and the alignment of the arrays for a launch.
+    head_dim: 1..256; head_dim_v: 1..512, by default head_dim. The columns of wide values are dealt
+        to several CTAs, each of which computes the scores for itself
+        (`flash/problem/tile_choice.py`).
+    dtype: "f32", "f16" or "bf16", of Q, K, V and O, or what array libraries call these: "float16",
+        "half", torch.bfloat16, numpy.float32. Sums and LSE are f32. The 16-bit types run on tensor
+        cores and need sm_80 or later.
+    precision: of f32, "ieee" (f32 throughout), "f32_grade" (on tensor cores, each product as three
+        of tf32: the error is that of f32) or "tf32" (on tensor cores, with 11 significant bits of
+        Q, K, P and V); None and "auto" are "ieee" for now. Products of 16-bit types are exact
+        anyway. Tensor cores need sm_80 or later.
+    causal: False; True or "bottom_right" (the last query sees every key, as flash-attn and KV
+        caches need); "top_left" (query i sees keys 0..i, as PyTorch's `is_causal`).
+    tile: keys per tile of K and V, one of 16, 32, 64, 128; block_q: query rows per CTA, one of 16,
+        32, 64, 128, on tensor cores at least 32. "auto" takes the documented default for head_dim
+        and target (`DEFAULT_TILES`, `DEFAULT_MMA_TILES`, `DEFAULT_TF32_TILES`).
+    stages: tiles of K, and of V, that shared memory holds, 1..4; more hide more of the latency of
+        memory, fewer leave room for more CTAs. "auto" is 1. f32 without tensor cores has 1 only.
+    softmax_scale: factor of Q Kᵀ; None means 1/√head_dim. It is an argument of the kernel, not
+        part of its text.
+    return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
+        seq_q]).
+    {settings of scores}
+    pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
+        then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
+        takes fewer CTAs (for emitted text never); varlen does not go with True.
+    varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
+        another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias or mask.
+    seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
+        queries, and keys, count.
+    target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
+        a GPU.
+    alignment: bytes that all pointers and strides are multiples of; "auto" takes the most that
+        head_dim allows for emitted text, and the alignment of the arrays for a launch.
 
-        Raises `ConfigError` for anything that cannot be generated.
+    Raises `ConfigError` for anything that cannot be generated.
     """
 
     head_dim: int
@@ -175,6 +176,11 @@ class AttentionConfig(ScoreSettings):
     alignment: int | str = "auto"
     precision: str | None = None
     pack_gqa: bool | str = "auto"
+
+    def __repr__(self) -> str:
+        """The config as it would be made, what it has itself before the settings of scores."""
+        names = [f.name for f in sorted(fields(self), key=lambda f: bool(f.kw_only))]
+        return f"AttentionConfig({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
@@ -309,6 +315,11 @@ class AttentionConfig(ScoreSettings):
             self.features,
             self.pack_gqa is True,
         )
+
+
+AttentionConfig.__doc__ = (AttentionConfig.__doc__ or "").replace(
+    "    {settings of scores}\n", meanings_of_settings()
+)
 
 
 def config_of_call(who: str, **fields: Any) -> AttentionConfig:

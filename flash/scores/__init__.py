@@ -1,1 +1,1 @@
-"""What is done to scores and weights: each feature is one file, and all others loop over the list."""
+"""What is done to scores and weights: one file for each feature, and the list of them."""

@@ -55,6 +55,7 @@ class Alibi(ScoreFeature):
 
     setting: ClassVar = "alibi"
     argument: ClassVar = _SLOPES
+    axes: ClassVar = PER_HEAD
     example: ClassVar = "alibi=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--alibi": {"action": "store_true", "help": "slopes for distances, one for each head"}
@@ -74,16 +75,11 @@ class Alibi(ScoreFeature):
         """See `ScoreFeature.of`."""
         return cls() if config.alibi else None
 
-    @classmethod
-    def setting_of_call(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether slopes are given."""
-        return arguments[_SLOPES] is not None
-
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The slopes."""
         return (
             Operand(
-                _SLOPES, F32, PER_HEAD,
+                _SLOPES, F32, self.axes,
                 "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
                 "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
             ),
@@ -92,7 +88,7 @@ class Alibi(ScoreFeature):
     def applied(self, inputs: Inputs) -> Applied:
         """The slopes in a kernel, loaded."""
         assert inputs.diagonal is not None  # as `uses_position` says
-        return _Applied(inputs.k, inputs.of_head(_SLOPES), inputs.diagonal)
+        return AppliedAlibi(inputs.k, inputs.of_head(_SLOPES), inputs.diagonal)
 
     @classmethod
     def change_block(cls, score: Array, block: Block) -> None:
@@ -117,7 +113,7 @@ class Alibi(ScoreFeature):
 
 
 @dataclass(frozen=True)
-class _Applied(Applied):
+class AppliedAlibi(Applied):
     """Scores -= slope * |position - key|; distances are exact below 2**24."""
 
     k: KernelBuilder

@@ -21,6 +21,7 @@ from flash.scores.feature import (
     Scored,
     ScoreFeature,
     StepError,
+    TypeOf,
     as_scores,
 )
 from flash.scores.options import type_of_array
@@ -51,6 +52,7 @@ class Bias(ScoreFeature):
 
     setting: ClassVar = "bias"
     argument: ClassVar = "bias"
+    axes: ClassVar = PER_SCORE
     example: ClassVar = "bias='f32'"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--bias": {"metavar": "TYPE", "help": "added to scores: f32, or the type of --dtype"}
@@ -72,6 +74,12 @@ class Bias(ScoreFeature):
         """See `ScoreFeature.of`."""
         return None if config.bias is None else cls(DTYPES[config.bias])
 
+    @classmethod
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> str | None:
+        """The type of the bias that is given."""
+        given = arguments.get("bias")
+        return None if given is None else type_of(given, "bias")
+
     @property
     def word(self) -> str:
         """The word for it in the kernel's name, with the type."""
@@ -85,7 +93,7 @@ class Bias(ScoreFeature):
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The bias."""
         meaning = "added to the scaled scores; -inf hides the key"
-        return (Operand("bias", self.element, PER_SCORE, meaning),)
+        return (Operand("bias", self.element, self.axes, meaning),)
 
     def applied(self, inputs: Inputs) -> Applied:
         """The bias in a kernel."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self, TypedDict
 import numpy as np
 
 from flash.operands.declared import Number
-from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature
+from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature, TypeOf
 from flash.scores.options import is_scale, number
 from flash.scores.philox import (
     KEY_STEPS,
@@ -33,13 +33,16 @@ _HALF_BITS: Final = 16
 OCTET: Final = 8  # keys whose random numbers are the same word of different Philox calls
 
 
-class DropoutArguments(TypedDict, total=False):
-    """dropout: the probability that a weight is set to 0. dropout_seed: from 0 to 2**64 - 1, which
-    decides which weights these are.
-    """
+class DropoutSeed(TypedDict, total=False):
+    """dropout_seed: from 0 to 2**64 - 1, which decides which weights dropout sets to 0."""
+
+    dropout_seed: int | None
+
+
+class DropoutArguments(DropoutSeed, total=False):
+    """dropout: the probability that a weight is set to 0."""
 
     dropout: float
-    dropout_seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,11 @@ class Dropout(ScoreFeature):
         return {"dropout_keep": threshold(config.dropout)} if config.dropout else {}
 
     @classmethod
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
+        """The probability."""
+        return arguments.get("dropout", 0.0)
+
+    @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
         """Whether the probability is not 0."""
         return bool(arguments.get("dropout"))
@@ -110,7 +118,7 @@ class Dropout(ScoreFeature):
     def applied(self, inputs: Inputs) -> Applied:
         """The dropout in a kernel."""
         keep, seed = inputs.numbers["dropout_keep"], inputs.numbers["dropout_seed"]
-        return _Applied(inputs.k, keep, seed, inputs.head_of_batch)
+        return AppliedDropout(inputs.k, keep, seed, inputs.head_of_batch)
 
     @classmethod
     def drop_block(cls, weight: Array, block: Block) -> None:
@@ -133,7 +141,7 @@ class Dropout(ScoreFeature):
 
 
 @dataclass(frozen=True)
-class _Applied(Applied):
+class AppliedDropout(Applied):
     """The weights of one head that are kept are those whose random number, of 65536, is below
     `threshold`. `head` is as `Inputs.head_of_batch`.
     """

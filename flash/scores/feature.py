@@ -6,7 +6,7 @@ errors. All other code loops over `flash.scores.features.SCORES`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, Self
 
@@ -28,6 +28,7 @@ FIRST_INFINITE: Final = float.fromhex("0x1.62e43p127")
 UNIT: Final = 2.0**-24
 
 Array = NDArray[Any]
+TypeOf = Callable[[object, str], str]  # a config's name of the dtype of an array, given with a name
 
 
 def as_scores(given: Array) -> Array:
@@ -192,6 +193,8 @@ class ScoreFeature:
     # The setting of `AttentionConfig`, and the argument of a call; the setting may be the argument.
     setting: ClassVar[str]
     argument: ClassVar[str]
+    # The axes of its array, to which the caller's is broadcast; none if it has no array.
+    axes: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str]  # the setting as a user writes it, for messages
     options: ClassVar[Mapping[str, Mapping[str, Any]]]  # of the command line, for argparse
 
@@ -228,9 +231,12 @@ class ScoreFeature:
         return {}
 
     @classmethod
-    def setting_of_call(cls, arguments: Mapping[str, Any]) -> Any:
-        """The setting that the arguments of a call ask for; arrays are their dtypes' names."""
-        return arguments[cls.argument]
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
+        """The setting that the arguments of a call ask for: by default the argument itself, or of
+        an array whether it is given.
+        """
+        given = arguments.get(cls.argument)
+        return given is not None if cls.axes else given
 
     @classmethod
     def is_asked(cls, arguments: Mapping[str, Any]) -> bool:

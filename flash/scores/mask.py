@@ -34,6 +34,7 @@ class Mask(ScoreFeature):
 
     setting: ClassVar = "mask"
     argument: ClassVar = "mask"
+    axes: ClassVar = PER_SCORE
     example: ClassVar = "mask=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--mask": {"action": "store_true", "help": "a byte for each score: 0 hides the key"}
@@ -54,19 +55,14 @@ class Mask(ScoreFeature):
         """See `ScoreFeature.of`."""
         return cls() if config.mask else None
 
-    @classmethod
-    def setting_of_call(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether a mask is given."""
-        return arguments["mask"] is not None
-
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The mask."""
         hides = "0 hides the key, any other byte lets it be seen"
         if not cached:
-            return (Operand("mask", BOOL, PER_SCORE, hides),)
+            return (Operand("mask", BOOL, self.axes, hides),)
         return (
             Operand(
-                "mask", BOOL, (*PER_SCORE[:3], LAST_KEYS),
+                "mask", BOOL, (*self.axes[:3], LAST_KEYS),
                 f"{hides}; the last column is of the last key of each sequence, keys before those "
                 "with a column are seen, and columns before the first key are of none",
             ),
@@ -87,7 +83,7 @@ class Mask(ScoreFeature):
 
     def applied(self, inputs: Inputs) -> Applied:
         """The mask in a kernel."""
-        return _Applied(inputs.k, inputs.plane("mask"))
+        return AppliedMask(inputs.k, inputs.plane("mask"))
 
     @classmethod
     def hidden_in(cls, block: Block) -> Array:
@@ -102,7 +98,7 @@ class Mask(ScoreFeature):
 
 
 @dataclass(frozen=True)
-class _Applied(Applied):
+class AppliedMask(Applied):
     """A plane of bytes of which 0 hides a key."""
 
     k: KernelBuilder

@@ -1,6 +1,4 @@
-"""What the settings of several features have in common: their checks, and how the command line reads
-them.
-"""
+"""Checks and parsers that the settings of several features share."""
 
 from __future__ import annotations
 

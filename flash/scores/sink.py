@@ -35,6 +35,7 @@ class Sink(ScoreFeature):
 
     setting: ClassVar = "sink"
     argument: ClassVar = "sink"
+    axes: ClassVar = PER_HEAD
     example: ClassVar = "sink=True"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "--sink": {
@@ -56,20 +57,15 @@ class Sink(ScoreFeature):
         """See `ScoreFeature.of`."""
         return cls() if config.sink else None
 
-    @classmethod
-    def setting_of_call(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether sinks are given."""
-        return arguments["sink"] is not None
-
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The sinks."""
         meaning = "a score that every row has beside those of its keys, with a value of 0"
-        return (Operand("sink", F32, PER_HEAD, meaning),)
+        return (Operand("sink", F32, self.axes, meaning),)
 
     def applied(self, inputs: Inputs) -> Applied:
         """The sinks in a kernel, loaded, except those of packed rows."""
         logit = inputs.of_head("sink")
-        return _Applied(inputs.k, logit * LOG2E if isinstance(logit, Value) else logit)
+        return AppliedSink(inputs.k, logit * LOG2E if isinstance(logit, Value) else logit)
 
     @classmethod
     def sinks(cls, batch: int, heads: slice, of: Scored) -> Array:
@@ -83,7 +79,7 @@ class Sink(ScoreFeature):
 
 
 @dataclass(frozen=True)
-class _Applied(Applied):
+class AppliedSink(Applied):
     """The sink of the CTA's head, in units of log2; with packed rows, the sinks of its heads as
     the caller gives them.
     """

@@ -97,7 +97,7 @@ class Softcap(ScoreFeature):
 
     def applied(self, inputs: Inputs) -> Applied:
         """The cap in a kernel."""
-        return _Applied(inputs.k, inputs.scale, inputs.numbers["softcap"], inputs.rounds_once)
+        return AppliedSoftcap(inputs.k, inputs.scale, inputs.numbers["softcap"], inputs.rounds_once)
 
     @classmethod
     def change_block(cls, score: Array, block: Block) -> None:
@@ -122,7 +122,7 @@ class Softcap(ScoreFeature):
 
 
 @dataclass(frozen=True)
-class _Applied(Applied):
+class AppliedSoftcap(Applied):
     """cap * tanh(scale * product / cap), in units of log2."""
 
     k: KernelBuilder

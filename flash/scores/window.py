@@ -53,10 +53,14 @@ def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
     return 0 if causal == "top_left" else seq_k - seq_q
 
 
-def _key_limits(of: Scored) -> tuple[int | None, int | None]:
+def key_limits(is_causal: bool, window: Sides) -> tuple[int | None, int | None]:
     """How many keys before its own position, and behind it, a query sees; None for all."""
-    before, behind = of.arguments.get("window") or (None, None)
-    return before, 0 if of.is_causal else behind
+    before, behind = window or (None, None)
+    return before, 0 if is_causal else behind
+
+
+def _limits_of(of: Scored) -> tuple[int | None, int | None]:
+    return key_limits(of.is_causal, of.arguments.get("window"))
 
 
 class WindowArguments(TypedDict, total=False):
@@ -168,7 +172,7 @@ class Window(ScoreFeature):
     @classmethod
     def keys_seen(cls, queries: slice, of: Scored) -> range:
         """See `ScoreFeature.keys_seen`."""
-        before, behind = _key_limits(of)
+        before, behind = _limits_of(of)
         seq_k = of.shape[3]
         first = 0 if before is None else queries.start + of.offset - before
         last = seq_k if behind is None else queries.stop + of.offset + behind
@@ -178,7 +182,7 @@ class Window(ScoreFeature):
     @classmethod
     def hidden_in(cls, block: Block) -> Array | None:
         """See `ScoreFeature.hidden_in`."""
-        before, behind = _key_limits(block.of)
+        before, behind = _limits_of(block.of)
         nearest = block.queries.start + block.of.offset
         farthest = block.queries.stop - 1 + block.of.offset
         if (before is None or farthest - block.keys.start <= before) and (
@@ -186,18 +190,16 @@ class Window(ScoreFeature):
         ):
             return None
         position, key = block.positions, block.key_indices
-        hidden = np.zeros((position.size, key.size), bool)
-        if before is not None:
-            hidden |= key < position - before
-        if behind is not None:
-            hidden |= key > position + behind
+        limits = [] if before is None else [key < position - before]
+        limits += [] if behind is None else [key > position + behind]
+        hidden: Array = limits[0] if len(limits) == 1 else limits[0] | limits[1]
         return hidden[None]
 
     @classmethod
     def visible(cls, of: Scored) -> Array:
         """See `ScoreFeature.visible`."""
         seq_q, seq_k = of.shape[2:]
-        before, behind = _key_limits(of)
+        before, behind = _limits_of(of)
         distance = np.arange(seq_q)[:, None] + of.offset - np.arange(seq_k)
         visible: Array = np.ones((seq_q, seq_k), bool)
         if before is not None:

@@ -29,6 +29,7 @@ from flash.kernel import AttentionKernel
 from flash.launch import checks
 from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
+from flash.scores.features import scored
 from flash.scores.heads import Packing
 from ptxgen.check.proof import prove_global
 from ptxgen.check.verify import verify
@@ -112,7 +113,8 @@ def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
         apart = array.reshape(batch, kv_heads, group, seq_q, -1).transpose(0, 1, 3, 2, 4)
         return np.ascontiguousarray(apart).reshape(batch, kv_heads, seq_q * group, -1)
 
-    seen = visible_keys((1, 1, seq_q, seq_k), config.causal, config.window)
+    shape = (1, 1, seq_q, seq_k)
+    seen = visible_keys(scored(shape, config.causal, np.float64, 0, {"window": config.window}))
     one_head = replace(config, pack_gqa=False, causal=False, window=None, mask=True)
     wanted = run(
         one_head, (packed(q), k, v), sanitize=False,
