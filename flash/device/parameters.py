@@ -238,12 +238,15 @@ class ScoreArray:
         self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value,
         begin: Value | None,
     ) -> ScorePlane:  # fmt: skip
-        """The elements of one head: one for each query and each of `columns` keys, from `begin` on
-        (None: key 0).
+        """The elements of one head: one for each of `columns` keys, from `begin` on (None: key 0),
+        and, if the operand has an axis of queries, for each query.
         """
-        row, column = (stride * self.dtype.nbytes for stride in list(self.strides.values())[2:])
+        strides = list(self.strides.values())[2:]
+        *row, column = [stride * self.dtype.nbytes for stride in strides]
         first = self.head(k, batch, head)
-        return ScorePlane(first, row, column, seq_q, columns, self.dtype.scalar, begin)
+        return ScorePlane(
+            first, row[0] if row else None, column, seq_q, columns, self.dtype.scalar, begin
+        )
 
     def packed_plane(
         self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, columns: Value,

@@ -223,12 +223,12 @@ class AttentionConfig(ScoreSettings):
                     f"varlen=True with it, or leave {name}=False"
                 )
         for feature in self.scores:
-            if feature.per_score and self.varlen:
+            if feature.of_each and self.varlen:
                 raise ConfigError(
                     f"AttentionConfig: varlen cannot be combined with {feature.setting}, which has "
-                    "a number for each score of [batch, heads, seq_q, seq_k], and sequences of "
-                    "their own lengths have no such array; use window, causal or alibi, or a batch "
-                    "for each length"
+                    f"a number for each {feature.of_each} of [{', '.join(feature.axes)}], and "
+                    "sequences of their own lengths have no such array; use window, causal or "
+                    "alibi, or a batch for each length"
                 )
 
     def _why_no_precision(self) -> str:

@@ -60,7 +60,7 @@ class Bias(ScoreFeature):
     changes_scores: ClassVar = True
     hides: ClassVar = True
     uses_query: ClassVar = True
-    per_score: ClassVar = True
+    of_each: ClassVar = "score"
     in_cache: ClassVar = False
     registers: ClassVar = 32
 

@@ -205,7 +205,8 @@ class ScoreFeature:
     uses_query: ClassVar[bool] = False  # whether the rows of a CTA have to know their query
     changes_weights: ClassVar[bool] = False
     begins_softmax: ClassVar[bool] = False  # whether rows have a score before any key
-    per_score: ClassVar[bool] = False  # whether it has an array that packed sequences cannot have
+    # What its array has an element for, if packed sequences cannot have such an array: "score".
+    of_each: ClassVar[str] = ""
     in_cache: ClassVar[bool] = True  # whether kernels over a KV cache have it
     # Registers that a kernel may need for it, by what the assembler was seen to take; those of a
     # feature that works beside all others are added to the largest of the others.

@@ -14,6 +14,7 @@ from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
 from flash.scores.bias import Bias, BiasArguments, BiasSettings
 from flash.scores.dropout import Dropout, DropoutArguments, DropoutSeed, DropoutSettings
 from flash.scores.feature import Scored, ScoreFeature, TypeOf
+from flash.scores.key_bias import KeyBias, KeyBiasArguments, KeyBiasSettings
 from flash.scores.mask import Mask, MaskArguments, MaskSettings
 from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
@@ -30,7 +31,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
 
 SCORES: Final[tuple[type[ScoreFeature], ...]] = (
-    Window, Softcap, Alibi, Bias, Mask, Sink, Dropout,
+    Window, Softcap, Alibi, Bias, KeyBias, Mask, Sink, Dropout,
 )  # fmt: skip
 
 
@@ -39,6 +40,7 @@ class ScoreSettings(
     DropoutSettings,
     SinkSettings,
     MaskSettings,
+    KeyBiasSettings,
     BiasSettings,
     AlibiSettings,
     SoftcapSettings,
@@ -70,7 +72,13 @@ class ScoreSettings(
 
 
 class LaunchArguments(
-    AlibiArguments, BiasArguments, MaskArguments, SinkArguments, DropoutSeed, total=False
+    AlibiArguments,
+    BiasArguments,
+    KeyBiasArguments,
+    MaskArguments,
+    SinkArguments,
+    DropoutSeed,
+    total=False,
 ):
     """The arguments of all features in a launch, where a config has the settings."""
 

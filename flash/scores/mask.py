@@ -41,7 +41,7 @@ class Mask(ScoreFeature):
     }
     hides: ClassVar = True
     uses_query: ClassVar = True
-    per_score: ClassVar = True
+    of_each: ClassVar = "score"
     registers: ClassVar = 32
     follows_grid: ClassVar = True
 

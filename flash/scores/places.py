@@ -52,12 +52,12 @@ class ScorePlaces:
 @dataclass(frozen=True)
 class ScorePlane:
     """The elements of one head's scores in global memory: for each of `queries` queries a row of
-    `columns`, with any strides (s64, bytes). The first column is that of key `begin`, which may be
-    negative (s32); None is key 0.
+    `columns`, with any strides (s64, bytes). Without `row_bytes` all queries have the same row. The
+    first column is that of key `begin`, which may be negative (s32); None is key 0.
     """
 
     first: Value
-    row_bytes: Value
+    row_bytes: Value | None
     column_bytes: Value
     queries: Value
     columns: Value
@@ -83,8 +83,11 @@ class ScorePlane:
             # more registers than there are.
             with k.when(self._has(column)):
                 at = self.first + self._offset(k, column, self.column_bytes)
+                shared = self._load(k, at) if at_row[0] is None else None
                 for i, offset in enumerate(at_row):
-                    use(i, j, self._load(k, at + offset))
+                    element = self._load(k, at + offset) if offset is not None else shared
+                    assert element is not None
+                    use(i, j, element)
 
     def element(self, k: KernelBuilder, row: Value, key: Value, otherwise: int = 0) -> Value:
         """The element of an existing row of the CTA and an existing key: f32, or u16 of a mask. A
@@ -99,19 +102,26 @@ class ScorePlane:
         return found
 
     def _element(self, k: KernelBuilder, row: Value, column: Value) -> Value:
-        offset = self._row_offset(k, row) + self._offset(k, column, self.column_bytes)
-        return self._load(k, self.first + offset)
+        down, across = self._row_offset(k, row), self._offset(k, column, self.column_bytes)
+        return self._load(k, self.first + (across if down is None else down + across))
 
     def _has(self, column: Value) -> Value:
         """Whether the plane has this column; it is not negative if the first is that of key 0."""
         behind = column < self.columns
         return behind if self.begin is None else (column >= 0) & behind
 
-    def _row_offset(self, k: KernelBuilder, row: Value) -> Value:
-        return self._offset(k, row, self.row_bytes)
+    def _row_offset(self, k: KernelBuilder, row: Value) -> Value | None:
+        """The offset in bytes of an existing row; None if all rows are the same."""
+        return None if self.row_bytes is None else self._offset(k, row, self.row_bytes)
 
-    def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
-        """The offset in bytes of row i, or, if that does not exist, of the last query's row."""
+    def _offset_of(
+        self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value
+    ) -> Value | None:
+        """The offset in bytes of row i, or, if that does not exist, of the last query's row; None
+        if all rows are the same.
+        """
+        if self.row_bytes is None:
+            return None
         return self._offset(k, k.min(places.query(i), last_query), self.row_bytes)
 
     def _offset(self, k: KernelBuilder, index: Value, step: Value) -> Value:
@@ -135,10 +145,14 @@ class PackedPlane(ScorePlane):
     packing: Packing
 
     def _row_offset(self, k: KernelBuilder, row: Value) -> Value:
+        if self.row_bytes is None:
+            return self._offset(k, self.packing.head(row), self.head_bytes)
         return self.packing.offset(k, row, self.row_bytes, self.head_bytes)
 
     def _offset_of(self, k: KernelBuilder, places: ScorePlaces, i: int, last_query: Value) -> Value:
         query = places.query(i)
+        if self.row_bytes is None:
+            return self._offset(k, places.head(i, query), self.head_bytes)
         down = k.min(query.as_(u32), last_query.as_(u32)).as_(s32)  # neither is negative
         across = places.head(i, query)
         return self._offset(k, down, self.row_bytes) + self._offset(k, across, self.head_bytes)

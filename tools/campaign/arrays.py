@@ -253,7 +253,7 @@ def _operand(
     numbers: Array = random.standard_normal(shape)
     if operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN
-    elif operand.name == "bias":
+    elif operand.name in ("bias", "key_bias"):
         numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
     elif operand.name == "sink":
         numbers[..., 1::2] = -np.inf  # as without a sink
