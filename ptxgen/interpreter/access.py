@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import numpy as np
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter.linking import (
+from ptxgen.interpreter.address_map import (
     LOCAL_START,
     SHARED_WINDOW,
     WINDOW_BYTES,

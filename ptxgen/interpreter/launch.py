@@ -13,6 +13,7 @@ import numpy as np
 
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
+from ptxgen.interpreter.address_map import CONST_START, LOCAL_START, PARAM_START
 from ptxgen.interpreter.arena import DeviceArena, Window
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
 from ptxgen.interpreter.barriers import Barriers
@@ -21,7 +22,7 @@ from ptxgen.interpreter.bounds_checks import spans
 from ptxgen.interpreter.copies import AsyncCopies
 from ptxgen.interpreter.faults import Faults, Reports
 from ptxgen.interpreter.lanes import WARP, Batch
-from ptxgen.interpreter.linking import CONST_START, LOCAL_START, PARAM_START, link
+from ptxgen.interpreter.linking import link
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of

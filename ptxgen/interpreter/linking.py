@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ptxgen.errors import LaunchError
+from ptxgen.interpreter.address_map import CONST_START, LOCAL_BYTES, PARAM_START
 from ptxgen.ir import (
     Arguments,
     Function,
@@ -28,21 +29,6 @@ from ptxgen.ir import (
 from ptxgen.target import TARGETS
 from ptxgen.types import TYPES
 
-# Where each space lies among generic addresses: below the first address of device memory, above
-# 32 bits.
-SHARED_WINDOW: Final = 1 << 32
-WINDOW_BYTES: Final = 1 << 30
-WINDOW_USED: Final = WINDOW_BYTES - (1 << 20)  # so that nothing else lies just before a buffer
-WINDOWS: Final = {
-    space: SHARED_WINDOW + n * WINDOW_BYTES
-    for n, space in enumerate(("shared", "local", "param", "const"))
-}
-# The first address of each inside the space, below 2**32: compilers keep them in 32 bits.
-PARAM_START: Final = 1 << 12
-CONST_START: Final = 1 << 12
-LOCAL_START: Final = 1 << 20  # above all parameters: what calls give and get is kept there
-# The most of a thread: CUDA C++ Programming Guide, "Compute Capabilities".
-LOCAL_BYTES: Final = 1 << 19
 FUNCTION_ADDRESS: Final = 1 << 20  # of the first function; others follow
 FUNCTION_BYTES: Final = 16
 

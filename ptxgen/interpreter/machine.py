@@ -11,15 +11,15 @@ import numpy as np
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter.access import as_address
-from ptxgen.interpreter.barriers import BARRIERS
-from ptxgen.interpreter.lanes import WARP, absent_member
-from ptxgen.interpreter.linking import (
+from ptxgen.interpreter.address_map import (
     LOCAL_BYTES,
     LOCAL_START,
     SHARED_WINDOW,
     WINDOW_BYTES,
     WINDOWS,
 )
+from ptxgen.interpreter.barriers import BARRIERS
+from ptxgen.interpreter.lanes import WARP, absent_member
 from ptxgen.interpreter.memory import POISON, RANK_SHIFT, Address, Base, Space
 from ptxgen.interpreter.registers import RegisterPool
 from ptxgen.interpreter.remote import RemoteMachine

@@ -14,8 +14,9 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from ptxgen.errors import TypeMismatchError
+from ptxgen.interpreter.address_map import LOCAL_START
 from ptxgen.interpreter.calls import DEFINED, call_of
-from ptxgen.interpreter.linking import LOCAL_START, Linked, Routine
+from ptxgen.interpreter.linking import Linked, Routine
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.reports import where_from
 from ptxgen.interpreter.segments import Segment, Step, registers_copied

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.interpreter.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
 from ptxgen.interpreter.lanes import WARP
-from ptxgen.interpreter.linking import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
 from ptxgen.interpreter.reports import MemoryTraffic, where_from
 
 if TYPE_CHECKING:

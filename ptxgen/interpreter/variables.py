@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxgen.errors import LaunchError, did_you_mean, shown
-from ptxgen.interpreter.linking import WINDOWS, code_addresses, constants, initial
+from ptxgen.interpreter.address_map import WINDOWS
+from ptxgen.interpreter.linking import code_addresses, constants, initial
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.arena import DeviceArena
