@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from ptxgen.errors import TrapError
-from ptxgen.interpreter.calls import Calls
+from ptxgen.interpreter.call_frames import Calls
 from ptxgen.interpreter.lanes import WARP, Selection
 from ptxgen.interpreter.reports import Counters, where_from
 from ptxgen.interpreter.segments import together
