@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.bounds_checks import Spans
 from ptxgen.interpreter.calls import Call, call_of
 from ptxgen.interpreter.fast import FAST
 from ptxgen.interpreter.linking import Linked, Routine
@@ -60,8 +59,7 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class Program:
     """A kernel and the functions it calls, ready to run. `slots` numbers the registers, `dtypes`
-    are theirs; specials are registers too. `entries` has the first block of each routine. `spans`
-    says what addresses in shared memory are meant for, if anybody asks.
+    are theirs; specials are registers too. `entries` has the first block of each routine.
     """
 
     linked: Linked
@@ -72,7 +70,6 @@ class Program:
     dtypes: list[np.dtype[Any]]  # grows when blocks are split
     sources: tuple[str, ...]
     wgmma: WgmmaRegisters | None = None
-    spans: Spans | None = None
 
 
 def compile_program(

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from ptxgen.interpreter.arena import DeviceArena, Window
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
 from ptxgen.interpreter.barriers import Barriers
 from ptxgen.interpreter.blocks import Program, compile_program
-from ptxgen.interpreter.bounds_checks import spans
+from ptxgen.interpreter.bounds_checks import Spans, spans
 from ptxgen.interpreter.copies import AsyncCopies
 from ptxgen.interpreter.faults import Faults, Reports
 from ptxgen.interpreter.lanes import WARP, Batch
@@ -113,13 +113,14 @@ def run(
     memory = module_memory(module, arena, text)
     cut_each = order is not None
     checks = frozenset({"init", "sync", "bounds"} & asked)
-    program = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
+    program, meant = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
-        program, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
-    )
+        program, meant, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order,
+        traffic,
+    )  # fmt: skip
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
     if program.linked.cooperative and total <= size:
@@ -158,6 +159,7 @@ class _Launch:
     """One launch, and what its batches have come to."""
 
     program: Program
+    spans: Spans | None  # what addresses in shared memory are meant for, if bounds are watched
     sm: int
     shape: tuple[Extents, ...]  # grid, block, cluster
     dynamic_smem: int
@@ -213,7 +215,7 @@ class _Launch:
         if asked:
             grains = _grain(program), _grain(program, "global")
             watch = Watch(
-                asked, batch, program.instrs, faults, *grains, self.arena.heap, program.spans
+                asked, batch, program.instrs, faults, *grains, self.arena.heap, self.spans
             )
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
@@ -278,15 +280,15 @@ def _grain(program: Program, space: str = "shared") -> int:
 
 
 _Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, frozenset[str], bool, bool]
-_programs: OrderedDict[_Key, tuple[Module, Program]] = OrderedDict()
+_programs: OrderedDict[_Key, tuple[Module, Program, Spans | None]] = OrderedDict()
 
 
 def _program(
     module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory,
     checks: frozenset[str], stepwise: bool, cut_each: bool,
-) -> Program:  # fmt: skip
-    """The kernel's functions, kept for the next launch. What is kept holds the kernel and the
-    functions, so their ids stay their own.
+) -> tuple[Program, Spans | None]:  # fmt: skip
+    """The kernel's functions, and what its addresses are meant for if bounds are watched; kept for
+    the next launch. What is kept holds the kernel and the functions, so their ids stay their own.
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())
@@ -298,14 +300,13 @@ def _program(
             linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise,
             cut_each=cut_each,
         )  # fmt: skip
-        if "bounds" in checks:
-            made = replace(made, spans=spans(module, linked, dynamic_smem))
-        found = _programs[key] = module, made
-        kept = sum(len(program.instrs) for _, program in _programs.values())
+        meant = spans(module, linked, dynamic_smem) if "bounds" in checks else None
+        found = _programs[key] = module, made, meant
+        kept = sum(len(program.instrs) for _, program, _ in _programs.values())
         while kept > _KEPT_INSTRUCTIONS and len(_programs) > 1:
             kept -= len(_programs.popitem(last=False)[1][1].instrs)
     _programs.move_to_end(key)
-    return found[1]
+    return found[1:]
 
 
 def _kernel(module: Module, entry: object) -> Kernel:
