@@ -24,7 +24,8 @@ from ptxgen.interpreter.segments import (
     together,
 )
 from ptxgen.interpreter.stepwise import Stepper
-from ptxgen.interpreter.wgmma_registers import Hooks, WgmmaRegisters
+from ptxgen.interpreter.wgmma_reader import Hooks, WgmmaReader
+from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
 from ptxgen.interpreter.writer import Function, Writer
 from ptxgen.ir import Instr, IntImm, Reg
 
@@ -95,8 +96,8 @@ class _Compiler:
     def __init__(
         self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool
     ) -> None:
-        self._wgmma = WgmmaRegisters()
-        self._hooks = Hooks(self._wgmma, touches=touches, late=cut_each)
+        self._wgmma = WgmmaReader()
+        self._hooks = Hooks(self._wgmma.found, touches=touches, late=cut_each)
         self._linked = linked
         self._sanitize = sanitize
         self._stepwise = stepwise
@@ -131,7 +132,7 @@ class _Compiler:
         return Program(
             self._linked, tuple(self._instrs), tuple(self._blocks), tuple(self._entries),
             self._slots, self._dtypes, tuple(self._sources),
-            self._wgmma if self._wgmma.registers else None,
+            self._wgmma.found if self._wgmma.found.registers else None,
         )  # fmt: skip
 
     def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> _Maker:

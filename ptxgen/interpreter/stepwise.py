@@ -20,7 +20,7 @@ from ptxgen.interpreter.linking import Linked, Routine
 from ptxgen.interpreter.machine import LaneMachine
 from ptxgen.interpreter.reports import where_from
 from ptxgen.interpreter.segments import Segment, Step, registers_copied
-from ptxgen.interpreter.wgmma_registers import Hooks
+from ptxgen.interpreter.wgmma_reader import Hooks
 from ptxgen.interpreter.writer import Function
 from ptxgen.ir import (
     Address,

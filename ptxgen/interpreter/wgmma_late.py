@@ -17,8 +17,8 @@ from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.memory import POISON
 
 if TYPE_CHECKING:
+    from ptxgen.interpreter.access import MemoryAccess
     from ptxgen.interpreter.lanes import Selection
-    from ptxgen.interpreter.machine import LaneMachine
     from ptxgen.interpreter.waiting import Delays
     from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
     from ptxgen.isa.machine import Matrices
@@ -51,7 +51,7 @@ class _Started:
 class LateProducts:
     """What the warps of a batch have under way."""
 
-    def __init__(self, registers: WgmmaRegisters, machine: LaneMachine, delays: Delays) -> None:
+    def __init__(self, registers: WgmmaRegisters, machine: MemoryAccess, delays: Delays) -> None:
         self._registers = registers
         self._machine = machine
         self._delays = delays

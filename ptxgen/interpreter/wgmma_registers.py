@@ -8,19 +8,15 @@ here; what happens in one is for `ptxgen.interpreter.wgmma_checks` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxgen.interpreter.segments import Segment, Step, registers_read, registers_written
-from ptxgen.ir import IntImm, Reg, Vector
-
 if TYPE_CHECKING:
-    Lanes = np.ndarray[Any, np.dtype[Any]]
+    from ptxgen.ir import Reg
 
-_WGMMA: Final = "wgmma."
+    Lanes = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,97 +55,7 @@ class WgmmaRegisters:
     waits: dict[int, int] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)
     late: bool = True
-    _routines: set[int] = field(default_factory=set)
-    _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
-
-    def add(self, parts: Sequence[Segment]) -> None:
-        """Take in a routine."""
-        steps = [s for p in parts for s in p.steps if not s.resumes]
-        mine = [s for s in steps if s.instr.opcode.startswith(_WGMMA)]
-        if not mine:
-            return
-        routine = parts[0].routine
-        self._routines.add(routine)
-        self.late &= len(self._routines) == 1 and all(s.instr.guard is None for s in mine)
-        for step in mine:
-            self._wgmma(step, routine)
-        for step in steps:
-            if not step.instr.opcode.startswith(_WGMMA):
-                self._ordinary(step, routine)
 
     def accumulators(self) -> list[int]:
         """The registers that multiplications write, in rising order."""
         return sorted({n for m in self.multiplications.values() for n in m.d.tolist()})
-
-    def _wgmma(self, step: Step, routine: int) -> None:
-        instr = step.instr
-        if step.op.row.name == "wgmma_commit_group":
-            self.commits.add(step.number)
-        elif step.op.row.name == "wgmma_wait_group":
-            (count,) = instr.operands
-            assert isinstance(count, IntImm)
-            self.waits[step.number] = count.value
-        elif instr.operands:
-            a = instr.operands[1]
-            held = a.items if isinstance(a, Vector) else ()
-            self.multiplications[step.number] = Multiplication(
-                self._all(registers_written(step), routine),
-                self._all((r for r in held if isinstance(r, Reg)), routine),
-                str(step.op.modifiers["shape"]),
-            )
-
-    def _ordinary(self, step: Step, routine: int) -> None:
-        written = self._known(registers_written(step), routine)
-        named = written | self._known(registers_read(step), routine)
-        if named:
-            changed = set() if step.instr.opcode.startswith("mov.") else written
-            self.touches[step.number] = Touch(
-                *(np.array(sorted(x), np.intp) for x in (named, changed))
-            )
-
-    def _known(self, registers: Iterable[Reg], routine: int) -> set[int]:
-        found = (self._numbers.get((routine, r.name)) for r in registers)
-        return {n for n in found if n is not None}
-
-    def _all(self, registers: Iterable[Reg], routine: int) -> Lanes:
-        numbers = []
-        for register in registers:
-            number = self._numbers.setdefault((routine, register.name), len(self._numbers))
-            if number == len(self.registers):
-                self.registers.append(register)
-            numbers.append(number)
-        return np.array(numbers, np.intp)
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What the functions of segments tell and ask of `wgmma`: with `touches`, where ordinary
-    instructions touch its registers, with `late`, what accumulators hold after a wait.
-    """
-
-    wgmma: WgmmaRegisters
-    touches: bool
-    late: bool
-
-    def runs(self, steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
-        """The instructions of a segment that touch the registers, in runs that nothing of `wgmma`
-        and no guard divides: by the first of each run, its members.
-        """
-        found: dict[int, tuple[int, ...]] = {}
-        first = -1
-        for step in steps if self.touches else ():
-            if step.instr.opcode.startswith(_WGMMA):
-                first = -1
-            elif step.number in self.wgmma.touches and not step.resumes:
-                if step.instr.guard is not None:
-                    found[step.number] = (step.number,)
-                    continue
-                first = step.number if first < 0 else first
-                found[first] = (*found.get(first, ()), step.number)
-        return found
-
-    def settled(self, step: Step) -> list[Reg]:
-        """The registers that have new values after an instruction, in rising order."""
-        if not (self.late and step.number in self.wgmma.waits):
-            return []
-        return [self.wgmma.registers[n] for n in self.wgmma.accumulators()]

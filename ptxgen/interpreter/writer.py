@@ -26,7 +26,7 @@ from ptxgen.interpreter.segments import (
     registers_copied,
     registers_written,
 )
-from ptxgen.interpreter.wgmma_registers import Hooks
+from ptxgen.interpreter.wgmma_reader import Hooks
 from ptxgen.ir import (
     Address,
     FloatImm,
