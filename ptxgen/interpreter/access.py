@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory, Space
-    from ptxgen.interpreter.traffic import Traffic
-    from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.observer import Meter, Observer
     from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
@@ -49,8 +48,8 @@ class MemoryAccess:
     arena: DeviceArena
     shared: SharedMemory
     spaces: dict[str, Space]  # all that are one row of bytes for each thread or for all
-    watch: Watch | None
-    traffic: Traffic | None = None
+    watch: Observer | None
+    traffic: Meter | None = None
     faults: Faults
     selection: Selection
     mask: Lanes | None
@@ -193,7 +192,9 @@ class MemoryAccess:
         base = address.base
         plan = base.plans.get(space)
         if plan is None or plan.mask is not self.mask:
-            plan = base.plans[space] = make_plan(self, space, base.lanes, self.mask)
+            plan = base.plans[space] = make_plan(
+                self.selection, self.shared, self.spaces, space, base.lanes, self.mask
+            )
         low = plan.low + address.offset
         if (plan.spread | low) & (total - 1):
             wrong = (address.signed() + address.offset) % total != 0

@@ -9,7 +9,7 @@ import numpy as np
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.observer import Observer
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +26,7 @@ class Barriers:
     and the others are the first of the next time.
     """
 
-    def __init__(self, ctas: int, width: int, watch: Watch | None) -> None:
+    def __init__(self, ctas: int, width: int, watch: Observer | None) -> None:
         self._width = width
         self._watch = watch
         self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier a lane waits at, or -1
@@ -107,8 +107,7 @@ class Barriers:
         if self._votes is not None:
             self._count_votes(ids)
         if self._watch is not None and len(ids):
-            self._watch.sync.barrier(ids, self.since[ids], exited)
-            self._watch.join(ids, self.at[ids])
+            self._watch.join(ids, self.at[ids], self.since[ids], exited)
         self._passed[done] = 0
         self._forget(done)
         self.at[ids] = -1
@@ -133,7 +132,7 @@ class Barriers:
         if self._watch is not None and wanted > WARP:
             last = begin + int(np.flatnonzero(there)[-1])
             came = passed + int(counts.sum())
-            self._watch.sync.too_many(int(self.since[last]), last, barrier, came, wanted)
+            self._watch.too_many(int(self.since[last]), last, barrier, came, wanted)
         return free
 
     def _end_unwaited(self) -> None:
@@ -156,7 +155,7 @@ class Barriers:
             times = self._early[here, barrier] + (self.at[here] == barrier)
             times = times[times > 0]
             if times.min() != times.max():
-                self._watch.sync.twice(at, lane, barrier)
+                self._watch.twice(at, lane, barrier)
         self._early[np.repeat(done, self._width, axis=0)] = 0
 
     def outcome(self, ids: Lanes, op: str) -> Lanes:

@@ -18,7 +18,7 @@ from ptxgen.ir import Instr
 if TYPE_CHECKING:
     from ptxgen.check.derived import Allowed
     from ptxgen.interpreter.conflicts import Access
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.findings import Findings
     from ptxgen.interpreter.linking import Linked
     from ptxgen.ir import Module
 
@@ -78,7 +78,7 @@ class BoundsChecks:
     `stride` is the shared memory of a CTA in the batch's, in bytes.
     """
 
-    def __init__(self, spans: Spans | None, faults: Faults, stride: int) -> None:
+    def __init__(self, spans: Spans | None, faults: Findings, stride: int) -> None:
         self._wanted = spans is not None
         self._spans = spans or {}
         self._faults = faults

@@ -17,7 +17,7 @@ from ptxgen.errors import ConfigError, TrapError
 from ptxgen.interpreter import boxes
 from ptxgen.interpreter.access import MemoryAccess, as_address
 from ptxgen.interpreter.bulk_groups import READ, BulkGroups
-from ptxgen.interpreter.bulk_start import Start, Tell
+from ptxgen.interpreter.bulk_start import Start
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.memory import POISON
 from ptxgen.isa import mbarrier_word
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.boxes import Part
     from ptxgen.interpreter.copies import AsyncCopies
     from ptxgen.interpreter.memory import Address
+    from ptxgen.interpreter.observer import Tell
     from ptxgen.interpreter.waiting import Agents
     from ptxgen.types import ScalarType
 
@@ -77,7 +78,7 @@ class BulkMachine(MemoryAccess):
         ids = self.active_ids(self.mask)
         for position in np.unique(positions).tolist():
             threads = ids[positions == position]
-            start = Start(self, self.at, int(threads[0]))
+            start = self._start_of(int(threads[0]))
 
             def land(
                 threads: Lanes = threads, start: Start = start, position: int = position
@@ -323,7 +324,10 @@ class BulkMachine(MemoryAccess):
         return all_lanes if self.mask is None else all_lanes[self.mask]
 
     def _start(self, n: int) -> Start:
-        return Start(self, self.at, int(self.active_ids(self.mask)[n]))
+        return self._start_of(int(self.active_ids(self.mask)[n]))
+
+    def _start_of(self, lane: int) -> Start:
+        return Start(self.watch, self.groups, self.arena, self.faults, self.at, lane)
 
     def _targets(
         self, dst: Lanes, nbytes: Lanes, mbarrier: Lanes, *, active_only: bool = False
@@ -417,8 +421,7 @@ class BulkMachine(MemoryAccess):
         """Change the mbarrier at a position."""
         words = self.shared.window.elements(_WORD, 1, 0)
         if self.watch is not None:
-            where = np.array([start.lane]), np.array([position])
-            self.watch.mbarriers.used(start.at, *where, self.shared.window.data)
+            self.watch.changes(start.at, start.lane, position, self.shared.window.data)
         before = int(words[position // 8])
         try:
             after = change(before, operand)
@@ -426,7 +429,7 @@ class BulkMachine(MemoryAccess):
             start.refuse(str(error))
         words[position // 8] = after
         if self.watch is not None and (before ^ after) >> mbarrier_word.PHASE_BIT:
-            self.watch.objects.phase(np.array([position]))
+            self.watch.phase(position)
 
     def _global(self, start: Start, address: int, size: int, verb: str) -> Lanes:
         """Bytes of global memory, in place."""

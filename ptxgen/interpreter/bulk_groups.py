@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.bulk_start import Tell
-    from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.observer import Observer, Tell
 
 READ: Final = 1  # what is added to the key of a group for its reads
 
@@ -74,7 +73,7 @@ class BulkGroups:
         key = self.open(lane)
         self._of[lane].writes.setdefault(key, []).append(tell)
 
-    def wait(self, lane: int, pending: int, read: bool, watch: Watch | None) -> list[int]:
+    def wait(self, lane: int, pending: int, read: bool, watch: Observer | None) -> list[int]:
         """A thread waits for all its closed groups but the newest `pending`; the keys of what has
         to be done for that.
         """

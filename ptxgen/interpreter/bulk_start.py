@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,19 +11,22 @@ import numpy as np
 from ptxgen.errors import TrapError
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.arena import Buffer
-    from ptxgen.interpreter.bulk import BulkMachine
+    from ptxgen.interpreter.arena import Buffer, DeviceArena
+    from ptxgen.interpreter.bulk_groups import BulkGroups
+    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.observer import Observer, Tell
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
-
-Tell = Callable[[], None]  # tells the sanitizers something
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """A lane that executes instruction `at`."""
 
-    machine: BulkMachine
+    watch: Observer | None
+    groups: BulkGroups
+    arena: DeviceArena
+    faults: Faults
     at: int
     lane: int
 
@@ -32,57 +34,53 @@ class Start:
         """Tell the sanitizers of a copy to `nbytes` at each of these positions of shared memory,
         which the mbarrier at `counter` counts; what it gives tells them of its end.
         """
-        watch = self.machine.watch
-        if watch is None:
+        if self.watch is None:
             return nothing
-        stamp = watch.bulk.start_write(self.at, self.lane, first, nbytes, counter)
-        ended = watch.bulk.written
+        stamp = self.watch.bulk.start_write(self.at, self.lane, first, nbytes, counter)
+        ended = self.watch.bulk.written
         return functools.partial(ended, self.at, self.lane, first, nbytes, counter, stamp)
 
     def updates(self, first: Lanes, nbytes: int) -> Tell:
         """Tell them of a reduction into there, whose end orders nothing."""
-        if self.machine.watch is not None:
-            self.machine.watch.bulk.start_update(self.at, self.lane, first, nbytes)
+        if self.watch is not None:
+            self.watch.bulk.start_update(self.at, self.lane, first, nbytes)
         return nothing
 
     def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
         """The same of a copy from there, which an mbarrier or the thread's bulk group counts."""
-        watch = self.machine.watch
-        if watch is None:
+        if self.watch is None:
             return nothing
-        stamp = watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
+        stamp = self.watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
         if counter is None:
-            self.machine.groups.stamp(self.lane, stamp)
-        return functools.partial(watch.bulk.was_read, self.at, self.lane, counter, stamp)
+            self.groups.stamp(self.lane, stamp)
+        return functools.partial(self.watch.bulk.was_read, self.at, self.lane, counter, stamp)
 
     def reads_global(self, first: Lanes, nbytes: int) -> None:
         """Tell them of a copy from `nbytes` of global memory at each of these addresses, of one
         array.
         """
-        watch = self.machine.watch
         buffer = self._array(first, nbytes)
-        if watch is not None and buffer is not None:
-            watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
+        if self.watch is not None and buffer is not None:
+            self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
 
     def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool) -> None:
         """Tell them of a copy to there, or of a reduction, in the thread's bulk group."""
-        watch = self.machine.watch
         buffer = self._array(first, nbytes)
-        if watch is not None and buffer is not None:
-            ended = watch.bulk.start_global_write(
+        if self.watch is not None and buffer is not None:
+            ended = self.watch.bulk.start_global_write(
                 self.at, self.lane, buffer, first, nbytes, atomic=atomic
             )
             if ended is not None:
-                self.machine.groups.finish(self.lane, ended)
+                self.groups.finish(self.lane, ended)
 
     def _array(self, first: Lanes, nbytes: int) -> Buffer | None:
-        if self.machine.watch is None or not len(first):
+        if self.watch is None or not len(first):
             return None
-        return self.machine.arena.find(int(first.min()), int(first.max()) + nbytes)
+        return self.arena.find(int(first.min()), int(first.max()) + nbytes)
 
     def refuse(self, why: str) -> NoReturn:
         """Stop the kernel. Raises `TrapError`."""
-        raise TrapError(f"{self.machine.faults.where(self.at, self.lane)}: {why}")
+        raise TrapError(f"{self.faults.where(self.at, self.lane)}: {why}")
 
 
 def nothing() -> None:

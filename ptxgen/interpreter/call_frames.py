@@ -140,7 +140,7 @@ class Calls:
         self._sites[callee][mask] = number
         if self._marks is not None:
             lanes, start = self._frame(routine, mask)
-            self._marks.enter(routine, lanes, start)
+            self._marks.enter(callee, lanes, start)
         for param, (data, written) in zip(source.params, arguments, strict=True):
             if param.register:
                 self._set_slot(self._program.slots[f"{callee}:{param.name}"], mask, data)

@@ -15,8 +15,8 @@ import numpy as np
 from ptxgen.interpreter.memory import POISON
 
 if TYPE_CHECKING:
+    from ptxgen.interpreter.observer import Observer
     from ptxgen.interpreter.waiting import Delays
-    from ptxgen.interpreter.watch import Watch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,7 +48,7 @@ class _Copy:
 class AsyncCopies:
     """The copies of a batch of CTAs. `words` is the shared memory of the batch as uint32."""
 
-    def __init__(self, lanes: int, words: Lanes, watch: Watch | None) -> None:
+    def __init__(self, lanes: int, words: Lanes, watch: Observer | None) -> None:
         self._words = words
         self._watch = watch
         self._committed = np.zeros(lanes, np.int64)  # groups closed so far, by lane

@@ -20,7 +20,7 @@ from ptxgen.interpreter.barriers import Barriers
 from ptxgen.interpreter.blocks import Program, compile_program
 from ptxgen.interpreter.bounds_checks import Spans, spans
 from ptxgen.interpreter.copies import AsyncCopies
-from ptxgen.interpreter.faults import Faults, Reports
+from ptxgen.interpreter.findings import Findings, Reports, notes_of
 from ptxgen.interpreter.lanes import WARP, Batch
 from ptxgen.interpreter.linking import link
 from ptxgen.interpreter.machine import LaneMachine
@@ -28,10 +28,11 @@ from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
 from ptxgen.interpreter.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
 from ptxgen.interpreter.registers import RegisterPool, registers_at_entry
 from ptxgen.interpreter.reports import Counters, Result
+from ptxgen.interpreter.sanitizer_names import sanitizers
 from ptxgen.interpreter.schedule import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
-from ptxgen.interpreter.watch import Watch, notes_of, sanitizers
+from ptxgen.interpreter.watch import Watch
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import module_of, parse
 from ptxgen.target import target_number
@@ -208,7 +209,7 @@ class _Launch:
         shared = SharedMemory.poisoned(linked.shared_bytes, batch.ctas)
         words = shared.window.data.view(np.uint32)
         notes = notes_of(linked) if asked else ()
-        faults = Faults(
+        faults = Findings(
             linked.kernel.name, program.instrs, batch, linked.regions, self.reports, notes
         )  # fmt: skip
         watch = None

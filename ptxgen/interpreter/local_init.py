@@ -15,12 +15,13 @@ import numpy as np
 
 from ptxgen.interpreter.conflicts import Conflict
 from ptxgen.interpreter.linking import param_bytes, signature
+from ptxgen.interpreter.observer import FrameObserver
 from ptxgen.ir import Address, Instr, Not, Reg, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.findings import Findings
     from ptxgen.interpreter.linking import Linked, Routine
     from ptxgen.interpreter.memory import Plan, Space
 
@@ -45,12 +46,12 @@ class _Held:
     address: Lanes
 
 
-class LocalInit:
+class LocalInit(FrameObserver):
     """The local memory of a batch of `lanes` lanes: for each byte 0 once it is written, else the
     variable that it belongs to.
     """
 
-    def __init__(self, linked: Linked, lanes: int, faults: Faults) -> None:
+    def __init__(self, linked: Linked, lanes: int, faults: Findings) -> None:
         self._faults = faults
         self._lanes = lanes
         self._names = ["", ""]
@@ -79,9 +80,11 @@ class LocalInit:
 
     # --------------------------------------------------------------------------------------- calls
 
-    def enter(self, routine: Routine, lanes: Lanes, start: Lanes) -> None:
-        """These lanes have called a routine; its frame begins at `start` of each lane's memory."""
-        frame = self._fresh[routine.number]
+    def enter(self, number: int, lanes: Lanes, start: Lanes) -> None:
+        """These lanes have called the routine of this number; its frame begins at `start` of each
+        lane's memory.
+        """
+        frame = self._fresh[number]
         if len(frame):
             self._grow(int(start.max()) + len(frame))
             where = lanes[:, None], start[:, None] + np.arange(len(frame))

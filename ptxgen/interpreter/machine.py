@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ptxgen.interpreter.faults import Faults
     from ptxgen.interpreter.lanes import Batch, Selection
     from ptxgen.interpreter.memory import SharedMemory
-    from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.observer import Observer
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -73,7 +73,7 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
         shared: SharedMemory,
         copies: AsyncCopies,
         barriers: Barriers,
-        watch: Watch | None,
+        watch: Observer | None,
         faults: Faults,
         sm: int,
     ) -> None:
@@ -155,8 +155,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     def check_defined(self, at: int, register: str, defined: Lanes) -> None:
         """Report lanes that read a register before they have written it."""
         wrong = ~defined if self.mask is None else ~defined & self.mask
-        if wrong.any():
-            self.faults.register(at, register, int(self.selection.ids[int(wrong.argmax())]))
+        if self.watch is not None and wrong.any():
+            self.watch.undefined(at, register, int(self.selection.ids[int(wrong.argmax())]))
 
     def need_local(self, lane: int, nbytes: int, besides: int) -> None:
         """Have at least so many bytes of local memory for each lane, as one wants; what is there
@@ -400,8 +400,8 @@ class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine)
     def touch(self, numbers: tuple[int, ...], guard: Lanes | None) -> None:
         """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
         mask = self.block_mask if guard is None else self.narrow(guard)
-        if mask is not False and self.watch is not None and self.watch.wgmma is not None:
-            self.watch.wgmma.touch(numbers, self.active_ids(mask))
+        if mask is not False and self.watch is not None:
+            self.watch.touch(numbers, self.active_ids(mask))
 
     # ---------------------------------------------------------------------------------- inner parts
 

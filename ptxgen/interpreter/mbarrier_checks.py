@@ -13,7 +13,7 @@ from ptxgen.interpreter.reports import where_from
 from ptxgen.isa import mbarrier_word
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.findings import Findings
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,7 +25,7 @@ class MBarriers:
     Reports nothing unless `wanted`.
     """
 
-    def __init__(self, faults: Faults, stride: int, *, wanted: bool) -> None:
+    def __init__(self, faults: Findings, stride: int, *, wanted: bool) -> None:
         self._faults = faults
         self._stride = stride
         self._wanted = wanted

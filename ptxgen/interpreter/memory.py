@@ -15,8 +15,10 @@ import numpy as np
 from ptxgen.interpreter.arena import Window
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.access import MemoryAccess
+    from collections.abc import Mapping
+
     from ptxgen.interpreter.arena import Buffer
+    from ptxgen.interpreter.lanes import Selection
     from ptxgen.isa.atomic_scans import Scan
     from ptxgen.types import ScalarType
 
@@ -158,45 +160,49 @@ RANK_SHIFT: Final = 24
 _OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
 
 
-def make_plan(machine: MemoryAccess, space: str, lanes: Lanes, mask: Lanes | None) -> Plan:
-    """Plan accesses to a space from a base for the lanes of `mask`, at least one."""
-    count = machine.selection.count
+def make_plan(
+    selection: Selection, shared: SharedMemory, spaces: Mapping[str, Space], space: str,
+    lanes: Lanes, mask: Lanes | None,
+) -> Plan:  # fmt: skip
+    """Plan accesses to a space from a base for the lanes of `mask`, at least one. `spaces` are all
+    but shared, global and generic memory.
+    """
+    count = selection.count
     addresses = signed_lanes(lanes)
     if addresses.ndim == 0 or len(addresses) != count:
         addresses = np.full(count, addresses, np.int64)
     if mask is not None:
         addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
-    ctas = machine.selection.shared_base
+    ctas = selection.shared_base
     watched = space == "shared"
     if watched and int(addresses.max()) >> RANK_SHIFT:
-        addresses, ctas = _of_cluster(machine, addresses)
+        addresses, ctas = _of_cluster(selection, addresses)
     low, high = int(addresses.min()), int(addresses.max())
     relative = addresses - low
     spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
     if space == "shared":
         if ctas is not None:
             relative += ctas
-        shared = machine.shared
         return Plan(
             low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=watched
         )
-    known = machine.spaces.get(space)
+    known = spaces.get(space)
     if known is None:
         return Plan(low, high, spread, relative, mask, None, 0, 0)
     if known.stride:
-        relative += machine.selection.ids * known.stride
+        relative += selection.ids * known.stride
     last = known.first + known.nbytes
     return Plan(
         low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable
     )
 
 
-def _of_cluster(machine: MemoryAccess, addresses: Lanes) -> tuple[Lanes, Lanes]:
+def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
     """Addresses in the shared memory of CTAs of the cluster: the offset there, and where that CTA's
     part begins.
     """
-    batch = machine.batch
-    own = machine.selection.ids // batch.width
+    batch = selection.batch
+    own = selection.ids // batch.width
     rank = addresses >> RANK_SHIFT
     of_other = (rank > 0) & (rank <= batch.cluster_size)
     other = own - own % batch.cluster_size + rank - 1

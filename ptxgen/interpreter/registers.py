@@ -13,7 +13,7 @@ from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.lanes import Batch
-    from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.observer import Observer
     from ptxgen.ir import Kernel
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -44,7 +44,7 @@ class RegisterPool:
     instruction. Nothing is counted if `at_entry` is 0. Warps that have ended give theirs back.
     """
 
-    def __init__(self, batch: Batch, at_entry: int, watch: Watch | None) -> None:
+    def __init__(self, batch: Batch, at_entry: int, watch: Observer | None) -> None:
         self._batch = batch
         self._watch = watch
         self._known = at_entry > 0
@@ -170,7 +170,7 @@ class RegisterPool:
 
     def _report(self, at: int, warp: int, why: str) -> None:
         if self._watch is not None:
-            self._watch.sync.registers(at, warp * WARP, why)
+            self._watch.registers(at, warp * WARP, why)
 
 
 def _text(more: bool, count: int) -> str:

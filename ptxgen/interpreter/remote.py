@@ -14,7 +14,8 @@ from ptxgen.isa import mbarrier_word
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.bulk import Reduce
-    from ptxgen.interpreter.bulk_start import Start, Tell
+    from ptxgen.interpreter.bulk_start import Start
+    from ptxgen.interpreter.observer import Tell
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]

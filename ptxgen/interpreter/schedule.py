@@ -96,7 +96,7 @@ class Scheduler:
                     self._wake()
             self._wake()
             if machine.watch is not None and not self._ready and bool(machine.exited.all()):
-                machine.watch.sync.over = True
+                machine.watch.all_ended()
             if self._ready or machine.agents.finish():
                 continue
             if self._waiting().any() or self._parked:

@@ -10,7 +10,7 @@ from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
     from ptxgen.interpreter.clocks import Clocks
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.findings import Findings
     from ptxgen.ir import Instr
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -22,7 +22,7 @@ class SyncChecks:
     """
 
     def __init__(
-        self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Faults, *, wanted: bool
+        self, clocks: Clocks, instrs: tuple[Instr, ...], faults: Findings, *, wanted: bool
     ) -> None:
         self._clocks = clocks
         self._instrs = instrs

@@ -10,115 +10,60 @@ a kernel in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.errors import LaunchError, did_you_mean, shown
 from ptxgen.interpreter.async_rules import broken_rules
-from ptxgen.interpreter.bounds_checks import BoundsChecks, Spans
-from ptxgen.interpreter.clocks import SHOWN, Clocks
+from ptxgen.interpreter.clocks import SHOWN
 from ptxgen.interpreter.conflicts import Access
-from ptxgen.interpreter.global_race import GlobalRaces
+from ptxgen.interpreter.detectors import Detectors
 from ptxgen.interpreter.lanes import WARP
 from ptxgen.interpreter.local_init import LocalInit
-from ptxgen.interpreter.mbarrier_checks import MBarriers
-from ptxgen.interpreter.orders import Objects, Order, optimistic, order_of
+from ptxgen.interpreter.observer import Observer
+from ptxgen.interpreter.orders import Order, optimistic, order_of
 from ptxgen.interpreter.polls import unpolled
-from ptxgen.interpreter.race import RaceDetector
-from ptxgen.interpreter.sync_checks import SyncChecks
+from ptxgen.interpreter.stored_values import StoredValues
 from ptxgen.interpreter.watch_bulk import BulkWatch
 from ptxgen.interpreter.watch_cluster import ClusterWatch
 from ptxgen.interpreter.wgmma_checks import WgmmaChecks
-from ptxgen.ir import Instr, Note
 from ptxgen.isa.table import op_of
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.access import MemoryAccess
-    from ptxgen.interpreter.arena import Buffer
-    from ptxgen.interpreter.conflicts import Conflict
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.bounds_checks import Spans
+    from ptxgen.interpreter.findings import Findings
     from ptxgen.interpreter.lanes import Batch
     from ptxgen.interpreter.linking import Linked
     from ptxgen.interpreter.memory import Plan
+    from ptxgen.interpreter.observer import Accessing
     from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
+    from ptxgen.ir import Instr
     from ptxgen.types import ScalarType
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
-SANITIZERS: Final = ("bounds", "init", "race", "sync", "proxy")
-ALL: Final = "all"
-# Which sanitizers look for a kind of report.
-_OF_KIND: Final = {
-    "race": {"race"}, "pending": {"race", "sync"}, "uninitialised": {"init"},
-    "proxy": {"proxy"},
-}  # fmt: skip
 _PHASE_BIT: Final = np.uint64(63)
 
 
-def sanitizers(asked: object) -> frozenset[str]:
-    """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
-    if isinstance(asked, bool):
-        return frozenset(SANITIZERS) if asked else frozenset()
-    known = (*SANITIZERS, ALL)
-    names: list[object] = [asked]
-    if isinstance(asked, str):
-        names = [*asked.split(",")]
-    elif isinstance(asked, Iterable) and not isinstance(asked, np.ndarray):
-        names = list(asked)
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise LaunchError(
-                f"sanitize must be True, False or names among {', '.join(known)}, got {shown(name)}"
-                f"{did_you_mean(name, known)}"
-            )
-    return frozenset(SANITIZERS) if ALL in names else frozenset(map(str, names))
-
-
-class Watch:
+class Watch(Detectors, Observer):
     """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
     their units in shared and global memory; `spans`, if bounds are watched, what addresses are
     meant for.
     """
 
     def __init__(
-        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Faults,
+        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Findings,
         grain: int, global_grain: int, heap: dict[int, Lanes], spans: Spans | None,
     ) -> None:  # fmt: skip
-        self._names = names
-        self._batch = batch
-        self.faults = faults
-        self.instrs = instrs
+        super().__init__(names, batch, instrs, faults, grain, global_grain, heap, spans)
         self._orders: list[Order | None] = [None] * len(instrs)
         self._optimistic = optimistic(instrs)
-        self.grain = grain
-        self.global_grain = global_grain
-        warps = batch.width // WARP
-        asynchronous = any(_is_asynchronous(x.opcode) for x in instrs)
-        self.clocks = Clocks(
-            batch.lanes // WARP, warps * batch.cluster_size, warps, twins=asynchronous
-        )
-        self.objects = Objects(self.clocks)
-        self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
-        self.global_races = GlobalRaces(self.clocks, global_grain, heap)
-        wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
-        self.follows_global = bool(wanted & names)
-        self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
         self.local: LocalInit | None = None
         self.wgmma: WgmmaChecks | None = None
-        self.bulk = BulkWatch(self, batch.shared_stride)
         self.cluster: ClusterWatch | None = None
         if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
             self.cluster = ClusterWatch(self, batch, faults, wanted="sync" in names)
-        self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
-        self.bounds = BoundsChecks(spans, faults, batch.shared_stride)
-
-    # ------------------------------------------------------------------------------------- reports
-
-    def wants(self, kind: str) -> bool:
-        """Whether reports of this kind were asked for."""
-        return bool(_OF_KIND[kind] & self._names)
+        self.bulk = BulkWatch(self, self.cluster, batch.shared_stride)
 
     def order(self, at: int) -> Order:
         """What instruction `at` does to the order of accesses."""
@@ -129,31 +74,9 @@ class Watch:
             self._orders[at] = found
         return found
 
-    def judge(self, at: int, conflicts: list[Conflict], access: Access) -> None:
-        """Report what was found of an access to shared memory, if it was asked for."""
-        for c in conflicts:
-            if self.wants(c.kind):
-                place = c.unit * self.grain
-                cta, address = divmod(place, self._batch.shared_stride)
-                lane = int(access.ids[c.position])
-                lacking = self.bulk.lacking(c, lane)
-                self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
-
-    def judge_global(
-        self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
-    ) -> None:
-        """The same of an access to an array in global memory."""
-        first = buffer.base // self.global_grain
-        for c in conflicts:
-            if self.wants(c.kind):
-                address = max((c.unit + first) * self.global_grain, buffer.base)
-                lane = int(access.ids[c.position])
-                lacking = self.bulk.lacking(c, lane)
-                self.faults.memory(at, c, "global", address, lane, -1, buffer, lacking=lacking)
-
     # -------------------------------------------------------------------------------------- memory
 
-    def load(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+    def load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """A load is about to happen."""
         order = self.order(machine.at)
         if plan.watched:
@@ -173,7 +96,7 @@ class Watch:
             self._acquire(machine, plan, offset, order)
 
     def store(
-        self, machine: MemoryAccess, plan: Plan, offset: int, type: ScalarType,
+        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType,
         values: tuple[Lanes, ...],
     ) -> None:  # fmt: skip
         """A store is about to happen."""
@@ -181,7 +104,7 @@ class Watch:
         if plan.watched:
             access = self._access(machine, plan, offset, total)
             self._bounds(at, plan, offset, total, access)
-            given = _Given(machine.shared.window.data, 0, self.grain, access, plan, values)
+            given = StoredValues(machine.shared.window.data, 0, self.grain, access, plan, values)
             found = self.race.write(access, at, strong=order.strong, values=given)
             self.judge(at, found, access)
             if order.mbarrier:
@@ -195,7 +118,7 @@ class Watch:
             buffer = plan.buffer
             assert buffer is not None
             shift = buffer.base % self.global_grain
-            given = _Given(buffer.window.data, shift, self.global_grain, access, plan, values)
+            given = StoredValues(buffer.window.data, shift, self.global_grain, access, plan, values)
             found = self.global_races.write(buffer, access, at, strong=order.strong, values=given)
             self.judge_global(at, found, access, buffer)
         if self.local is not None:
@@ -203,7 +126,7 @@ class Watch:
         if order.strong:
             self._release(machine, plan, offset, order)
 
-    def before_atomic(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+    def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         """An atomic operation, or one on mbarriers, is about to happen."""
         order, at = self.order(machine.at), machine.at
         if plan.watched:
@@ -231,7 +154,7 @@ class Watch:
         if order.strong:
             self._release(machine, plan, offset, order)
 
-    def after_atomic(self, machine: MemoryAccess, plan: Plan, offset: int, old: Lanes) -> None:
+    def after_atomic(self, machine: Accessing, plan: Plan, offset: int, old: Lanes) -> None:
         """An atomic operation has happened; `old` are the values before."""
         order = self.order(machine.at)
         if order.mbarrier and plan.watched:
@@ -244,7 +167,7 @@ class Watch:
         if order.strong and (order.acquire or not order.mbarrier):
             self._acquire(machine, plan, offset, order)
 
-    def _local_load(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+    def _local_load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         assert self.local is not None
         ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
         if plan.window is space.window:
@@ -252,7 +175,7 @@ class Watch:
         else:
             self.local.loaded_elsewhere(machine.at, ids)
 
-    def _local_store(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> None:
+    def _local_store(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
         assert self.local is not None
         ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
         if plan.window is space.window:
@@ -266,14 +189,14 @@ class Watch:
     def _follows(self, plan: Plan) -> bool:
         return self.follows_global and plan.buffer is not None and plan.writable
 
-    def _acquire(self, machine: MemoryAccess, plan: Plan, offset: int, order: Order) -> None:
+    def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
         if plan.watched:
             self.objects.acquire_shared(ids, _places(plan, offset), order)
         elif plan.buffer is not None:
             self.objects.acquire_global(ids, _places(plan, offset), order)
 
-    def _release(self, machine: MemoryAccess, plan: Plan, offset: int, order: Order) -> None:
+    def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
         ids = machine.active_ids(plan.mask)
         if plan.watched:
             if order.release or not order.mbarrier:
@@ -283,7 +206,7 @@ class Watch:
         elif plan.buffer is not None:
             self.objects.release_global(ids, _places(plan, offset), order)
 
-    def _access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> Access:
+    def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
         """What the race detector has to know of an access to shared memory."""
         if plan.ids is None:
             plan.ids = machine.active_ids(plan.mask)
@@ -298,7 +221,7 @@ class Watch:
             plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain
         )
 
-    def _far_access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int) -> Access:
+    def _far_access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
         if plan.ids is None:
             plan.ids = machine.active_ids(plan.mask)
             units = plan.index(self.global_grain)
@@ -319,12 +242,23 @@ class Watch:
         """Lanes arrive at barriers of their CTA without waiting."""
         self.clocks.release(ids, barrier)
 
-    def join(self, ids: Lanes, barrier: Lanes) -> None:
-        """Barriers let lanes go."""
+    def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
+        """Barriers let lanes go, which came to them by the instructions `since`; `exited` says
+        which lanes of the batch have ended, bool.
+        """
+        self.sync.barrier(ids, since, exited)
         warps = self.clocks.warps(ids)
         self.objects.finish(warps)
         self.objects.share(warps)
         self.clocks.join(ids, barrier)
+
+    def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
+        """More threads have come to a barrier than it was to wait for."""
+        self.sync.too_many(at, lane, barrier, came, wanted)
+
+    def twice(self, at: int, lane: int, barrier: int) -> None:
+        """A lane comes to a barrier at which it has arrived, and which is not complete yet."""
+        self.sync.twice(at, lane, barrier)
 
     def fence(self, ids: Lanes, scope: str) -> None:
         """A fence of lanes."""
@@ -349,6 +283,23 @@ class Watch:
             self.sync.warpgroup(name, ids)
             if self.wgmma is not None:
                 self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
+
+    def retired(self, warp: int, count: int, members: range) -> None:
+        """A warp has waited for the first `count` groups of its warpgroup, of these warps."""
+        self.sync.retired(warp, count, members)
+
+    def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
+        """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
+        if self.wgmma is not None:
+            self.wgmma.touch(numbers, ids)
+
+    def registers(self, at: int, lane: int, why: str) -> None:
+        """A warp, by a lane, uses `setmaxnreg` against its rules."""
+        self.sync.registers(at, lane, why)
+
+    def undefined(self, at: int, register: str, lane: int) -> None:
+        """A lane reads a register that it has not written."""
+        self.faults.register(at, register, lane)
 
     def follow(self, linked: Linked) -> None:
         """Follow a program's local memory and its volatile accesses. What the driver reserves of
@@ -398,6 +349,10 @@ class Watch:
         if self.cluster is not None:
             self.cluster.ended(mask, exited)
 
+    def all_ended(self) -> None:
+        """All threads have ended."""
+        self.sync.over = True
+
     def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
         """Lanes have waited for mbarriers at these places."""
         order = self.order(at)
@@ -411,9 +366,19 @@ class Watch:
         order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
         self.objects.release_shared(ids, np.full(len(ids), place), order, phased=True)
 
+    def changes(self, at: int, lane: int, place: int, data: Lanes) -> None:
+        """What a lane has started is about to change the mbarrier at a place; `data` is the shared
+        memory.
+        """
+        self.mbarriers.used(at, np.array([lane]), np.array([place]), data)
+
+    def phase(self, place: int) -> None:
+        """The mbarrier at a place is in its next phase."""
+        self.objects.phase(np.array([place]))
+
     # ------------------------------------------------------------------------- asynchronous copies
 
-    def copy_async(self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int) -> None:
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
         """`cp.async` starts; its destination is pending until its thread has waited."""
         access = self._access(machine, plan, offset, nbytes)
         self._bounds(machine.at, plan, offset, nbytes, access)
@@ -447,54 +412,7 @@ class Watch:
         self.judge(at, found, access)
 
 
-def notes_of(linked: Linked) -> tuple[str, ...]:
-    """For each instruction of a program, the text of the last note before it in its routine."""
-    notes: list[str] = []
-    for routine in linked.routines:
-        note = ""
-        for statement in routine.source.body or ():
-            if isinstance(statement, Note):
-                note = statement.text
-            elif isinstance(statement, Instr):
-                notes.append(note)
-    return tuple(notes)
-
-
-class _Given:
-    """What is stored and what is there, in units; called only where a race is suspected."""
-
-    def __init__(
-        self, data: Lanes, shift: int, grain: int, access: Access, plan: Plan,
-        values: tuple[Lanes, ...],
-    ) -> None:  # fmt: skip
-        self._parts = data, shift, grain, access, plan, values
-
-    def __call__(self) -> tuple[Lanes, Lanes]:
-        data, shift, grain, access, plan, values = self._parts
-        lanes = len(access.ids)
-        columns = []
-        for value in values:
-            value = np.asarray(value)
-            if value.ndim and plan.mask is not None:
-                value = value[plan.mask]
-            columns.append(np.broadcast_to(value, lanes))
-        given = np.ascontiguousarray(np.stack(columns, axis=1)).view(np.uint8)
-        given = given.reshape(lanes, access.width, grain)
-        byte = access.units()[:, :, None] * grain - shift + np.arange(grain)
-        there = data[byte]
-        dtype = f"u{grain}"
-        return (
-            np.ascontiguousarray(given).view(dtype)[..., 0],
-            np.ascontiguousarray(there).view(dtype)[..., 0],
-        )
-
-
 def _places(plan: Plan, offset: int) -> Lanes:
     """For each active lane, its address, in shared memory the position in the batch's."""
     flat: Lanes = plan.relative + (plan.low + offset)
     return flat if plan.mask is None else flat[plan.mask]
-
-
-def _is_asynchronous(opcode: str) -> bool:
-    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma"
-    return opcode.startswith((*heads, "st.async", "red.async"))

@@ -6,36 +6,35 @@ twin's own, in rising order. Who waits for a part comes after it and all parts b
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.interpreter.conflicts import Access
 from ptxgen.interpreter.lanes import WARP
+from ptxgen.interpreter.observer import BulkObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ptxgen.interpreter.arena import Buffer
-    from ptxgen.interpreter.conflicts import Conflict
-    from ptxgen.interpreter.watch import Watch
+    from ptxgen.interpreter.detectors import Detectors
+    from ptxgen.interpreter.watch_cluster import ClusterWatch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
 _UNIT: Final = 16  # bytes: what is copied to and from shared memory is made of such pieces
 
 
-class BulkWatch:
+class BulkWatch(BulkObserver):
     """The part of `Watch` that follows bulk copies. `stride` is the shared memory of a CTA in the
     batch's, in bytes.
     """
 
-    def __init__(self, watch: Watch, stride: int) -> None:
+    def __init__(self, watch: Detectors, cluster: ClusterWatch | None, stride: int) -> None:
         self._watch = watch
+        self._cluster = cluster
         self._stride = stride
-        # The mbarriers that count what warps have started: by warp, stamps in order and positions.
-        self._counted: dict[int, tuple[list[int], list[int]]] = {}
 
     def start(self, lane: int) -> int:
         """The stamp of what a lane's warp starts now."""
@@ -45,51 +44,17 @@ class BulkWatch:
         """A lane has waited for what its warp started with this stamp."""
         self._watch.clocks.learn_twin(lane // WARP, lane // WARP, stamp)
 
-    def _count(self, lane: int, stamp: int, place: int | None) -> int:
-        if place is not None:
-            stamps, places = self._counted.setdefault(lane // WARP, ([], []))
-            stamps.append(stamp)
-            places.append(place)
-        return stamp
-
-    # -------------------------------------------------------------------------------------- reports
-
-    def lacking(self, conflict: Conflict, lane: int) -> str:
-        """What a lane's access would have to come after, if it meets an asynchronous operation that
-        nobody has waited for; empty if that is said of every access.
-        """
-        if not conflict.twin or conflict.kind == "proxy":
-            return ""
-        watch, other = self._watch, conflict.other_thread
-        opcode = watch.instrs[conflict.other].opcode
-        if "mbarrier::complete_tx" in opcode:
-            stamps, places = self._counted.get(other // WARP, ([], []))
-            # What a copy reads of global memory has a stamp before that of what it writes.
-            n = bisect_left(stamps, conflict.twin)
-            if n == len(places):  # it is to nobody: its mask of CTAs is empty
-                return ""
-            which = watch.faults.mbarrier(places[n], lane)
-            return f"this thread has not waited for {which}, which counts the copy"
-        clocks = watch.clocks
-        column = int(clocks.column(np.array(other), True))
-        if int(clocks.known[other // WARP, column]) >= conflict.twin:
-            return ""
-        if opcode.startswith("wgmma"):
-            return "its warp has not waited for it with wgmma.wait_group"
-        if conflict.kind == "pending":
-            return ""
-        return "its thread has not waited for it with cp.async.bulk.wait_group.read"
-
     # ------------------------------------------------------------------------------- shared memory
 
     def start_write(self, at: int, lane: int, first: Lanes, nbytes: int, place: int) -> int:
         """A copy starts to write `nbytes` at each of these positions, which the mbarrier at `place`
         counts; its stamp.
         """
-        stamp, watch = self._count(lane, self.start(lane), place), self._watch
-        if watch.cluster is not None:
-            watch.cluster.counts(at, lane, place)
-            watch.cluster.copied(at, lane, int(first[0]), stamp)
+        watch = self._watch
+        stamp = watch.count(lane, self.start(lane), place)
+        if self._cluster is not None:
+            self._cluster.counts(at, lane, place)
+            self._cluster.copied(at, lane, int(first[0]), stamp)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "dst")
         # PTX ISA, "Async proxy": what sends values of registers is none of its operations.
@@ -114,7 +79,8 @@ class BulkWatch:
         """A copy starts to read `nbytes` at each of these positions, which the mbarrier at `place`
         counts, if there is one; its stamp.
         """
-        stamp, watch = self._count(lane, self.start(lane), place), self._watch
+        watch = self._watch
+        stamp = watch.count(lane, self.start(lane), place)
         access = self._range(lane, first, nbytes)
         self._bounds(at, access, "src")
         watch.judge(at, watch.race.start_read(access, at, np.array([stamp])), access)

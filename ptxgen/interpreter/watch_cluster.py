@@ -18,9 +18,9 @@ from ptxgen.interpreter.conflicts import Access
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.detectors import Detectors
+    from ptxgen.interpreter.findings import Findings
     from ptxgen.interpreter.lanes import Batch
-    from ptxgen.interpreter.watch import Watch
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,7 +42,7 @@ class ClusterWatch:
     what is wrong.
     """
 
-    def __init__(self, watch: Watch, batch: Batch, faults: Faults, *, wanted: bool) -> None:
+    def __init__(self, watch: Detectors, batch: Batch, faults: Findings, *, wanted: bool) -> None:
         self._watch = watch
         self._batch = batch
         self._faults = faults

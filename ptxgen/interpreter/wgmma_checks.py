@@ -16,7 +16,7 @@ import numpy as np
 from ptxgen.interpreter.lanes import WARP
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.faults import Faults
+    from ptxgen.interpreter.findings import Findings
     from ptxgen.interpreter.wgmma_registers import WgmmaRegisters
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -27,7 +27,7 @@ _STARTED: Final = "it was started by"
 class WgmmaChecks:
     """What the warps of a batch have under way, by register."""
 
-    def __init__(self, registers: WgmmaRegisters, warps: int, faults: Faults) -> None:
+    def __init__(self, registers: WgmmaRegisters, warps: int, faults: Findings) -> None:
         self._registers = registers
         self._faults = faults
         shape = warps, len(registers.registers)

@@ -51,7 +51,7 @@ class WgmmaMachine(MemoryAccess):
         if self.products is not None:
             self.products.retire(count, members)
         if self.watch is not None:
-            self.watch.sync.retired(warp, count, members)
+            self.watch.retired(warp, count, members)
 
     def settle(self, at: int, values: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
         """What the accumulators of all multiplications hold after the wait `at`; `values` is what
