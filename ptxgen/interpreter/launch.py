@@ -13,26 +13,26 @@ import numpy as np
 
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
-from ptxgen.interpreter.address_map import CONST_START, LOCAL_START, PARAM_START
-from ptxgen.interpreter.arena import DeviceArena, Window
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
-from ptxgen.interpreter.barriers import Barriers
-from ptxgen.interpreter.blocks import Program, compile_program
-from ptxgen.interpreter.bounds_checks import Spans, spans
-from ptxgen.interpreter.copies import AsyncCopies
-from ptxgen.interpreter.findings import Findings, Reports, notes_of
-from ptxgen.interpreter.lanes import WARP, Batch
-from ptxgen.interpreter.linking import link
-from ptxgen.interpreter.machine import LaneMachine
-from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
-from ptxgen.interpreter.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
-from ptxgen.interpreter.registers import RegisterPool, registers_at_entry
+from ptxgen.interpreter.machine.address_map import CONST_START, LOCAL_START, PARAM_START
+from ptxgen.interpreter.machine.arena import DeviceArena, Window
+from ptxgen.interpreter.machine.barriers import Barriers
+from ptxgen.interpreter.machine.copies import AsyncCopies
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
+from ptxgen.interpreter.machine.lanes import WARP, Batch
+from ptxgen.interpreter.machine.memory import SharedMemory, Space, shared_stride
+from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entry
+from ptxgen.interpreter.program.blocks import Program, compile_program
+from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.reports import Counters, Result
-from ptxgen.interpreter.sanitizer_names import sanitizers
-from ptxgen.interpreter.schedule import Scheduler
+from ptxgen.interpreter.sanitizers.bounds import Spans, spans
+from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
+from ptxgen.interpreter.sanitizers.names import sanitizers
+from ptxgen.interpreter.sanitizers.watch import Watch
+from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
+from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
-from ptxgen.interpreter.watch import Watch
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import module_of, parse
 from ptxgen.target import target_number
@@ -77,9 +77,9 @@ def run(
     `bytes` for a structure, or a `TensorMap`. `dynamic_smem` is in bytes. `symbols` are values for
     the module's variables in global and constant memory; these are kept from launch to launch if
     the same `arena` is given. `sanitize` is true for all sanitizers, or
-    names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.watch`) or `all`, in
-    a list or with commas. If they report anything, `TrapError` is raised at the end unless
-    `raise_on_report` is false.
+    names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.sanitizers.watch`)
+    or `all`, in a list or with commas. If they report anything, `TrapError` is raised at the end
+    unless `raise_on_report` is false.
     A kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
     cooperatively if all its CTAs run at once, as a batch; else as any other, and traps there.
     With `profile`, the traffic of shared and global memory is counted. With `stepwise`, each

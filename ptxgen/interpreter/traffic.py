@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
-from ptxgen.interpreter.lanes import WARP
-from ptxgen.interpreter.observer import Meter
+from ptxgen.interpreter.machine.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.machine.observer import Meter
 from ptxgen.interpreter.reports import MemoryTraffic, where_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ptxgen.interpreter.memory import Address, Plan
-    from ptxgen.interpreter.observer import Accessing
+    from ptxgen.interpreter.machine.memory import Address, Plan
+    from ptxgen.interpreter.machine.observer import Accessing
     from ptxgen.ir import Instr
 
     Lanes = np.ndarray[Any, np.dtype[Any]]

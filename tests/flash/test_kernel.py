@@ -31,7 +31,7 @@ from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
 from flash.problem.config import AttentionConfig
 from flash.problem.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
-from ptxgen.check.proof_verdicts import UNKNOWN
+from ptxgen.check.prove.verdicts import UNKNOWN
 from ptxgen.errors import (
     BackendError,
     ConfigError,

@@ -29,7 +29,7 @@ from flash.kernel import AttentionKernel
 from flash.launch import checks
 from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
-from ptxgen.check.proof import prove_global
+from ptxgen.check.prove import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.errors import ConfigError, LaunchError
