@@ -167,10 +167,7 @@ def make_plan(
     """Plan accesses to a space from a base for the lanes of `mask`, at least one. `spaces` are all
     but shared, global and generic memory.
     """
-    count = selection.count
     addresses = signed_lanes(lanes)
-    if addresses.ndim == 0 or len(addresses) != count:
-        addresses = np.full(count, addresses, np.int64)
     if mask is not None:
         addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
     ctas = selection.shared_base

@@ -68,7 +68,7 @@ class Program:
     blocks: tuple[Block, ...]
     entries: tuple[int, ...]
     slots: Mapping[str, int]
-    dtypes: list[np.dtype[Any]]  # grows when blocks are split
+    dtypes: tuple[np.dtype[Any], ...]
     sources: tuple[str, ...]
     wgmma: WgmmaRegisters | None = None
 
@@ -131,7 +131,7 @@ class _Compiler:
         """What has been compiled."""
         return Program(
             self._linked, tuple(self._instrs), tuple(self._blocks), tuple(self._entries),
-            self._slots, self._dtypes, tuple(self._sources),
+            self._slots, tuple(self._dtypes), tuple(self._sources),
             self._wgmma.found if self._wgmma.found.registers else None,
         )  # fmt: skip
 
@@ -184,6 +184,7 @@ class _Compiler:
         self, part: Segment, wanted: set[str], routine: Routine, suspects: frozenset[str]
     ) -> tuple[Block, ...]:
         parts = split(part, each=self._cut_each)
+        # They name no register that the whole segment does not, so none of these gets a slot.
         writers = [self._writer(one, routine, suspects) for one in parts]
         made: list[Block] = []
         for one, writer in reversed(list(zip(parts, writers, strict=True))):

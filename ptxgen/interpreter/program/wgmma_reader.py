@@ -96,15 +96,15 @@ class Hooks:
         and no guard divides: by the first of each run, its members.
         """
         found: dict[int, tuple[int, ...]] = {}
-        first = -1
+        first: int | None = None
         for step in steps if self.touches else ():
             if step.instr.opcode.startswith(_WGMMA):
-                first = -1
+                first = None
             elif step.number in self.wgmma.touches and not step.resumes:
                 if step.instr.guard is not None:
                     found[step.number] = (step.number,)
                     continue
-                first = step.number if first < 0 else first
+                first = step.number if first is None else first
                 found[first] = (*found.get(first, ()), step.number)
         return found
 

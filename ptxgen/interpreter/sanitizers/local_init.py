@@ -106,7 +106,7 @@ class LocalInit(FrameObserver):
         """Instruction `at` reads `total` bytes at each lane's address: report those that nothing
         has written, if more is done with them than to store them.
         """
-        first = self._places(ids, plan, space, offset, total)
+        first = self._places(ids, plan, space, offset)
         marks = self._marks[ids[:, None], first[:, None] + np.arange(total)]
         if not self._held and not marks.any():
             return
@@ -121,7 +121,7 @@ class LocalInit(FrameObserver):
 
     def store(self, at: int, ids: Lanes, plan: Plan, space: Space, offset: int, total: int) -> None:
         """Instruction `at` writes `total` bytes at each lane's address."""
-        first = self._places(ids, plan, space, offset, total)
+        first = self._places(ids, plan, space, offset)
         keys = self._copies.get(at, (None,)) if self._held else (None,)
         width = total // len(keys)
         for n, key in enumerate(keys):
@@ -173,13 +173,12 @@ class LocalInit(FrameObserver):
             if held is not None:
                 held.marks[ids] = _WRITTEN
 
-    def _places(self, ids: Lanes, plan: Plan, space: Space, offset: int, total: int) -> Lanes:
+    def _places(self, ids: Lanes, plan: Plan, space: Space, offset: int) -> Lanes:
         """The first byte that each lane reaches of its local memory."""
         flat = plan.relative + (plan.low + offset - space.first)
         if plan.mask is not None:
             flat = flat[plan.mask]
         first: Lanes = flat - ids * space.stride
-        self._grow(int(first.max()) + total)
         return first
 
     def _grow(self, nbytes: int) -> None:

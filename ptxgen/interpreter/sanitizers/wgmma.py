@@ -126,15 +126,16 @@ class WgmmaChecks:
                 if len(wrong):
                     row, column = wrong[0].tolist()
                     use = f"an accumulator of {before.shape}" if was_sum[column] else "part of A"
-                    self._report(
-                        at, int(warps[row]),
+                    self._faults.sync(
+                        at, int(warps[row]) * WARP, "sync",
                         f"uses {self._name(int(numbers[column]))}, which another wgmma.mma_async "
                         f"may still use as {use}; no wgmma.fence or wait comes between", user,
+                        relation=_STARTED,
                     )  # fmt: skip
                     return
 
     def _name(self, number: int) -> str:
         return self._registers.registers[number].name
 
-    def _report(self, at: int, warp: int, why: str, user: int = -1) -> None:
-        self._faults.sync(at, warp * WARP, "sync", why, user, relation=_STARTED)
+    def _report(self, at: int, warp: int, why: str) -> None:
+        self._faults.sync(at, warp * WARP, "sync", why)

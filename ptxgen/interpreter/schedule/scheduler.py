@@ -180,7 +180,6 @@ class Scheduler:
         if not block.parts:
             assert block.split is not None
             block.parts = block.split()
-            self._grow_registers()
         one = block.parts[part]
         if one.together:
             here = self._met(one, selection)
@@ -196,10 +195,6 @@ class Scheduler:
             self._go(number, selection, part + 1)
         else:
             self._after(number, one, selection, *outcome)
-
-    def _grow_registers(self) -> None:
-        missing = self._program.dtypes[len(self._registers) :]
-        self._registers += [self._machine.undefined(dtype) for dtype in missing]
 
     def _warps_are_whole(self, selection: Selection) -> bool:
         """Whether all lanes of the selected warps that have not ended are selected."""
