@@ -71,6 +71,8 @@ class Symbols:
         mine = {p.name for p in body.params} if isinstance(body, Kernel) else set()
         self.constant_params = mine - {v.name for v in body.variables}
         self.transfers = {v.name for v in body.variables if v.space == "param"}
+        for name in self.params:  # a name in the body hides that of the module
+            self.variables.pop(name, None)
         self.functions = {function.name: function for function in module.functions}
         self.kernels = frozenset(kernel.name for kernel in module.kernels)
         statements = body.body or ()
@@ -104,7 +106,7 @@ class Symbols:
 
     def passed(self, name: str, instr: Instr) -> str:
         """An access to a parameter, or to what calls give and get, as the assembler allows it."""
-        if not instr.opcode.startswith(("ld.", "st.")) or "param" not in instr.opcode:
+        if not instr.opcode.startswith(("ld.", "st.")):
             return ""
         if name in self.constant_params and instr.opcode.startswith("st"):
             return f"{name!r} is a parameter of the kernel, which cannot be written"

@@ -255,7 +255,7 @@ class _BodyCheck:
                 self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
         self._unmoved(operands, shape, instr)
         if shape.op is not None and shape.op.effect is Effect.BARRIER:
-            self._barrier(instr, shape)
+            self._barrier(instr, shape.op)
         if shape.op is not None and instr.opcode.startswith(_SIZED):
             self._sizes(operands, shape.op, instr)
         for place, kind, bits in shape.symbols:
@@ -283,11 +283,11 @@ class _BodyCheck:
                 message = f"{what} needs {_needs(gate)}, but the module targets {has}"
                 self._report("gate", message, instr)
 
-    def _barrier(self, instr: Instr, shape: Shape) -> None:
+    def _barrier(self, instr: Instr, op: Op) -> None:
         threads = self.body.threads if isinstance(self.body, Kernel) else 0
-        if not threads or shape.op is None or not instr.opcode.startswith("bar"):
+        if not threads:
             return
-        for wanted, count in zip(shape.op.flat, instr.operands, strict=False):
+        for wanted, count in zip(op.flat, instr.operands, strict=False):
             if wanted.name == "b" and isinstance(count, IntImm) and count.value > threads:
                 message = f"waits for {count.value} threads, but the block has {threads}"
                 self._report("barrier", f"{message}; they would never arrive", instr)

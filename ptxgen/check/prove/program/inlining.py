@@ -1,9 +1,10 @@
 """A kernel with the bodies of the functions that it calls in the place of the calls.
 
-Each call gets registers and labels of its own, so that everything is known of a function that is
-known where it is called. `.param` variables become registers: one for each part of them that is
-stored; what is loaded otherwise may be anything. Functions that call themselves, or that are called
-through pointers, are named as not followed.
+Each call gets registers, labels and variables of its own, so that everything is known of a function
+that is known where it is called; only variables in shared memory keep their names. `.param`
+variables become registers: one for each part of them that is stored; what is loaded otherwise may
+be anything. Functions that call themselves, or that are called through pointers, are named as not
+followed.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from ptxgen.ir import (
     Pair,
     Param,
     Reg,
+    Shared,
     Statement,
     Symbol,
     Targets,
     TensorAddress,
+    Variable,
     Vector,
 )
 from ptxgen.types import TYPES
@@ -42,7 +45,7 @@ _RETURNS: Final = ("ret", "ret.uni")
 _RECURSIVE: Final = "a function that calls itself is not followed"
 _POINTED: Final = "a function whose address is taken may be called with anything"
 _BELOW: Final = "it is called by a function that is not followed"
-_CLASHES: Final = "it has a variable with the name of another one in shared memory"
+_CLASHES: Final = "a variable in shared memory has the name of another variable"
 _DEEP: Final = f"it is called through more than {MOST_DEEP} functions"
 _LARGE: Final = f"with its callers it has more than {MOST_STATEMENTS} statements"
 
@@ -77,20 +80,13 @@ def inlined(module: Module, kernel: Kernel) -> Inlined:
         instrs = (s for s in kernel.body if isinstance(s, Instr))
         sources = tuple(Source(kernel.name, n, instr) for n, instr in enumerate(instrs))
         return Inlined(kernel, sources, (), {})
-    made = _Inliner(functions, _shared_names(module, kernel))
+    made = _Inliner(functions, module, kernel)
     made.kernel(kernel)
     body, left_out = tuple(made.statements), dict(made.left_out)
     _add_pointed(module, functions, made, left_out)
     _add_below(functions, left_out)
     used = tuple(functions[name] for name in made.entered)
     return Inlined(replace(kernel, body=body), tuple(made.sources), used, left_out)
-
-
-def _shared_names(module: Module, kernel: Kernel) -> dict[str, str]:
-    """The variables in shared memory that the kernel can name, as its own."""
-    names = [v.name for v in module.variables if v.space == "shared"]
-    names += [s.name for s in kernel.shared]
-    return dict.fromkeys([*names, kernel.dynamic_shared], kernel.name)
 
 
 def _add_pointed(
@@ -152,15 +148,18 @@ class _Part(NamedTuple):
 class _Frame(NamedTuple):
     """One call of a function, or the kernel itself (number 0).
 
-    `params` has, by its name here, the variable that a `.param` variable is; `parts` which parts of
-    it are stored or loaded here; `via` the calls that lead here.
+    `own` are the labels and variables of the function, without those in shared memory; `hidden` are
+    names of the module that mean something else in the kernel. `params` has, by its name here, the
+    variable that a `.param` variable is; `parts` which parts of it are stored or loaded here; `via`
+    the calls that lead here.
     """
 
     owner: str
     number: int
-    labels: frozenset[str]
     params: dict[str, str]
     parts: dict[str, set[_Part]]
+    own: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
     via: tuple[str, ...] = ()
 
     @property
@@ -174,26 +173,36 @@ class _Frame(NamedTuple):
             return register
         return Reg(f"{register.name} of {self.owner} ({self.number})", register.declared)
 
-    def label(self, name: str) -> str:
-        """A label of this call; other names stay."""
-        return f"{name} of call {self.number}" if self.number and name in self.labels else name
+    def named(self, name: str) -> str:
+        """A label or a variable of this call, or of the module, so that the kernel has no other of
+        that name.
+        """
+        if name in self.own:
+            return f"{name} of call {self.number}"
+        return f"{name} of the module" if name in self.hidden else name
 
     def renamed(self, operand: Operand) -> Operand:
         """An operand with the names of this call."""
         if not self.number:
             return operand
-        return _renamed(operand, self.register, self.label)
+        return _renamed(operand, self.register, self.named)
 
 
 class _Inliner:
-    def __init__(self, functions: dict[str, Function], shared: dict[str, str]) -> None:
+    def __init__(self, functions: dict[str, Function], module: Module, kernel: Kernel) -> None:
         self.statements: list[Statement] = []
         self.sources: list[Source] = []
         self.left_out: dict[str, str] = {}
         self.entered: dict[str, None] = {}
         self.through_pointers = False
         self._functions = functions
-        self._shared = shared
+        declared: tuple[Param | Shared | Variable, ...]
+        declared = (*kernel.params, *kernel.shared, *kernel.variables)
+        self._hidden = frozenset(of.name for of in declared)
+        shared = (v.name for v in module.variables if v.space == "shared")
+        self._hides_shared = not self._hidden.isdisjoint(shared)
+        # Whose the variables are that the kernel or its functions can name.
+        self._owners = dict.fromkeys((*self._hidden, *(v.name for v in module.variables)), "")
         self._calls = 0
         self._chain: list[str] = []
         self._source = Source("", 0, Instr("ret"))
@@ -201,7 +210,7 @@ class _Inliner:
     def kernel(self, kernel: Kernel) -> None:
         """Take a whole kernel."""
         names = {v.name: v.name for v in kernel.variables if v.space == "param"}
-        frame = _Frame(kernel.name, 0, frozenset(), names, _parts(kernel))
+        frame = _Frame(kernel.name, 0, names, _parts(kernel))
         self._body(kernel, frame)
 
     def _body(self, source: Kernel | Function, frame: _Frame) -> None:
@@ -212,10 +221,10 @@ class _Inliner:
                 self._instr(statement, frame)
                 number += 1
             elif isinstance(statement, Label):
-                self.statements.append(Label(frame.label(statement.name)))
+                self.statements.append(Label(frame.named(statement.name)))
             elif isinstance(statement, Targets):
-                labels = tuple(map(frame.label, statement.targets))
-                name = frame.label(statement.name)
+                labels = tuple(map(frame.named, statement.targets))
+                name = frame.named(statement.name)
                 self.statements.append(Targets(name, statement.kind, labels))
 
     def _emit(self, opcode: str, operands: tuple[Operand, ...], guard: Guard | None = None) -> None:
@@ -299,15 +308,16 @@ class _Inliner:
             self.statements.append(Label(skip))
 
     def _frame(self, function: Function, frame: _Frame) -> _Frame:
-        labels = (s.name for s in function.body or () if isinstance(s, (Label, Targets)))
-        own = [v.name for v in function.variables if v.space == "param"]
-        own += [p.name for p in (*function.params, *function.results) if not p.register]
-        names = {name: f"{name} of {function.name} ({self._calls})" for name in own}
+        own = [s.name for s in function.body or () if isinstance(s, (Label, Targets))]
+        own += [v.name for v in function.variables]
+        params = [v.name for v in function.variables if v.space == "param"]
+        params += [p.name for p in (*function.params, *function.results) if not p.register]
+        names = {name: f"{name} of {function.name} ({self._calls})" for name in params}
         origin = where_from(self._source.instr.origin)
         via = origin or f"instruction {self._source.number} of {frame.owner}"
         return _Frame(
-            function.name, self._calls, frozenset(labels), names, _parts(function),
-            (*frame.via, via),
+            function.name, self._calls, names, _parts(function), frozenset((*own, *params)),
+            self._hidden, (*frame.via, via),
         )  # fmt: skip
 
     def _give(
@@ -356,12 +366,12 @@ class _Inliner:
         return not why
 
     def _clashes(self, function: Function) -> bool:
-        """Whether a variable of the function has the name of one in shared memory elsewhere."""
+        """Whether a variable in shared memory that the function can name has the name of one
+        elsewhere.
+        """
         names = [s.name for s in function.shared]
-        owners = {self._shared.setdefault(name, function.name) for name in names}
-        own = {p.name for p in (*function.params, *function.results)}
-        own |= {v.name for v in function.variables}
-        return bool(owners - {function.name}) or not own.isdisjoint(self._shared)
+        owners = {self._owners.setdefault(name, function.name) for name in names}
+        return self._hides_shared or bool(owners - {function.name})
 
 
 def _items(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
@@ -423,23 +433,23 @@ def _parts(source: Kernel | Function) -> dict[str, set[_Part]]:
 
 
 def _renamed(
-    operand: Operand, register: Callable[[Reg], Reg], label: Callable[[str], str]
+    operand: Operand, register: Callable[[Reg], Reg], named: Callable[[str], str]
 ) -> Operand:
-    """An operand with other names for registers and labels."""
+    """An operand with other names for registers, labels and variables."""
 
-    def base(of: Reg | Symbol | None) -> Reg | Symbol | None:
-        return register(of) if isinstance(of, Reg) else of
+    def base(of: Reg | Symbol) -> Reg | Symbol:
+        return register(of) if isinstance(of, Reg) else Symbol(named(of.name), of.offset)
 
     match operand:
         case Reg():
             return register(operand)
         case Symbol(name, offset):
-            return Symbol(label(name), offset)
+            return Symbol(named(name), offset)
         case Address(of, offset):
-            return Address(base(of), offset)
+            return Address(of and base(of), offset)
         case TensorAddress(of, offset, coordinates):
             moved = tuple(register(c) if isinstance(c, Reg) else c for c in coordinates)
-            return TensorAddress(register(of) if isinstance(of, Reg) else of, offset, moved)
+            return TensorAddress(base(of), offset, moved)
         case Vector(items):
             return Vector(tuple(register(i) if isinstance(i, Reg) else i for i in items))
         case Arguments(items):

@@ -8,7 +8,7 @@ way, and nothing may follow from what it is for some of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from ptxgen.check.prove.program.ranges import Range
@@ -66,7 +66,7 @@ class Places:
     def of(self, wanted: Node) -> Placed:
         """How a value depends on the places: the least solution of the rules, as loops go round."""
         if wanted.id not in self._known:
-            needed = self._needed(wanted)
+            needed = _behind(wanted, self._parts, self._known)
             made: dict[int, Placed] = {}
             changed = True
             while changed:
@@ -79,18 +79,6 @@ class Places:
             # What has no solution follows from itself alone and from no address.
             self._known |= {node.id: made.get(node.id, NUMBER) for node in needed}
         return self._known[wanted.id]
-
-    def _needed(self, wanted: Node) -> list[Node]:
-        """A value and what it follows from, but for what is known; arguments mostly first."""
-        seen, stack, found = {wanted.id}, [wanted], []
-        while stack:
-            node = stack.pop()
-            found.append(node)
-            for other in self._parts(node):
-                if other.id not in seen and other.id not in self._known:
-                    seen.add(other.id)
-                    stack.append(other)
-        return found[::-1]
 
     def _parts(self, node: Node) -> Sequence[Node]:
         if node.kind in ("join", "header"):
@@ -208,21 +196,10 @@ class Places:
 
     def _listed_limit(self, mask: Node) -> int:
         """The largest value of a number, as the counters of loops let it be."""
-        if any(node.kind == "symbol" for node in self._all_parts(mask)):
+        if any(node.kind == "symbol" for node in _behind(mask, self._parts)):
             return _LARGEST  # what it is depends on this very answer
         largest = self._largest(mask)
         return _LARGEST if largest is None else largest
-
-    def _all_parts(self, wanted: Node) -> Iterator[Node]:
-        """A value and everything that it follows from."""
-        seen, stack = {wanted.id}, [wanted]
-        while stack:
-            node = stack.pop()
-            yield node
-            for other in self._parts(node):
-                if other.id not in seen:
-                    seen.add(other.id)
-                    stack.append(other)
 
     def _compared(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
         """Two addresses of one variable compare as their distances from its beginning do."""
@@ -257,26 +234,18 @@ class Places:
     def _pointer(self, wanted: Node) -> str:
         """Whether sums of a value have a pointer in them, or what might be any."""
         known = self._pointers
-        stack, seen = [wanted], set()
-        order: list[Node] = []
-        while stack:
-            node = stack.pop()
-            if node.id in seen or node.id in known:
-                continue
-            seen.add(node.id)
-            order.append(node)
-            stack += self._summed(node)
-        made = dict.fromkeys(seen, "")
+        needed = _behind(wanted, self._summed, known)
+        made = dict.fromkeys((node.id for node in needed), "")
         changed = True
         while changed:
             changed = False
-            for node in reversed(order):
+            for node in needed:
                 parts = [known.get(p.id, made.get(p.id, "")) for p in self._summed(node)]
                 new = self._pointing(node, parts)
                 if new != made[node.id]:
                     made[node.id] = new
                     changed = True
-        known |= {key: kind or _NO_POINTER for key, kind in made.items()}
+        known |= made
         return known[wanted.id]
 
     def _summed(self, node: Node) -> Sequence[Node]:
@@ -300,14 +269,13 @@ class Places:
             whole = node.kind == "param" and node.bits == _LONG and node.data[2]
             unknown = node.kind in ("window", "unwindowed", "mapped", "shuffle", "symbol")
             return _POINTER if whole else _PERHAPS if unknown else _NO_POINTER
-        found = set(parts) - {""}
-        if _PERHAPS in found:
-            return _PERHAPS
-        if node.kind in ("join", "header", "choose") and len(found) > 1:
-            return _PERHAPS
-        if node.kind == "apply" and node.data.op.opcode.startswith("selp") and len(found) > 1:
-            return _PERHAPS
-        return _POINTER if _POINTER in found else found.pop() if found else ""
+        if node.kind in ("join", "header", "choose") or (
+            node.kind == "apply" and node.data.op.opcode.startswith("selp")
+        ):
+            found = set(parts) - {""}
+            return found.pop() if len(found) == 1 else _PERHAPS if found else ""
+        # A sum with a part that a loop has yet to tell may still be either.
+        return next((kind for kind in (_PERHAPS, "", _POINTER) if kind in parts), _NO_POINTER)
 
 
 _WORD: Final = 32
@@ -343,6 +311,23 @@ def _either(parts: Sequence[Placed]) -> Placed:
     return Placed(spaces.pop(), names, max(p.period for p in parts))
 
 
+def _behind(
+    wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()
+) -> list[Node]:
+    """A value and all that it is made of, by their `parts`, but for what is known; parts mostly
+    first.
+    """
+    seen, stack, found = {wanted.id}, [wanted], []
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        for other in parts(node):
+            if other.id not in seen and other.id not in known:
+                seen.add(other.id)
+                stack.append(other)
+    return found[::-1]
+
+
 def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
     """Where `mapa` points: the same place in the shared memory of the CTA of a rank."""
     is_shared = ".shared" in node.data
@@ -351,17 +336,12 @@ def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
     return address._replace(space=CLUSTER) if is_shared else address
 
 
-def ranks_of(values: Values, wanted: Node) -> Iterator[Node]:
+def ranks_of(values: Values, wanted: Node) -> list[Node]:
     """The ranks of the CTAs that an address has been mapped to on the way."""
-    seen, stack = {wanted.id}, [wanted]
-    while stack:
-        node = stack.pop()
-        if node.kind == "mapped":
-            yield node.args[1]
-        more = list(node.args)
+
+    def parts(node: Node) -> Sequence[Node]:
         if node.kind in ("join", "header"):
-            more += [value for _, value in values.meeting(node)]
-        for other in more:
-            if other.id not in seen:
-                seen.add(other.id)
-                stack.append(other)
+            return [value for _, value in values.meeting(node)]
+        return node.args
+
+    return [node.args[1] for node in _behind(wanted, parts) if node.kind == "mapped"]

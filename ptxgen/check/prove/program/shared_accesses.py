@@ -260,8 +260,9 @@ def homes(
     nbytes = dynamic or 0
     least = max(_DYNAMIC_ALIGN, dynamic_align)
     found = {}
+    hidden = {p.name for p in kernel.params} | {v.name for v in kernel.variables}
     for variable in module.variables:
-        if variable.space == "shared":
+        if variable.space == "shared" and variable.name not in hidden:
             if variable.nbytes:
                 found[variable.name] = Home(variable.name, 0, variable.nbytes, variable.align)
                 continue

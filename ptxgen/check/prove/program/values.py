@@ -270,7 +270,7 @@ class Values:
         if op is not None:
             for want, got in pairs(op, instr):
                 if not want.written:
-                    for register in registers_of(got) if got is not None else ():
+                    for register in registers_of(got):
                         yield self._site(register, site.block, site.position)
         if instr.guard is not None:
             yield self._site(instr.guard.register, site.block, site.position)
@@ -306,7 +306,7 @@ class Values:
                     if isinstance(item, Reg) and item.name == site.register:
                         result, element, written = of_results, n, want.type
                 of_results += 1
-            elif want.literal is None and got is not None:
+            else:
                 slots.append(self._slot(want, got, site, args))
         assert written is not None
         if op.row.name in ADDRESSES:

@@ -75,8 +75,7 @@ class Goals:
     def _bounds_of(self, facts: Facts) -> Facts:
         """That no `min` of which the facts speak is more than what it is of."""
         atoms = [self._atoms[n] for n in sorted(set().union(*[fact.atoms() for fact in facts]))]
-        found = [of - a.poly for a in atoms if a.kind == "min" for of in a.args]
-        return tuple(fact.tightened() for fact in found if fact.is_uniform)
+        return tuple(of - a.poly for a in atoms if a.kind == "min" for of in a.args)
 
     def _searched_with(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
         self._left = _STEPS
