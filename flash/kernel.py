@@ -29,8 +29,8 @@ from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
 from flash.scores.features import ARRAYS, LaunchArguments, require_known, takes
 from ptxgen import ir
-from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.proof_verdicts import Proof
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache

@@ -14,7 +14,7 @@ from flash.kernels.merge import MERGE_STRIDES, MergeConfig, merge_kernel
 from flash.operands.dtypes import F32_BYTES
 from flash.problem.features import MAX_SPLITS
 from ptxgen import ir
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify import require_valid
 
 

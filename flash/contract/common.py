@@ -14,7 +14,7 @@ from flash.contract.built_kernel import Made
 from flash.operands.declared import Operand
 from flash.operands.dtypes import DType
 from flash.problem.limits import MAX_CTAS
-from ptxgen.check.budget import static_shared_bytes
+from ptxgen.check.verify.budget import static_shared_bytes
 
 SCHEMA: Final = 1  # version of the dictionary, raised when a key changes its meaning
 

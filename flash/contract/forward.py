@@ -23,7 +23,7 @@ from flash.problem.config import KernelConfig
 from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
 from flash.scores.sink import Sink
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 
 if TYPE_CHECKING:
     from flash.contract.catalogue import Build

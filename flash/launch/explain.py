@@ -14,8 +14,8 @@ from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
-from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.proof_verdicts import Proof
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.verdicts import Proof
 
 _SHOWN_DIGITS = 12  # hexadecimal digits of a cache key
 

@@ -19,9 +19,9 @@ from flash import AttentionKernel
 from flash.contract.catalogue import build, emit, proved_build
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter, ir
-from ptxgen.check.proof import Proof, Verdict, Witness, prove_shared, require_proved
+from ptxgen.check.prove import Proof, Verdict, Witness, prove_shared, require_proved
 from ptxgen.errors import LaunchError, TrapError, VerifyError
-from ptxgen.interpreter.machine import LaneMachine
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.target import TARGETS
 
@@ -257,6 +257,13 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "violation",
         "bytes 512 to 515 are outside buf, which has 512 bytes: thread (64, 0, 0), %r1 = 256",
     ),
+    "a value that the launch decides where it decides otherwise": (
+        "setp.lt.u32 %p1, %r7, 8; @%p1 bra L; mov.u32 %r1, 0; bra M;\nL: mov.u32 %r1, 512;\n"
+        "M: @%p1 bra end; add.u32 %r2, %r8, %r1; st.shared.u32 [%r2], %r0;\nend:",
+        "unknown",
+        "perhaps bytes 512 to 515 are outside buf, which has 512 bytes, but that may not happen "
+        "(thread (0, 0, 0), %r1 = 512)",
+    ),
     "one of two variables": (
         "mov.u32 %r1, other; setp.lt.u32 %p1, %r0, 16; selp.u32 %r1, %r1, %r8, %p1;"
         "mad.lo.u32 %r1, %r0, 4, %r1; st.shared.u32 [%r1], %r0;",
@@ -268,6 +275,12 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
         "mad.lo.u32 %r1, %r0, 4, %r1; st.shared.u32 [%r1], %r0;",
         "violation",
         "bytes 64 to 67 are outside other, which has 64 bytes: thread (16, 0, 0)",
+    ),
+    "beyond the last variable": (
+        "setp.eq.u32 %p1, %r0, 0; selp.u32 %r1, %r8, %r9, %p1; mad.lo.u32 %r1, %r0, 0x400000, %r1;"
+        "st.shared.u32 [%r1], %r0;",
+        "violation",
+        "it is outside every variable: thread (1, 0, 0)",
     ),
     "an address that is twisted": (
         ROW + "xor.b32 %r1, %r1, 64; st.shared.u32 [%r1], %r0;",
@@ -429,6 +442,8 @@ def test_a_proof_is_told_in_words_in_a_table_and_as_data() -> None:
         "accesses": [v.to_dict() for v in found.accesses],
         "barriers": [v.to_dict() for v in found.barriers], "problems": [],
     }  # fmt: skip
+    (barrier,) = found.barriers
+    assert (barrier.first, barrier.last) == (0, -1)  # it accesses no bytes
 
 
 # ------------------------------------------------------------------------------ barriers
@@ -503,6 +518,8 @@ def test_a_barrier_must_be_reached_by_all_threads(body: str, verdict: str, reaso
                           "at most 1024 in all and 64 along z, got 2000"),
         ({"entry": "kk"}, "prove: no kernel 'kk'; the module has k; did you mean 'k'?"),
         ({"params": {"m": 3}}, "prove: k has no parameter 'm'"),
+        ({"dynamic_smem": 1 << 32}, "prove: dynamic_smem must be an integer from 0 to 4294967295, "
+                                    "got 4294967296"),
         ({"params": {"n": (3, 1)}}, "prove: the bounds of n must be a number, the lowest "
                                     "and the highest, or a range with a positive step, got (3, 1)"),
     ],

@@ -22,12 +22,12 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
 from flash.problem.config import AttentionConfig
 from ptxgen import ir
-from ptxgen.check import global_goals
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.global_poly import Poly, TooLargeError
-from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.proof import prove_global, require_global
-from ptxgen.check.proof_verdicts import Verdict
+from ptxgen.check.prove import prove_global, require_global
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.polynomials import Poly, TooLargeError
+from ptxgen.check.prove.symbolic import goals as global_goals
+from ptxgen.check.prove.verdicts import Verdict
 from ptxgen.errors import LaunchError, VerifyError
 from ptxgen.parse import parse
 
@@ -701,12 +701,24 @@ def test_each_thread_counts_where_threads_have_other_multiples_of_a_size(
 
 @pytest.mark.parametrize(("grid", "verdict"), [("m", "unknown"), ("m + 1", "violation")])
 def test_an_example_is_a_block_of_the_grid(grid: str, verdict: str) -> None:
-    contract = _contract(grid=(1, 1, grid), bounds={"n": (1, 9), "m": (1, 60)})
+    contract = _contract(grid=(1, 1, grid), bounds={"n": (1, 9), "m": (0, 60)})
     found = only(prove_global(text(BEYOND), block=THREADS, contract=contract))
     assert found.verdict == verdict
     if found.witness is not None:
         held = dict(found.witness.values)
         assert held["block"] == held["m"]
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0, "unknown"), (1, "violation")])
+def test_in_an_example_every_element_has_its_own_place(more: int, verdict: str) -> None:
+    rows = GlobalArray("X", (Axis("n", "4 * row_stride"), Axis("m", 4)), 4, 4)
+    last_of_row_0 = (
+        f"xor.b32 %r5, %r2, %r1; xor.b32 %r5, %r5, %r1; add.s32 %r5, %r5, {more - 1};"
+        "mad.wide.s32 %rd3, %r5, 4, %rd0; st.global.u32 [%rd3], %r0;"
+    )
+    contract = _contract(arrays=(rows,), bounds={"n": (1, 9), "m": (1, 60)})
+    found = only(prove_global(text(last_of_row_0), block=THREADS, contract=contract))
+    assert found.verdict == verdict, str(found)
 
 
 # ------------------------------------------------------------------------ attention kernels

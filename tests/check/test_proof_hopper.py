@@ -17,10 +17,10 @@ import pytest
 from interpreter.test_hopper_programs import Panels, product_kernel
 
 from ptxgen import interpreter, ir
-from ptxgen.check.proof import Proof, Verdict, prove_shared
-from ptxgen.check.proof_matrices import Matrix, fields_of, units_of
+from ptxgen.check.prove import Proof, Verdict, prove_shared
+from ptxgen.check.prove.program.matrices import Matrix, fields_of, units_of
 from ptxgen.errors import LaunchError, TrapError
-from ptxgen.interpreter.machine import LaneMachine
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.tensormap import TensorMap
 
@@ -244,6 +244,20 @@ def test_a_tensor_map_that_is_not_given_is_unknown() -> None:
     ]
 
 
+def test_a_tensor_map_that_a_function_names_is_not_a_parameter_of_the_kernel() -> None:
+    copy = PRODUCT[PRODUCT.index("cp.async.bulk.tensor") :].partition("\n")[0]
+    inside = copy.replace("%r2", "%to").replace("%rd1", "a").replace("%r1", "%full")
+    function = (
+        ".global .align 64 .b8 a[128];\n.func put(.reg .b32 %to, .reg .b32 %full) "
+        f"{{ .reg .b32 %r9; mov.u32 %r9, 0; {inside} ret; }}\n.visible .entry"
+    )
+    text = changed(copy, "call put, (%r2, %r1);").replace(".visible .entry", function)
+    (reason,) = unknowns(text)
+    assert reason.startswith(
+        "the size of the box is in the tensor map, which is in none of the parameters, called from"
+    )
+
+
 def test_what_a_descriptor_is_made_of_has_to_be_known() -> None:
     text = changed("add.s64 %rd6, %rd4, %rd7;", "mov.u64 %rd6, %clock64;")
     assert unknowns(text) == ["matrix B: its descriptor is not computed from a shared variable"]
@@ -258,8 +272,11 @@ def test_what_a_descriptor_is_made_of_has_to_be_known() -> None:
 
 
 def test_alignment_that_is_only_declared_for_less_is_unknown() -> None:
-    text = PRODUCT.replace(".align 1024 .b8 a_tile", ".align 128 .b8 a_tile")
-    assert unknowns(text) == ["a_tile is aligned to 128 bytes only, and the swizzle needs 1024"]
+    for align in (128, 512):
+        text = PRODUCT.replace(".align 1024 .b8 a_tile", f".align {align} .b8 a_tile")
+        assert unknowns(text) == [
+            f"a_tile is aligned to {align} bytes only, and the swizzle needs 1024"
+        ]
     text = PRODUCT.replace(".align 1024 .b8 a_tile", ".align 16 .b8 a_tile")
     assert unknowns(text) == [
         "a_tile is aligned to 16 bytes only, and the access needs 128",

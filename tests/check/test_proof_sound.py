@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ptxgen import interpreter
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.proof import prove_global, prove_shared
+from ptxgen.check.prove import prove_global, prove_shared
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.errors import TrapError
 
 REGISTERS = """
@@ -112,13 +112,17 @@ TWICE = (
     "setp.ge.u32 %p1, %r4, 16; @%p1 bra end;"
 )
 LARGE = (
-    "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, 15; or.b32 %r4, %r4, 0x80000000;"
+    "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, {}; or.b32 %r4, %r4, 0x80000000;"
     "setp.gt.u32 %p1, %r4, 0x8000000{}; @%p1 bra end; sub.u32 %r5, %r4, 0x80000000;"
 )
 FLIPS = (  # words of threads in another order in every second turn
     "mov.u32 %r3, 0; mad.lo.u32 %r9, %r0, 4, %r8;\nL: rem.s32 %r4, %r3, 2; mul.lo.u32 %r4, %r4, {};"
     "xor.b32 %r10, %r9, %r4; st.shared.u32 [%r10], %r0; add.s32 %r3, %r3, 1;"
     "setp.lt.s32 %p1, %r3, 4; @%p1 bra L;"
+)
+MOVES = (
+    "mov.u32 %r5, 0;\nL: st.u32 [%rd2], %r0; add.u64 %rd2, %rd2, 4; add.u32 %r5, %r5, 1;"
+    "setp.lt.u32 %p1, %r5, %r1; @%p1 bra L;"
 )
 SHARED = {
     "a flipped bit is that of an address wherever its variable lies": Case(
@@ -131,7 +135,13 @@ SHARED = {
         buf=60,
     ),
     "what is at most a large unsigned number is not negative": Case(
-        LARGE.format(5) + PUT + "end:", LARGE.format(3) + PUT + "end:", x=(5,), buf=16
+        LARGE.format(15, 5) + PUT + "end:", LARGE.format(15, 3) + PUT + "end:", x=(5,), buf=16
+    ),
+    "large unsigned numbers are bounded by a large unsigned number": Case(
+        LARGE.format(0xFFFF, 5) + PUT + "end:",
+        LARGE.format(0xFFFF, 3) + PUT + "end:",
+        x=(5,),
+        buf=16,
     ),
     "the second predicate of a comparison is its opposite": Case(
         "ld.global.u32 %r5, [%rd0]; setp.lt.u32 %p1|%p2, %r5, 16; @!%p2 bra end;" + PUT + "end:",
@@ -216,6 +226,11 @@ SHARED = {
         "add.u64 %rd2, %rd0, 4; st.u32 [%rd2], %r0;",
         x=(0x40, 1),
     ),
+    "a pointer that moves in a loop is what it was before": Case(
+        "ld.global.u64 %rd2, [%rd0];" + MOVES,
+        "mov.u64 %rd2, %rd0;" + MOVES,
+        x=(0x40, 1),
+    ),
     "an address in another CTA is none of the own CTA": Case(
         "mapa.shared::cluster.u32 %r9, %r8, 5; st.shared.u32 [%r9], %r0;",
         "mov.u32 %r9, %r8; st.shared.u32 [%r9], %r0;",
@@ -282,6 +297,25 @@ SHARED = {
         "or.b64 %rd4, %rd4, %rd5;" + TWICE.format("st.global.u32 [%rd4], 1000;") + PUT + "end:",
         TWICE.format("st.global.u32 [%rd1], 1000;") + PUT + "end:",
     ),
+    "a pointer plus a number from memory may be one to shared memory": Case(
+        "ld.global.u64 %rd2, [%rd0]; add.u64 %rd2, %rd2, %rd1; st.u32 [%rd2], %r0;",
+        "ld.global.u32 %r4, [%rd0]; mad.wide.u32 %rd2, %r4, 4, %rd1; st.u32 [%rd2], %r0;",
+        x=(0, 1),
+    ),
+    "a choice between a pointer and a number may be one to shared memory": Case(
+        "setp.eq.u32 %p1, %r0, 0; selp.b64 %rd2, 0x100000040, %rd0, %p1; st.u32 [%rd2], %r0;",
+        "setp.eq.u32 %p1, %r0, 0; selp.b64 %rd2, %rd1, %rd0, %p1; st.u32 [%rd2], %r0;",
+    ),
+    "a parameter of the kernel hides the variable of the module": Case(
+        "mov.u32 %r9, m; st.shared.u32 [%r9+32], %r0;",
+        "mov.u32 %r9, own; st.shared.u32 [%r9+32], %r0;",
+        before=".shared .align 16 .b8 m[64];\n.shared .align 16 .b8 own[64];\n",
+    ),
+    "a variable of the kernel hides the one of the module": Case(
+        ".local .align 16 .b8 own[64]; mov.u32 %r9, own; st.shared.u32 [%r9], %r0;",
+        "mov.u32 %r9, own; st.shared.u32 [%r9], %r0;",
+        before=".shared .align 16 .b8 own[64];\n",
+    ),
     "a choice between an address and a number is no address": Case(
         "mad.lo.u32 %r9, %r0, 4, %r8; setp.lt.u32 %p1, %r0, 15;"
         "selp.u32 %r10, %r9, 0x600000, %p1; st.shared.u32 [%r10], %r0;",
@@ -315,8 +349,12 @@ def test_each_comparison_bounds_what_comes_from_memory(guard: str) -> None:
     assert not prove_shared(kernel(body, 60), block=32).complete
 
 
-def test_a_quotient_of_what_comes_from_memory_is_bounded() -> None:
-    body = "ld.global.u32 %r5, [%rd0]; and.b32 %r5, %r5, 0xFFFFFF; div.u32 %r5, %r5, 0x100000;"
+@pytest.mark.parametrize(
+    "computed",
+    ["div.u32 %r5, %r5, 0x100000;", "xor.b32 %r5, %r5, 0x777777; shr.u32 %r5, %r5, 20;"],
+)
+def test_what_is_computed_from_memory_is_bounded(computed: str) -> None:
+    body = "ld.global.u32 %r5, [%rd0]; and.b32 %r5, %r5, 0xFFFFFF;" + computed
     assert prove_shared(kernel(body + PUT, 64), block=32).complete
     assert not prove_shared(kernel(body + PUT, 60), block=32).complete
 
@@ -365,12 +403,89 @@ def test_a_lane_gives_what_is_the_same_in_all() -> None:
     assert prove_shared(kernel(body, 16), block=32).complete
 
 
+PUT_AT = (
+    ".func put(.param .b32 {0}) {{ .reg .b32 %r<2>; .reg .b64 %rd1; {1} "
+    "st.shared.u32 [%r1], 1; }}\n"
+)
+CLASH = "a variable in shared memory has the name of another variable"
+NO_VARIABLE = "its address is not computed from a shared variable"
+
+
+@pytest.mark.parametrize(
+    ("before", "reasons"),
+    [
+        (PUT_AT.format("buf", "ld.param.u32 %r1, [buf];"), []),
+        (".shared .b8 own[64];\n" + PUT_AT.format("own", "mov.u32 %r1, own;"), [NO_VARIABLE]),
+        (PUT_AT.format("to", ".shared .b8 buf[64]; mov.u32 %r1, buf;"), [CLASH]),
+        (
+            ".global .align 16 .b8 buf[64];\n"
+            + PUT_AT.format("to", "mov.u64 %rd1, buf; cvt.u32.u64 %r1, %rd1;"),
+            [NO_VARIABLE],
+        ),
+        (
+            ".global .align 16 .b8 own[64];\n"
+            + PUT_AT.format("to", ".shared .align 16 .b8 own[64]; mov.u32 %r1, own;"),
+            [CLASH],
+        ),
+        (
+            ".shared .align 16 .b8 buf[16];\n"
+            + PUT_AT.format("to", "mov.u64 %rd1, buf; st.u32 [%rd1], 1; mov.u32 %r1, buf;"),
+            [CLASH, CLASH],
+        ),
+    ],
+)
+def test_a_name_in_a_function_is_not_that_of_another_variable(
+    before: str, reasons: list[str]
+) -> None:
+    body = ".param .b32 at; st.param.b32 [at], %r8; call put, (at);"
+    found = prove_shared(kernel(body, 64, before), block=32)
+    assert [v.reason.partition(", called")[0] for v in found.unknown] == reasons
+    assert not found.violations
+
+
 # ------------------------------------------------------------------------------ global memory
 
 Y_AT = "mad.wide.s32 %rd3, %r5, 4, %rd1;"
 X_STORE = "mad.wide.s32 %rd3, %r5, 4, %rd0; st.global.u32 [%rd3], %r0;"
 STORE = Y_AT + "st.global.u32 [%rd3], %r0;"
+# Y at a sum of steps of 0 to 5; the turns go on while their number times the last step is below m.
+STEPS = (
+    "mov.u32 %r5, 0; mov.u32 %r9, 0; {}\nL:" + STORE + "{} add.u32 %r5, %r5, %r4;"
+    "add.u32 %r9, %r9, 1; mul.lo.u32 %r6, %r9, %r4; setp.lt.s32 %p1, %r6, %r2; @%p1 bra L;"
+)  # fmt: skip
+# Two functions that give the distance from an address to g, the own one or that of the module.
+TO_G = (
+    ".func (.reg .b64 %back) {}(.reg .b64 %to) {{ .reg .b64 %rd1; {} mov.u64 %rd1, g; "
+    "sub.u64 %back, %rd1, %to; ret; }}\n"
+)
+G = (
+    ".global .align 4 .b8 g[64];\n"
+    + TO_G.format("to_own", ".local .align 4 .b8 g[64];")
+    + TO_G.format("to_that", "")
+)
+FROM_G = (
+    "mov.u64 %rd4, g; call (%rd5), {}, (%rd4); add.u64 %rd3, %rd5, %rd1; st.global.u32 [%rd3], %r0;"
+)
 GLOBAL = {
+    "a variable of a function hides the one of the module": Case(
+        FROM_G.format("to_own"), FROM_G.format("to_that"), before=G
+    ),
+    "a variable of the kernel hides the one that a function names": Case(
+        ".local .align 4 .b8 g[64];" + FROM_G.format("to_that"),
+        FROM_G.format("to_that"),
+        before=G,
+    ),
+    "a parameter of the kernel hides the variable that a function names": Case(
+        FROM_G.format("to_m").replace("g;", "m;"),
+        FROM_G.format("to_that"),
+        before=G + ".global .align 4 .b8 m[64];\n" + TO_G.format("to_m", "").replace("g;", "m;"),
+    ),
+    "what is made of a loop's counter is another number in each turn": Case(
+        STEPS.format("", "xor.b32 %r4, %r9, %r1; min.u32 %r4, %r4, 5;"),
+        STEPS.format("xor.b32 %r4, %r2, %r1; min.u32 %r4, %r4, 5;", ""),
+        x=(0,) * 4,
+        y=(0,) * 21,
+    ),
     "above an unsigned limit a number may be negative": Case(
         "ld.global.u32 %r4, [%rd0]; min.s32 %r4, %r4, 5; max.s32 %r4, %r4, -5;"
         "setp.gt.u32 %p1, %r4, 4; @!%p1 bra end; add.s32 %r5, %r4, -5;" + STORE + "end:",

@@ -7,13 +7,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from random_kernels import MODULES, REGISTERS
 from random_programs import Program, programs
 
-from ptxgen.check import definition_paths
 from ptxgen.check.problems import Problem
-from ptxgen.check.verify import require_valid, verify
+from ptxgen.check.verify import definition_paths, require_valid, verify
 from ptxgen.errors import VerifyError
 from ptxgen.ir import (
     Address,
     FloatImm,
+    Function,
     Guard,
     Instr,
     IntImm,
@@ -23,6 +23,7 @@ from ptxgen.ir import (
     Note,
     Origin,
     Param,
+    Pragma,
     Reg,
     Region,
     RegisterRange,
@@ -929,6 +930,15 @@ def test_a_parameter_has_a_type_that_memory_can_hold(type):
     assert with_kernel(params=(Param("a", "f16"),)) == ()
 
 
+@pytest.mark.parametrize("register", [False, True])
+def test_a_parameter_of_a_function_has_a_type_that_there_is(register: bool):
+    function = Function("f", params=(Param("a", "int", register=register),), body=(Instr("ret"),))
+    assert only(verify(replace(module("ret;"), functions=(function,)))) == (
+        "symbol",
+        "parameter 'a' cannot be of type 'int'; use u32 or u64",
+    )
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -1013,6 +1023,16 @@ def test_comments_must_fit_a_line():
         "text",
         "the header line 'a ' does not fit a comment line",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [("nounroll", True), (r"a \" b", True), ('a " b', False), ("a\nb", False), ("a\\", False)],
+)
+def test_a_pragma_must_fit_between_quotes(text: str, fits: bool):
+    found = [(p.kind, p.message) for p in with_kernel(body=(Pragma(text), Instr("ret")))]
+    message = f"the pragma {text!r} does not fit between quotes"
+    assert found == ([] if fits else [("text", message)])
 
 
 def test_problems_come_in_the_order_of_the_text():

@@ -46,6 +46,7 @@ def problems(body: str, end: str = "ret;") -> list[tuple[str, str]]:
         "mov.b64 {_, %r2}, %rd1; setp.eq.u32 _|%p2, %r1, 0; atom.global.add.u32 _, [%rd1], 1;",
         "mov.pred %p2, !%p1; st.local.u32 [l+4], %r1; ld.local.u32 %r2, [16];",
         "mov.u64 %rd2, q; ld.param.u64 %rd3, [%rd2];",
+        "prefetch.global.L2 [g+8];",
     ],
 )
 def test_right_code_has_no_problems(body):
@@ -111,6 +112,16 @@ def test_operands_that_no_rule_admits_are_reported(body, message):
     ((kind, found),) = problems(body)
     assert kind == "operand"
     assert found.partition(" (syntax")[0] == message
+
+
+@pytest.mark.parametrize("declared", ["(.param .u32 g) {", "() { .param .b32 g;"])
+def test_a_name_in_a_kernel_hides_the_variable_of_the_module(declared):
+    text = f"{HEAD}.entry k{declared} .reg .b32 %r0; .reg .pred %p0; mov.pred %p0, 0; "
+    accesses = "ld.global.u32 %r0, [g]; st.global.u32 [g], 1; @%p0 ld.global.u32 %r0, [g]; ret; }"
+    assert [p.message for p in verify(parse(text + accesses))] == [
+        "no variable in global memory 'g'"
+    ] * 3
+    assert verify(parse(text + "ld.param.u32 %r0, [g]; ret; }")) == ()
 
 
 def test_the_end_of_a_function_returns():

@@ -32,7 +32,7 @@ from flash.launch.gpu import GpuLauncher
 from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
 from flash.scores.features import settings_of_call
-from ptxgen.check.proof_verdicts import UNKNOWN
+from ptxgen.check.prove.verdicts import UNKNOWN
 from ptxgen.errors import (
     BackendError,
     ConfigError,

@@ -490,6 +490,29 @@ def test_ctas_of_a_cluster_write_into_each_others_memory() -> None:
     assert out.tolist() == [[4 * (cta // 4) + n for n in range(4)] for cta in range(8)]
 
 
+def test_shared_memory_of_another_cta_is_in_the_space_of_the_cluster_only() -> None:
+    body = """
+    ld.param.u64 %rd0, [out];
+    mov.u32 %r0, %ctaid.x;
+    mul.wide.u32 %rd1, %r0, 16;
+    add.u64 %rd0, %rd0, %rd1;
+    cvta.shared.u64 %rd1, smem;
+"""
+    for n, address in enumerate(("own", 0, 1, 2)):
+        body += f"""
+    {"mov.u64 %rd2, %rd1;" if address == "own" else f"mapa.u64 %rd2, %rd1, {address};"}
+    isspacep.shared::cta %p0, %rd2;
+    isspacep.shared::cluster %p1, %rd2;
+    selp.u32 %r1, 1, 0, %p0;
+    selp.u32 %r2, 2, 0, %p1;
+    add.u32 %r1, %r1, %r2;
+    st.global.u32 [%rd0+{4 * n}], %r1;
+"""
+    out = np.zeros((3, 4), np.uint32)
+    run(kernel("u64 out", body), grid=3, block=1, cluster=3, args=[out], dynamic_smem=64)
+    assert out.tolist() == [[3, 3, 2, 2], [3, 2, 3, 2], [3, 2, 2, 3]]
+
+
 def multicast_kernel(copy: str) -> str:
     """CTA 1 of each cluster copies 256 bytes to all CTAs of the mask; each writes what it got."""
     return kernel(

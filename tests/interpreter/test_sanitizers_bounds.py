@@ -10,7 +10,7 @@ import pytest
 from interpreter import test_hopper_programs as hopper
 from interpreter.programs import line_of, ptx
 
-from ptxgen.check.derived import derived
+from ptxgen.check.prove.program.provenance import derived
 from ptxgen.interpreter import run
 from ptxgen.parse import parse
 
@@ -115,23 +115,58 @@ $next:
     ]  # fmt: skip
 
 
-def test_a_pointer_that_a_function_gets_is_known_for_each_call() -> None:
-    function = """.func put(.reg .b32 at, .reg .b32 what)
+PUT = """.func put(.reg .b32 at, .reg .b32 what)
 {
     st.shared.u32 [at], what;
     ret;
 }"""
+
+
+def test_a_pointer_that_a_function_gets_is_known_for_each_call() -> None:
     calls = """
     add.s32 %r2, %r1, K_tile;
     add.s32 %r3, %r1, V_tile;
     call.uni put, (%r2, %r1);
     call.uni put, (%r3, %r1);
 """
-    text = two(calls, before=function)
+    text = two(calls, before=PUT)
     assert messages(text, [np.uint32(7)]) == []
-    text = two(calls.replace("V_tile", "K_tile"), before=function)
+    text = two(calls.replace("V_tile", "K_tile"), before=PUT)
     (message,) = messages(text, [np.uint32(8)])
     assert message.endswith("0x400 (V_tile): its address is computed from K_tile, at 0x0 to 0x3ff")
+
+
+def test_the_accesses_of_a_kernel_are_known_that_calls_functions() -> None:
+    body = """
+    mov.u32 %r3, V_tile;
+    call.uni put, (%r3, %r1);
+    add.s32 %r2, %r1, K_tile;
+    st.shared.u32 [%r2], %r1;
+"""
+    text = two(body, before=PUT)
+    assert messages(text, [np.uint32(7)]) == []
+    assert messages(text, [np.uint32(8)]) == [
+        said(text, "st.shared.u32 [%r2]", "0x400 (V_tile): its address is computed from K_tile, at "
+             "0x0 to 0x3ff")
+    ]  # fmt: skip
+
+
+def test_an_array_that_a_function_declares_is_known_in_it() -> None:
+    function = """.func put(.reg .b32 row)
+{
+    .reg .b32 at;
+    .shared .align 16 .b8 own[128];
+    .shared .align 16 .b8 other[128];
+    add.s32 at, row, own;
+    st.shared.u32 [at], row;
+    ret;
+}"""
+    text = two("    call.uni put, (%r1);\n", before=function)
+    assert messages(text, [np.uint32(0)]) == []
+    assert messages(text, [np.uint32(1)]) == [
+        said(text, "st.shared.u32", "0x80 (other): its address is computed from own, at 0x0 to "
+             "0x7f")
+    ]  # fmt: skip
 
 
 UNKNOWN = {

@@ -14,8 +14,9 @@ from interpreter.both_paths import run_both_ways
 from interpreter.programs import line_of, ptx
 
 from ptxgen.errors import AssemblerError, TrapError
-from ptxgen.interpreter import DeviceArena, policies, run
-from ptxgen.interpreter.registers import registers_at_entry
+from ptxgen.interpreter import DeviceArena, run
+from ptxgen.interpreter.machine.registers import registers_at_entry
+from ptxgen.interpreter.schedule import policies
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 
@@ -1089,20 +1090,33 @@ def test_what_a_bulk_copy_writes_is_there_after_a_wait_for_more_than_its_reads(
     assert len(messages(text, [np.zeros(8, np.uint32)], block=1)) == found
 
 
-def test_a_wait_that_may_give_up_is_named() -> None:
-    text = ptx(
-        """
+def may_give_up(use: str = "") -> str:
+    """A thread waits for an mbarrier, and then uses its predicate."""
+    body = """
     mov.u32 %r0, buf;
     mbarrier.init.shared.b64 [%r0], 1;
     mbarrier.arrive.shared.b64 %rd0, [%r0];
     mbarrier.try_wait.shared.b64 %p0, [%r0], %rd0;
+    {use}
     ret;
-    """,
-        shared=8, version="8.0", target="sm_90",
-    )  # fmt: skip
+    """
+    return ptx(body.format(use=use), shared=8, version="8.0", target="sm_90")
+
+
+def test_a_wait_that_may_give_up_is_named() -> None:
+    text = may_give_up()
     (found,) = messages(text, [], block=1)
     assert found.startswith(at(text, "mbarrier.try_wait")), found
     assert found.endswith("the wait may give up, and nothing looks at its predicate")
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["@!%p0 trap;", "not.pred %p1, %p0;", "setp.ne.and.u32 %p1, %r0, 0, !%p0;"],
+    ids=["guard", "operand", "negated operand"],
+)
+def test_a_wait_whose_predicate_is_read_is_not_named(use: str) -> None:
+    assert messages(may_give_up(use), [], block=1) == []
 
 
 @pytest.mark.parametrize("barrier", [0, 15])

@@ -135,9 +135,15 @@ CORRECT = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("threads", [128, 256])
 @pytest.mark.parametrize("case", CORRECT)
-def test_correct_uses_of_wgmma_have_no_report(case: str) -> None:
-    assert found(tiles(CORRECT[case])) == ()
+def test_correct_uses_of_wgmma_have_no_report(case: str, threads: int) -> None:
+    assert found(tiles(CORRECT[case]), threads) == ()
+
+
+def test_a_warpgroup_may_close_a_group_that_nothing_waits_for() -> None:
+    text = hopper.kernel("u64 x", lines(FENCE, COMMIT))
+    assert reports(text, [np.zeros(1, np.uint32)]) == ()
 
 
 @pytest.mark.parametrize(
@@ -621,6 +627,9 @@ def cluster_reports(text: str, block: int = 32) -> tuple[Report, ...]:
         (MAKE, FENCE_INIT, *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
         (MAKE, FENCE_INIT, RELAXED, LEAVE, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
         (MAKE, "fence.proxy.async;", *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR),
+        # What a program stores by bytes is followed by bytes, mbarriers as well.
+        (MAKE, "fence.proxy.async;", *SYNC, EXPECT_NEAR, MULTICAST, *WAIT_NEAR,
+         "st.shared.u8 [%r1+8], 1;"),
     ],
 )  # fmt: skip
 def test_clusters_that_keep_their_rules_have_no_report(body: tuple[str, ...]) -> None:
@@ -762,6 +771,21 @@ def test_wgmma_is_done_at_any_time_before_its_wait(
     assert any(x[: 32 * 16].all() for x in fine)  # the first warp, by some seed
     assert len(set(left)) > 2
     assert left == outcomes(tiles(lines(*wrong)), sums)
+
+
+def test_wgmma_may_be_done_between_two_stores_to_what_it_reads() -> None:
+    def change(value: int, label: str) -> tuple[str, ...]:
+        return (
+            f"mov.u32 %r4, {value};", "st.shared.v4.u32 [%r3], {%r4, %r4, %r4, %r4};",
+            "bar.sync 0;", "mov.u32 %r6, 0;", f"${label}:", "add.u32 %r6, %r6, 1;",
+            "setp.lt.u32 %p3, %r6, 50;", f"@%p3 bra ${label};",
+        )  # fmt: skip
+
+    twos, threes = change(0x40004000, "two"), change(0x42004200, "three")
+    body = (FENCE, MMA, COMMIT, "bar.sync 0;", *twos, *threes, WAIT, STORE)
+    left = outcomes(tiles(lines(*body)), sums)
+    values = {x for one in left for x in np.frombuffer(one, np.float32).tolist()}
+    assert values >= {16.0, 32.0, 48.0}
 
 
 def test_accumulators_in_flight_across_a_loop_come_out_right_by_any_seed() -> None:
@@ -1098,6 +1122,22 @@ def test_who_meets_a_warp_that_has_waited_for_a_copy_need_not_wait_too(barrier: 
     )  # fmt: skip
     found = global_reports(text, sanitize="race")
     assert [(r.kind, r.threads) for r in found] == ([] if barrier else [("race", (32, 0))])
+
+
+@pytest.mark.parametrize("waiting", [128, 256])
+def test_a_wait_of_one_warpgroup_says_nothing_of_another(waiting: int) -> None:
+    """The first threads wait before the barrier, the others after it."""
+    body = lines(
+        f"setp.ge.u32 %p3, %r0, {waiting};", FENCE, MMA, COMMIT, "@%p3 bra $later;", WAIT,
+        "$later:", "bar.sync 0;", "@!%p0 st.shared.u32 [%r1], 7;", "@!%p3 bra $end;", WAIT,
+        "$end:", STORE,
+    )  # fmt: skip
+    out = np.zeros((256, 4), np.float32)
+    found = run(
+        tiles(body), grid=1, block=256, args=[out], dynamic_smem=SMEM + 64, sanitize="race",
+        raise_on_report=False,
+    ).reports  # fmt: skip
+    assert [r.kind for r in found] == ["race"] * (waiting == 128)
 
 
 @pytest.mark.parametrize(("left", "clean"), [(0, True), (1, False), (2, False)])

@@ -24,6 +24,29 @@ def kinds(text: str, args: list[Any], **how: Any) -> set[str]:
     return {r.kind for r in reports(text, args, **how)}
 
 
+def test_a_report_has_the_last_note_before_its_instruction() -> None:
+    function = """.func put(.reg .b32 at, .reg .b32 what)
+{
+    // store for another
+    st.shared.u32 [at], what;
+    ret;
+}
+"""
+    body = """
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, buf;
+    // all to one word
+    mov.u32 %r2, 0;
+    st.shared.u32 [%r1], %r0;
+    // by a call
+    add.u32 %r1, %r1, 4;
+    call put, (%r1, %r0);
+    ret;
+"""
+    text = ptx(body, shared=8).replace(".visible", function + ".visible")
+    assert [r.note for r in reports(text, [])] == ["all to one word", "store for another"]
+
+
 # ---------------------------------------- names
 
 TWO_BUGS = ptx(
@@ -252,6 +275,21 @@ $again:
     swapped = body.replace("cas.b32 %r3, [%rd0], %r1, %r2;", "exch.b32 %r3, [%rd0], %r2;")
     text = ptx(swapped.replace("@%p0 bra $again;", "").format(other=""), "u64 x")
     assert kinds(text, [x], grid=2) == {"race"}
+
+
+@pytest.mark.parametrize(("order", "want"), [("", {"race"}), ("relaxed.gpu.", set())])
+def test_a_plain_store_to_what_a_compare_and_swap_updates_is_a_race(
+    order: str, want: set[str]
+) -> None:
+    body = """
+    ld.param.u64 %rd0, [x];
+    mov.u32 %r1, %ctaid.x;
+    atom.global.cas.b32 %r2, [%rd0], 5, %r1;
+    st.{order}global.u32 [%rd0], %r1;
+    ret;
+    """
+    text = ptx(body.format(order=order), "u64 x")
+    assert kinds(text, [np.zeros(1, np.uint32)], grid=2) == want
 
 
 # ---------------------------------------- mbarriers, bulk copies, wgmma
@@ -519,9 +557,13 @@ def volatile_sum(*syncs: str, first: str = BARRIER) -> str:
             "mad.lo.u32 %r5, %r3, 4, %r5;",
             "mad.lo.u32 %r5, %r3, 4, %r5; cvt.u64.u32 %rd5, %r5; cvta.shared.u64 %rd5, %rd5;"),
          {"race"}),
+        # What was loaded last decides nothing, though its register did before.
+        (volatile_sum(*[""] * 7).replace(
+            "setp.ge.u32 %p0, %r3,", "mov.u32 %r6, %r3; setp.ge.u32 %p0, %r6,"),
+         {"race"}),
     ],
     ids=["barriers", "none", "none at all", "not the first", "not the second", "not in the warp",
-         "loop", "loop without", "generic"],
+         "loop", "loop without", "generic", "reused register"],
 )  # fmt: skip
 def test_a_volatile_sum_needs_its_barriers(text: str, want: set[str]) -> None:
     assert kinds(text, [np.zeros(1, np.uint32)], block=128) == want

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from interpreter.both_paths import run_both_ways
 
-from ptxgen.check.global_access import global_touches
-from ptxgen.check.proof_access import touches
+from ptxgen.check.prove.program.global_accesses import global_touches
+from ptxgen.check.prove.program.shared_accesses import touches
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT, DeviceArena, run
-from ptxgen.interpreter.boxes import loaded
+from ptxgen.interpreter.machine.boxes import loaded
 from ptxgen.ir import Address, Instr
 from ptxgen.parse import parse
 from ptxgen.tensormap import ALIGN, NBYTES, TensorMap
@@ -284,6 +284,35 @@ def test_a_value_that_was_not_waited_for_is_reported() -> None:
     found = run(early, **how, sanitize="race", raise_on_report=False)
     assert [report.kind for report in found.reports]
     assert "ld.shared.b32" in str(found.reports[0])
+
+
+@pytest.mark.parametrize(
+    ("opcode", "seen"), [(f"{STORE}.b32", 0x7FC0DEAD), (f"{RED}.add.u32", 100)]
+)
+def test_a_value_that_was_not_waited_for_is_not_there_yet(opcode: str, seen: int) -> None:
+    load = "    ld.shared.b32 %r9, [%r5];\n"
+    text = kernel(SENT.format(send=f"{opcode} [%r11], %r13, [%r12];", nbytes=128), "out")
+    early = text.replace(load, "").replace("$again:\n", load + "$again:\n")
+    out = np.zeros(64, np.uint32)
+    run(early, grid=2, block=32, cluster=2, args=[out])
+    assert out.tolist() == [seen] * 64
+
+
+@pytest.mark.parametrize(
+    ("shift", "why"),
+    [
+        (1, "0x2000101, which is not a multiple of 8"),
+        (4, "0x2000104, which is not a multiple of 8"),
+        (8, "0x2000108, outside its 264 bytes"),
+    ],
+)
+def test_an_mbarrier_that_counts_values_is_a_word_of_shared_memory(shift: int, why: str) -> None:
+    send = f"@%p0 {STORE}.b32 [%r11], %r13, [%r12+{shift}];"
+    with pytest.raises(TrapError) as caught:
+        sent(send, 4)
+    assert str(caught.value).partition("): ")[2] == (
+        f"thread (0, 0, 0) of CTA (0, 0, 0) wants to access 8 bytes of shared memory at {why}"
+    )
 
 
 def bounds_reports(body: str, **how: Any) -> list[str]:

@@ -31,7 +31,7 @@ from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
 from flash.scores.features import scored
 from flash.scores.heads import Packing
-from ptxgen.check.proof import prove_global
+from ptxgen.check.prove import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.errors import ConfigError, LaunchError

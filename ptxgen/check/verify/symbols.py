@@ -1,0 +1,189 @@
+"""What the names in a body stand for: variables, parameters, functions; and whether uses fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ptxgen.ir import (
+    Arguments,
+    FloatImm,
+    Function,
+    Instr,
+    IntImm,
+    Kernel,
+    Module,
+    Param,
+    Prototype,
+    Reg,
+    Sink,
+    Symbol,
+    Targets,
+)
+from ptxgen.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxgen.errors import Suggestions
+
+_ADDRESS_BITS: Final = 64
+_HAS_GENERIC: Final = ("global", "shared", "local")  # whose names are generic addresses, too
+
+
+class Memory(NamedTuple):
+    """A variable: its state space and its size in bytes, 0 if that is not known."""
+
+    space: str
+    nbytes: int
+
+
+def param_bytes(param: Param) -> int:
+    """The size of a parameter, bytes; 0 for a type that does not exist."""
+    return TYPES[param.type].nbytes * (param.count or 1) if param.type in TYPES else 0
+
+
+def dynamic_shared(body: Kernel | Function) -> str:
+    """The dynamic shared array of a kernel; the empty string for a function."""
+    return body.dynamic_shared if isinstance(body, Kernel) else ""
+
+
+class Symbols:
+    """The names of one kernel or function. Each method returns what is wrong, or nothing. All
+    verdicts on a module share `suggestions`.
+    """
+
+    def __init__(self, module: Module, body: Kernel | Function, suggestions: Suggestions) -> None:
+        self.hint = suggestions.did_you_mean
+        results = body.results if isinstance(body, Function) else ()
+        self.params = {p.name: param_bytes(p) for p in (*results, *body.params) if not p.register}
+        self.variables = {v.name: Memory(v.space, v.nbytes) for v in module.variables}
+        for kernel in module.kernels:
+            if kernel.dynamic_shared:
+                self.variables[kernel.dynamic_shared] = Memory("shared", 0)
+        self.variables.update({s.name: Memory("shared", s.nbytes) for s in body.shared})
+        for variable in body.variables:
+            if variable.space == "param":
+                self.params[variable.name] = variable.nbytes
+            else:
+                self.variables[variable.name] = Memory(variable.space, variable.nbytes)
+        if isinstance(body, Kernel) and body.dynamic_shared:
+            self.variables[body.dynamic_shared] = Memory("shared", body.dynamic_shared_bytes)
+        mine = {p.name for p in body.params} if isinstance(body, Kernel) else set()
+        self.constant_params = mine - {v.name for v in body.variables}
+        self.transfers = {v.name for v in body.variables if v.space == "param"}
+        for name in self.params:  # a name in the body hides that of the module
+            self.variables.pop(name, None)
+        self.functions = {function.name: function for function in module.functions}
+        self.kernels = frozenset(kernel.name for kernel in module.kernels)
+        statements = body.body or ()
+        self.prototypes = {s.name: s for s in statements if isinstance(s, Prototype)}
+        self.lists = {s.name: s for s in statements if isinstance(s, Targets)}
+
+    def value(self, name: str, bits: int) -> str:
+        """The address of a variable, a parameter or a function as an operand of so many bits."""
+        if name in self.variables or name in self.params:
+            return ""
+        if name in self.functions or name in self.kernels:
+            what = "function" if name in self.functions else "kernel"
+            wide = bits == _ADDRESS_BITS
+            return "" if wide else f"{name!r} is a {what}; its address has {_ADDRESS_BITS} bits"
+        return f"no variable {name!r}{self.hint(name, (*self.variables, *self.functions))}"
+
+    def access(self, name: str, begin: int, nbytes: int, space: str) -> str:
+        """Bytes at an offset from a name, by an instruction for `space` (empty: generic)."""
+        space = space.partition("::")[0]
+        if space == "param":
+            return self._bounds(name, begin, nbytes, "parameter", self.params)
+        sizes = {n: memory.nbytes for n, memory in self.variables.items()}
+        known = self.variables.get(name)
+        if known is None:
+            what = f"variable in {space} memory" if space else "variable"
+            return f"no {what} {name!r}{self.hint(name, sizes)}"
+        if known.space not in ((space,) if space else _HAS_GENERIC):
+            said = f"{space} memory" if space else "generic addresses"
+            return f"{name!r} is in {known.space} memory, but the instruction is for {said}"
+        return self._bounds(name, begin, nbytes, "variable", sizes) if known.nbytes else ""
+
+    def passed(self, name: str, instr: Instr) -> str:
+        """An access to a parameter, or to what calls give and get, as the assembler allows it."""
+        if not instr.opcode.startswith(("ld.", "st.")):
+            return ""
+        if name in self.constant_params and instr.opcode.startswith("st"):
+            return f"{name!r} is a parameter of the kernel, which cannot be written"
+        if name in self.transfers and instr.guard is not None:
+            return f"{name!r} is what a call gives or gets, which no access with a guard reaches"
+        return ""
+
+    def _bounds(self, name: str, begin: int, nbytes: int, what: str, sizes: dict[str, int]) -> str:
+        if name not in sizes:
+            return f"no {what} {name!r}{self.hint(name, sizes)}"
+        if 0 <= begin <= sizes[name] - nbytes:
+            return ""
+        end = begin + nbytes
+        return f"bytes {begin} to {end} of {name!r} are accessed, but it has {sizes[name]}"
+
+    def named(self, name: str, kind: str) -> str:
+        """A name of this kind: `function`, `prototype` or `list` (of branch targets)."""
+        if kind == "function":
+            return self._known(name, "function", self.functions)
+        if kind == "prototype":
+            return self._known(name, "prototype", {**self.prototypes, **self.lists})
+        return self._known(name, "list of branch targets", self.lists)
+
+    def _known(self, name: str, what: str, known: Mapping[str, object]) -> str:
+        return "" if name in known else f"no {what} {name!r}{self.hint(name, known)}"
+
+    # ---------------------------------------------------------------------------------- calls
+
+    def call(self, instr: Instr) -> Iterator[str]:
+        """What a call gives and gets, against what the function is declared with."""
+        first, last = instr.operands[0], instr.operands[-1]
+        gets = first.items if isinstance(first, Arguments) else ()
+        callee, *rest = instr.operands[isinstance(first, Arguments) :]
+        gives = next((o.items for o in rest if isinstance(o, Arguments)), ())
+        name = callee.name if isinstance(callee, Symbol) else ""
+        signature: Function | Prototype | None = self.functions.get(name)
+        if not name and isinstance(last, Symbol):
+            name, signature = last.name, self._signature(last.name)
+        if signature is None:  # of names that do not exist, `named` tells
+            return
+        yield from self._passed(name, "result", signature.results, gets)
+        yield from self._passed(name, "argument", signature.params, gives)
+
+    def _signature(self, name: str) -> Function | Prototype | None:
+        if name in self.lists:
+            return next(map(self.functions.get, self.lists[name].targets), None)
+        return self.prototypes.get(name)
+
+    def _passed(
+        self, name: str, what: str, formal: tuple[Param, ...], given: tuple[object, ...]
+    ) -> Iterator[str]:
+        if len(formal) != len(given):
+            yield f"{name} has {len(formal)} {what}s, got {len(given)}"
+            return
+        for number, (param, item) in enumerate(zip_longest(formal, given), 1):
+            wrong = self._unfit(param, item)
+            if wrong:
+                yield f"{what} {number} of {name} must be {_said(param)}, got {wrong}"
+
+    def _unfit(self, param: Param, item: object) -> str:
+        """What an argument is, if it does not fit the parameter."""
+        if isinstance(item, Symbol):
+            has = self.params.get(item.name)
+            if has is None:
+                return f"{item.name!r}, which is no variable in .param"
+            return "" if has == param_bytes(param) else f"{item.name!r} of {has} bytes"
+        if isinstance(item, Reg):
+            register = TYPES[param.type].register if param.type in TYPES else ""
+            fits = register in TYPES and TYPES[item.declared].bits == TYPES[register].bits
+            return "" if fits and not param.count else f"{item.name} of class {item.declared}"
+        if isinstance(item, (IntImm, FloatImm)) and param.count:
+            return "a number"
+        assert isinstance(item, (IntImm, FloatImm, Sink))
+        return ""
+
+
+def _said(param: Param) -> str:
+    if param.count:
+        return f"{param_bytes(param)} bytes"
+    return f"a .{param.type}"
