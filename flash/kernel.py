@@ -153,8 +153,9 @@ class AttentionKernel:
         either layout. A row that sees no key gives 0 and -inf.
 
         `alibi_slopes` and `sink` are float32 [batch, heads], `bias` is of the config's bias type
-        and `mask` bool, both [batch, heads, seq_q, seq_k]; each may have any shape that broadcasts
-        to that, with any strides, in either layout. Each is given if, and only if, the config asks
+        and `mask` bool, both [batch, heads, seq_q, seq_k], `key_bias` of the config's type for it,
+        [batch, heads, seq_k]; each may have any shape that broadcasts to that, with any strides, in
+        either layout. Each is given if, and only if, the config asks
         for it. A mask of False or a bias of -inf hides a key; a bias of -2.3587e38 or less, such as
         the least float32, also gives the key weight 0, on every backend (`docs/numerics.md`,
         "Ranges", says which numbers give right results). `sink` is one more score of every row,
