@@ -41,10 +41,11 @@ def attention_reference(
     seq_q, seq_k] and key_bias [batch, heads, seq_k], where -inf hides the key. In these arrays and
     in sink, values of magnitude `FIRST_INFINITE` and more are infinite: a key with such a negative
     bias has weight 0. A query sees the keys that causality, the window (left, right) and mask
-    [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be
-    of any shape that broadcasts so. With `dropout`, weights are set to 0 with that probability
-    (`flash/scores/philox.py`) and the others divided by the probability to be kept; LSE counts all
-    weights. Which weights are kept is as for batches from `first_batch` on.
+    [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more score of each row,
+    whose value is 0. These arrays may be of any shape that broadcasts so. With `dropout`, weights
+    are set to 0 with that probability (`flash/scores/philox.py`) and the others divided by the
+    probability to be kept; LSE counts all weights. Which weights are kept is as for batches from
+    `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
