@@ -56,26 +56,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.operands.dtypes import BF16, F16
 from flash.problem.config import DEFAULT_TARGET, AttentionConfig
-from flash.problem.dtypes import BF16, F16
 from flash.problem.mma_tiling import F32_GRADE, HALF, LONGEST_GROUP, TF32
-from flash.problem.philox import STEPS, threshold
 from flash.problem.sequences import each_sequence
 from flash.problem.simt_tiling import IEEE
 from flash.reference import (
-    Causal,
-    Window,
     attention_reference,
-    kept_keys,
+    first_scores,
     score_steps,
     visible_keys,
+    weight_factors,
 )
+from flash.scores.features import ScoreArguments, scored, split_by_axes
+from flash.scores.window import Causal
 from ptxgen.isa import numeric
 from ptxgen.target import target as find_target
 
@@ -85,10 +85,10 @@ CONFIDENCE: Final = 5.0  # standard deviations
 _U: Final = 2.0**-24
 _ROUNDING: Final = _U**2 / 3  # the variance of rounding 1
 _EXP: Final = 5.0  # error of exp and exp2, in u
-_TANH: Final = 6.0  # error of tanh, in u
 _LOG2: Final = 4.0  # error of `lg2.approx`, in u; absolute for sums below 2 (PTX ISA, lg2)
 _FACTORS: Final = 4.0  # roundings of scale, log2(e), their product and a scale of K
-_SLOPE: Final = 2.0  # roundings of slope and log2(e); of the softcap as many
+_SLOPE: Final = 2.0  # roundings of a sink and of log2(e)
+_ADDITIONS: Final = 2  # roundings of a score that are counted for features that add to it
 _LEAST_TILE: Final = 16  # keys; each may bring a new maximum
 _LAST_STEPS: Final = 4  # roundings: the sum, its reciprocal, the product with it, a scale of V
 _LEAST: Final = 2.0**-149  # the least f32
@@ -221,62 +221,46 @@ def attention_bound(
     *,
     softmax_scale: float | None = None,
     causal: Causal = False,
-    window: Window = None,
-    softcap: float | None = None,
-    alibi_slopes: Array | None = None,
-    bias: Array | None = None,
-    mask: Array | None = None,
-    sink: Array | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
     first_batch: int = 0,
+    **scores: Unpack[ScoreArguments],
 ) -> Bound:
     """The bound of results with O of type `out_dtype` and LSE of f32; the other arguments are those
     of `attention_reference`.
     """
     if arithmetic.operands is not None:
         q, k, v = map(arithmetic.operands, (q, k, v))
-    drops: dict[str, Any] = {
-        "dropout": dropout,
-        "dropout_seed": dropout_seed,
-        "first_batch": first_batch,
-    }
     out, lse = attention_reference(
-        q, k, v, softmax_scale=softmax_scale, causal=causal, window=window, softcap=softcap,
-        alibi_slopes=alibi_slopes, bias=bias, mask=mask, sink=sink, **drops,
-    )  # fmt: skip
+        q, k, v, softmax_scale=softmax_scale, causal=causal, first_batch=first_batch, **scores
+    )
     group = q.shape[1] // k.shape[1]
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scale = 1 / math.sqrt(q.shape[3]) if softmax_scale is None else float(softmax_scale)
     with np.errstate(all="ignore"):  # results that are not finite have no bound
         products = q @ k.swapaxes(2, 3)
-        steps = score_steps(scale * products, causal, softcap, alibi_slopes, bias)
-        visible = visible_keys(products.shape, causal, window, mask, bias)
-        p = np.where(visible, np.exp(steps.biased - lse[..., None]), 0)
-        p = _finite(p)
-        slope = 1.0 if softcap is None else 1 - _square(steps.capped / softcap)
+        of = scored(products.shape, causal, np.float64, first_batch, scores)
+        scaled, visible = scale * products, visible_keys(of)
         random, mean = arithmetic.sum_error(
             q.shape[3], products, _square(q) @ _square(k).swapaxes(2, 3)
         )
-        random = random * _square(scale * slope) + _ROUNDING * (
-            _square(steps.scaled * slope)
-            + (0 if softcap is None else _square(_TANH * steps.capped))
-            + _square(steps.lessened) + _square(steps.biased)
-        )  # fmt: skip
+        random = random * _square(scale) + _ROUNDING * _square(scaled)
         # Errors of scores of which each is due to a factor that all keys of a row share.
-        shared = [(scale * mean + _FACTORS * _U * steps.scaled) * slope]
-        shared += [_SLOPE * _U * steps.capped] if softcap is not None else []
-        shared += (
-            [_SLOPE * _U * (steps.capped - steps.lessened)] if alibi_slopes is not None else []
-        )
-        shared += [_U * (steps.biased - steps.lessened)] if bias is not None else []
-        kept: Any = 1.0
-        if dropout:
-            kept = kept_keys(p.shape, **drops) * (STEPS / threshold(dropout))
-        sinks = -np.inf if sink is None else np.asarray(sink, np.float64)
-        sinks = np.broadcast_to(sinks, p.shape[:2])[..., None]
-        row = _Row(p, steps.biased, random, shared, visible, _finite(v))
+        shared = [scale * mean + _FACTORS * _U * scaled]
+        score, additions = scaled, _ADDITIONS
+        for feature, before, after in score_steps(scaled, of):
+            score, step = after, feature.error(before, after, of)
+            if step is None:
+                continue
+            random = random * _square(step.slope) + _ROUNDING * _square(step.rounded)
+            shared = [error * step.slope for error in shared] + [step.shared]
+            additions -= not np.ndim(step.slope)
+        # A kernel adds scores in fused steps; as many roundings are counted without a feature.
+        random = random + max(additions, 0) * _ROUNDING * _square(score)
+        p = np.where(visible, np.exp(score - lse[..., None]), 0)
+        p = _finite(p)
+        sinks = first_scores(of).astype(np.float64)[..., None]
+        kept = weight_factors(of)
+        row = _Row(p, score, random, shared, visible, _finite(v))
         errors = row.errors(out, lse, kept, sinks, arithmetic)
     return _bound(out, lse, *errors, out_dtype)
 
@@ -292,24 +276,19 @@ def varlen_bound(
     *,
     seqused_q: Array | None = None,
     seqused_k: Array | None = None,
-    alibi_slopes: Array | None = None,
-    sink: Array | None = None,
     **how: Any,
 ) -> Bound:
     """`attention_bound` of each sequence of a batch, laid out as in `attention_varlen_reference`,
     except O and LSE: [1, heads, total_q, d_v] and [1, heads, total_q].
     """
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
+    of_heads, how = split_by_axes(how, (batch, heads))
     shape = (1, heads, len(q), v.shape[2])
     found = Bound(
         np.zeros(shape), np.full(shape[:3], -np.inf), np.zeros(shape), np.zeros(shape[:3])
     )
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):
-        own: dict[str, Any] = {
-            name: np.broadcast_to(array, (batch, heads))[b : b + 1]
-            for name, array in (("alibi_slopes", alibi_slopes), ("sink", sink))
-            if array is not None
-        }
+        own = {name: array[b : b + 1] for name, array in of_heads.items()}
         of_q, of_k, of_v = (x.swapaxes(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
         one = attention_bound(of_q, of_k, of_v, out_dtype, arithmetic, first_batch=b, **own, **how)
         for whole, part in zip(found, one, strict=True):

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from flash.host.caller import Caller, readable_views
 from flash.kernel import AttentionKernel
 from flash.launch.checks import conversion
+from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.problem.config import config_of_call
-from flash.problem.dtypes import DTYPES, F32, OF_ARRAYS
+from flash.scores.features import (
+    ScoreArguments,
+    named_settings,
+    of_launch,
+    require_known,
+    settings_of_call,
+    takes,
+)
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.settings import AUTO
 
 
+@takes(ScoreArguments)
 def attention(
     q: object,
     k: object,
@@ -21,20 +30,13 @@ def attention(
     *,
     causal: bool | str = False,
     precision: str | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    alibi_slopes: object = None,
-    bias: object = None,
-    mask: object = None,
-    sink: object = None,
-    dropout: float = 0.0,
-    dropout_seed: int | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
     out: object = None,
     stream: object = None,
     backend: str = AUTO,
     layout: str = "bhsd",
+    **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`softmax(scale Q Kᵀ + mask) V`, with a kernel made for these arrays and kept.
 
@@ -44,11 +46,10 @@ def attention(
     float32 or of the dtype of q.
     """
     who = _OfAttention.who
+    require_known(who, scores, ScoreArguments)
     kernel = _kernel_for(
         _OfAttention, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
-        causal, precision, window, softcap, alibi_slopes is not None,
-        None if bias is None else _dtype_of(who, bias, "bias"), mask is not None, sink is not None,
-        dropout,
+        causal, precision, settings_of_call(scores, functools.partial(_dtype_of, who)),
     )  # fmt: skip
     return kernel.launch(
         q,
@@ -60,14 +61,11 @@ def attention(
         return_lse=return_lse,
         layout=layout,
         softmax_scale=softmax_scale,
-        alibi_slopes=alibi_slopes,
-        bias=bias,
-        mask=mask,
-        sink=sink,
-        dropout_seed=dropout_seed,
+        **of_launch(scores),
     )
 
 
+@takes(ScoreArguments)
 def attention_varlen(
     q: object,
     k: object,
@@ -80,17 +78,12 @@ def attention_varlen(
     seqused_k: object = None,
     causal: bool | str = False,
     precision: str | None = None,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    alibi_slopes: object = None,
-    sink: object = None,
-    dropout: float = 0.0,
-    dropout_seed: int | None = None,
     softmax_scale: float | None = None,
     return_lse: bool = False,
     out: object = None,
     stream: object = None,
     backend: str = AUTO,
+    **scores: Unpack[ScoreArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
 
@@ -101,10 +94,11 @@ def attention_varlen(
     sequence are not written. All other arguments and the exceptions are as in `attention`.
     """
     who = _OfVarlen.who
+    require_known(who, scores, ScoreArguments)
     kernel = _kernel_for(
         _OfVarlen, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
-        causal, precision, window, softcap, alibi_slopes is not None, None, False, sink is not None,
-        dropout, True, seqused_q is not None, seqused_k is not None,
+        causal, precision, settings_of_call(scores, functools.partial(_dtype_of, who)), True,
+        seqused_q is not None, seqused_k is not None,
     )  # fmt: skip
     return kernel.launch(
         q,
@@ -115,9 +109,7 @@ def attention_varlen(
         backend=backend,
         return_lse=return_lse,
         softmax_scale=softmax_scale,
-        alibi_slopes=alibi_slopes,
-        sink=sink,
-        dropout_seed=dropout_seed,
+        **of_launch(scores),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=seqused_q,
@@ -155,21 +147,15 @@ def _kernel(
     dtype: str,
     causal: bool | str,
     precision: str | None,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    alibi: bool = False,
-    bias: str | None = None,
-    mask: bool = False,
-    sink: bool = False,
-    dropout: float = 0.0,
+    scores: tuple[Any, ...],
     varlen: bool = False,
     seqused_q: bool = False,
     seqused_k: bool = False,
 ) -> AttentionKernel:
     config = config_of_call(
         of.who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,
-        precision=precision, window=window, softcap=softcap, alibi=alibi, bias=bias, mask=mask,
-        sink=sink, dropout=dropout, varlen=varlen, seqused_q=seqused_q, seqused_k=seqused_k,
+        precision=precision, varlen=varlen, seqused_q=seqused_q, seqused_k=seqused_k,
+        **named_settings(scores),
     )  # fmt: skip
     return of(config)
 

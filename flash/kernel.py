@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from flash.contract.catalogue import Build, proved_build
 from flash.contract.resources import KernelResources
@@ -25,11 +25,12 @@ from flash.launch.checks import seed as seed_of
 from flash.launch.explain import explain
 from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
+from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import F32
+from flash.scores.features import ARRAYS, LaunchArguments, require_known, takes
 from ptxgen import ir
-from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.proof_verdicts import Proof
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.verdicts import Proof
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -119,6 +120,7 @@ class AttentionKernel:
         """The proof about global memory of the kernel behind `ptx`, for each checked launch."""
         return self.build.global_proof
 
+    @takes(LaunchArguments)
     def launch(
         self,
         q: object,
@@ -131,16 +133,12 @@ class AttentionKernel:
         return_lse: bool | None = None,
         layout: str = "bhsd",
         softmax_scale: float | None = None,
-        alibi_slopes: object = None,
-        bias: object = None,
-        mask: object = None,
-        sink: object = None,
-        dropout_seed: int | None = None,
         cu_seqlens_q: object = None,
         cu_seqlens_k: object = None,
         seqused_q: object = None,
         seqused_k: object = None,
         max_seqlen_q: int | None = None,
+        **scores: Unpack[LaunchArguments],
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -155,13 +153,14 @@ class AttentionKernel:
         either layout. A row that sees no key gives 0 and -inf.
 
         `alibi_slopes` and `sink` are float32 [batch, heads], `bias` is of the config's bias type
-        and `mask` bool, both [batch, heads, seq_q, seq_k]; each may have any shape that broadcasts
-        to that, with any strides, in either layout. Each is given if, and only if, the config asks
+        and `mask` bool, both [batch, heads, seq_q, seq_k], `key_bias` of the config's type for it,
+        [batch, heads, seq_k]; each may have any shape that broadcasts to that, with any strides, in
+        either layout. Each is given if, and only if, the config asks
         for it. A mask of False or a bias of -inf hides a key; a bias of -2.3587e38 or less, such as
         the least float32, also gives the key weight 0, on every backend (`docs/numerics.md`,
         "Ranges", says which numbers give right results). `sink` is one more score of every row,
         with a value of 0. `dropout_seed`, from 0 to 2**64 - 1, decides which weights a config with
-        dropout makes 0: the same on every backend and for all tiles (`flash/problem/philox.py`).
+        dropout makes 0: the same on every backend and for all tiles (`flash/scores/philox.py`).
 
         With a varlen config the sequences of a batch have different lengths and are packed: q
         [total_q, heads, head_dim], k and v [total_k, kv_heads, ...], out like q, lse [heads,
@@ -193,12 +192,13 @@ class AttentionKernel:
         scale = self.config.scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
-        numbers = self._numbers
+        require_known(caller.name, scores, LaunchArguments)
+        numbers, dropout_seed = self._numbers, scores.get("dropout_seed")
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else results.stream_handle(stream, caller.name)
         given = {
-            "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
+            **{name: scores.get(name) for name in ARRAYS},
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,
         }  # fmt: skip
@@ -233,6 +233,7 @@ class AttentionKernel:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
 
+    @takes(LaunchArguments)
     def explain(
         self,
         q: object,
@@ -242,22 +243,20 @@ class AttentionKernel:
         out: object = None,
         backend: str = AUTO,
         layout: str = "bhsd",
-        alibi_slopes: object = None,
-        bias: object = None,
-        mask: object = None,
-        sink: object = None,
         cu_seqlens_q: object = None,
         cu_seqlens_k: object = None,
         seqused_q: object = None,
         seqused_k: object = None,
         max_seqlen_q: int | None = None,
+        **scores: Unpack[LaunchArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
+        require_known("explain", scores, LaunchArguments)
         given = {
-            "alibi_slopes": alibi_slopes, "bias": bias, "mask": mask, "sink": sink,
+            **{name: scores.get(name) for name in ARRAYS},
             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,
         }  # fmt: skip

@@ -3,89 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from flash.problem.philox import STEPS, kept, threshold
 from flash.problem.sequences import each_sequence
-from ptxgen.errors import ConfigError, shown
-
-Causal = bool | Literal["bottom_right", "top_left"]
-Window = tuple[int | None, int | None] | None
-
-# The least f32 whose product with log2(e), in f32, is infinite: 2^128 ln 2, about 2.3587e38. A
-# kernel adds scores in units of log2.
-FIRST_INFINITE: Final = float.fromhex("0x1.62e43p127")
-
-
-def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
-    """`offset` such that query i sees the keys j <= i + offset.
-
-    `True` and `"bottom_right"` let the last query see every key, as flash-attn and decoding with
-    a KV cache do; `"top_left"` lets query i see keys 0 to i, as PyTorch SDPA's `is_causal` does;
-    `False` lets every query see every key. Raises ConfigError for any other word.
-    """
-    if causal is False:
-        return seq_k
-    if causal is True or causal == "bottom_right":
-        return seq_k - seq_q
-    if causal == "top_left":
-        return 0
-    raise ConfigError(
-        f"attention: causal must be False, True, 'bottom_right' or 'top_left', got {shown(causal)}"
-    )
-
-
-def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
-    """The offset such that query i is at the position of key i + offset: the last query is at the
-    last key, or with "top_left" the first query at the first key. Raises ConfigError for an unknown
-    word.
-    """
-    causal_offset(causal, seq_q, seq_k)
-    return 0 if causal == "top_left" else seq_k - seq_q
-
-
-def key_limits(causal: Causal, window: Window) -> tuple[int | None, int | None]:
-    """How many keys before its own position, and behind it, a query sees; None for all."""
-    before, behind = window or (None, None)
-    return before, behind if causal is False else 0
-
-
-def as_scores(given: NDArray[Any]) -> NDArray[Any]:
-    """A bias, sinks or slopes as every backend takes them: f32 or f64, where values of magnitude
-    `FIRST_INFINITE` and more become infinity with their sign.
-    """
-    infinite = np.abs(given) >= FIRST_INFINITE
-    return np.where(infinite, np.copysign(np.inf, given), given) if infinite.any() else given
-
-
-def visible_keys(
-    shape: Sequence[int],
-    causal: Causal = False,
-    window: Window = None,
-    mask: NDArray[Any] | None = None,
-    bias: NDArray[Any] | None = None,
-) -> NDArray[np.bool_]:
-    """Which keys each query sees, for scores of `shape` [batch, heads, seq_q, seq_k]; the other
-    arguments are those of `attention_reference`.
-    """
-    seq_q, seq_k = shape[2:]
-    position = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k)
-    distance = position - np.arange(seq_k)
-    before, behind = key_limits(causal, window)
-    visible = np.ones((seq_q, seq_k), bool)
-    if before is not None:
-        visible &= distance <= before
-    if behind is not None:
-        visible &= -distance <= behind
-    if mask is not None:
-        visible = visible & mask
-    if bias is not None:
-        visible = visible & ~np.isneginf(bias)
-    return np.broadcast_to(visible, tuple(shape))
+from flash.scores.feature import Scored, ScoreFeature
+from flash.scores.features import ScoreArguments, asked, scored, split_by_axes
+from flash.scores.window import Causal
+from ptxgen.errors import ConfigError
 
 
 def attention_reference(
@@ -95,16 +23,9 @@ def attention_reference(
     *,
     softmax_scale: float | None = None,
     causal: Causal = False,
-    window: Window = None,
-    softcap: float | None = None,
-    alibi_slopes: NDArray[Any] | None = None,
-    bias: NDArray[Any] | None = None,
-    mask: NDArray[Any] | None = None,
-    sink: NDArray[Any] | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
     first_batch: int = 0,
     dtype: DTypeLike = np.float64,
+    **scores: Unpack[ScoreArguments],
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """`softmax(score(scale * q @ k^T)) @ v` and the natural log of each row's sum, in `dtype`.
 
@@ -117,13 +38,14 @@ def attention_reference(
 
     Scores are, in this order, scaled; capped to softcap * tanh(score / softcap); lessened by
     alibi_slopes [batch, heads] times the distance of query and key; added to bias [batch, heads,
-    seq_q, seq_k], where -inf hides the key. In these arrays and in sink, values of magnitude
-    `FIRST_INFINITE` and more are infinite: a key with such a negative bias has weight 0. A query
-    sees the keys that causality, the window (left, right) and mask [batch, heads, seq_q, seq_k] let
-    it see. sink [batch, heads] is one more score of each row, whose value is 0. These arrays may be
-    of any shape that broadcasts so. With `dropout`, weights are set to 0 with that probability
-    (`flash/problem/philox.py`) and the others divided by the probability to be kept; LSE counts all
-    weights. Which weights are kept is as for batches from `first_batch` on.
+    seq_q, seq_k] and key_bias [batch, heads, seq_k], where -inf hides the key. In these arrays and
+    in sink, values of magnitude `FIRST_INFINITE` and more are infinite: a key with such a negative
+    bias has weight 0. A query sees the keys that causality, the window (left, right) and mask
+    [batch, heads, seq_q, seq_k] let it see. sink [batch, heads] is one more score of each row,
+    whose value is 0. These arrays may be of any shape that broadcasts so. With `dropout`, weights
+    are set to 0 with that probability (`flash/scores/philox.py`) and the others divided by the
+    probability to be kept; LSE counts all weights. Which weights are kept is as for batches from
+    `first_batch` on.
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
@@ -131,67 +53,71 @@ def attention_reference(
     scale = np.asarray(1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale)
     q, k, v, scale = (x.astype(dtype) for x in (q, k, v, scale))
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    shape = (*q.shape[:3], k.shape[2])
-    visible = visible_keys(shape, causal, window, mask, bias)
+    of = scored((*q.shape[:3], k.shape[2]), causal, dtype, first_batch, scores)
+    visible = visible_keys(of)
 
     with np.errstate(all="ignore"):  # log(0) = -inf is wanted; NaN in gives NaN out
-        scores = score_steps(
-            scale * (q @ k.swapaxes(2, 3)), causal, softcap, alibi_slopes, bias
-        ).biased
-        scores = np.where(visible, scores, -np.inf)
-        top = scores.max(axis=3, keepdims=True, initial=-np.inf)
-        sinks = as_scores(np.asarray(-np.inf if sink is None else sink).astype(dtype))
-        sinks = np.broadcast_to(sinks, shape[:2])[..., None, None]
+        score = scale * (q @ k.swapaxes(2, 3))
+        for step in score_steps(score, of):
+            score = step.after
+        score = np.where(visible, score, -np.inf)
+        top = score.max(axis=3, keepdims=True, initial=-np.inf)
+        sinks = first_scores(of)[..., None, None]
         top = np.maximum(top, sinks)
         top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
-        weight = np.exp(scores - top)
+        weight = np.exp(score - top)
         total = weight.sum(axis=3, keepdims=True) + np.exp(sinks - top)
-        if dropout:
-            keep = kept_keys(shape, dropout, dropout_seed, first_batch)
-            weight = np.where(keep, weight * (STEPS / threshold(dropout)), 0).astype(dtype)
+        factor = weight_factors(of)
+        weight = np.where(factor == 0, 0, weight * factor).astype(dtype)
         out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
         return out, (top + np.log(total))[..., 0]
 
 
-class ScoreSteps(NamedTuple):
-    """Scores [batch, heads, seq_q, seq_k] after each step; a step left out changes nothing."""
-
-    scaled: NDArray[Any]
-    capped: NDArray[Any]
-    lessened: NDArray[Any]  # by ALiBi
-    biased: NDArray[Any]
-
-
-def score_steps(
-    scaled: NDArray[Any],
-    causal: Causal = False,
-    softcap: float | None = None,
-    alibi_slopes: NDArray[Any] | None = None,
-    bias: NDArray[Any] | None = None,
-) -> ScoreSteps:
-    """The scores after each step, from `scaled`, the products of queries and keys times the scale,
-    and in its type; the other arguments are those of `attention_reference`.
-    """
-    dtype, (seq_q, seq_k) = scaled.dtype, scaled.shape[2:]
-    capped = scaled
-    if softcap is not None:
-        cap = np.asarray(softcap, dtype)
-        capped = cap * np.tanh(scaled / cap)
-    lessened = capped
-    if alibi_slopes is not None:
-        position = np.arange(seq_q)[:, None] + position_offset(causal, seq_q, seq_k)
-        distance = np.abs(position - np.arange(seq_k)).astype(dtype)
-        lessened = capped - as_scores(alibi_slopes.astype(dtype))[..., None, None] * distance
-    biased = lessened if bias is None else lessened + as_scores(bias.astype(dtype))
-    return ScoreSteps(scaled, capped, lessened, biased)
+def score_steps(scaled: NDArray[Any], of: Scored) -> Iterator[ScoreStep]:
+    """The steps from `scaled`, the products of queries and keys times the scale, to scores."""
+    before = scaled
+    for feature in asked(of.arguments):
+        after = feature.changed(before, of)
+        if after is not before:
+            yield ScoreStep(feature, before, after)
+        before = after
 
 
-def kept_keys(
-    shape: Sequence[int], dropout: float, dropout_seed: int, first_batch: int
-) -> NDArray[np.bool_]:
-    """Which weights of `shape` [batch, heads, seq_q, seq_k] dropout keeps."""
-    heads = np.arange(shape[0] * shape[1]).reshape(shape[:2]) + first_batch * shape[1]
-    return np.stack([kept(dropout, dropout_seed, n, *map(np.arange, shape[2:])) for n in heads])
+class ScoreStep(NamedTuple):
+    """What one feature does to scores [batch, heads, seq_q, seq_k]."""
+
+    feature: type[ScoreFeature]
+    before: NDArray[Any]
+    after: NDArray[Any]
+
+
+def visible_keys(of: Scored) -> NDArray[np.bool_]:
+    """Which keys each query sees, [batch, heads, seq_q, seq_k]."""
+    visible = np.ones(of.shape, bool)
+    for feature in asked(of.arguments):
+        seen = feature.visible(of)
+        if seen is not None:
+            visible &= seen
+    return visible
+
+
+def weight_factors(of: Scored) -> NDArray[Any] | float:
+    """The factor that each weight gets after the sum."""
+    factors: NDArray[Any] | float = 1.0
+    for feature in asked(of.arguments):
+        factor = feature.weight_factor(of)
+        if factor is not None:
+            factors = factors * factor
+    return factors
+
+
+def first_scores(of: Scored) -> NDArray[Any]:
+    """The score that each row has before any key, [batch, heads]; -inf if there is none."""
+    for feature in asked(of.arguments):
+        found = feature.first_scores(of)
+        if found is not None:
+            return found
+    return np.full(of.shape[:2], -np.inf, of.dtype)
 
 
 def attention_varlen_reference(
@@ -203,8 +129,6 @@ def attention_varlen_reference(
     *,
     seqused_q: NDArray[Any] | None = None,
     seqused_k: NDArray[Any] | None = None,
-    alibi_slopes: NDArray[Any] | None = None,
-    sink: NDArray[Any] | None = None,
     dtype: DTypeLike = np.float64,
     **how: Any,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -213,16 +137,12 @@ def attention_varlen_reference(
     Shapes: q [total_q, heads, d], k [total_k, kv_heads, d], v [total_k, kv_heads, d_v]. The queries
     of sequence b are rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q (int32, [batch + 1]), or
     the first seqused_q[b] of these ([batch]); its keys likewise. Causality, windows and ALiBi go by
-    the sequence's own lengths, dropout by its index b and its own rows and keys. alibi_slopes and
-    sink broadcast to [batch, heads]; `how` is the rest of `attention_reference`. Returns out
-    [total_q, heads, d_v] and lse [heads, total_q]: 0 and -inf for rows of no sequence.
+    the sequence's own lengths, dropout by its index b and its own rows and keys. `how` are the
+    other arguments of `attention_reference`. Returns out [total_q, heads, d_v] and lse [heads,
+    total_q]: 0 and -inf for rows of no sequence.
     """
     heads, batch = q.shape[1], len(cu_seqlens_q) - 1
-    of_heads = {
-        name: np.broadcast_to(array, (batch, heads))
-        for name, array in (("alibi_slopes", alibi_slopes), ("sink", sink))
-        if array is not None
-    }
+    of_heads, how = split_by_axes(how, (batch, heads))
     out = np.zeros((q.shape[0], heads, v.shape[2]), dtype)
     lse = np.full((heads, q.shape[0]), -np.inf, dtype)
     for b, queries, keys in each_sequence(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k):

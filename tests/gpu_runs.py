@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ptxgen import ir
-from ptxgen.interpreter.arena import joined_spans
+from ptxgen.interpreter.machine.arena import joined_spans
 from ptxgen.parse import parse
 from ptxgen.runtime.cuda import CudaBackend, LoadedKernel, cuda_backend
 from ptxgen.runtime.plan import LaunchPlan, param_slots

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 import flash
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.proof import prove, prove_global, prove_shared
+from ptxgen.check.prove import prove, prove_global, prove_shared
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify import require_valid, verify
 from ptxgen.dsl import KernelBuilder
 from ptxgen.interpreter import PCT, run

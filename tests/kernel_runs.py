@@ -53,6 +53,7 @@ def random_operands(
         drawn = {
             "alibi_slopes": lambda s: 0.2 * np.abs(rng.standard_normal(s)),
             "bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
+            "key_bias": lambda s: np.where(rng.random(s) < 0.2, -np.inf, rng.standard_normal(s)),
             "mask": lambda s: rng.random(s) < 0.8,
             "sink": lambda s: 2 * rng.standard_normal(s),
         }[operand.name](shape)

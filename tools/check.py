@@ -14,7 +14,7 @@ from typing import Any, Final
 if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ptxgen.check.proof import Bound
+from ptxgen.check.prove import Bound
 from ptxgen.errors import BackendError, LaunchError, PtxGenError, did_you_mean
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse

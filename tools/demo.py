@@ -24,7 +24,7 @@ from flash.problem.config import DEFAULT_TARGET
 from flash.problem.tile_choice import FIRST_WITH_MMA
 from flash.reference import attention_reference
 from ptxgen import interpreter
-from ptxgen.check.proof_verdicts import PROVED
+from ptxgen.check.prove.verdicts import PROVED
 from ptxgen.check.verify import verify
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.parse import parse

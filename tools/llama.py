@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import flash
-from flash.problem.dtypes import DTYPES
+from flash.operands.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError
 from ptxgen.runtime.settings import BACKENDS
 from tools.commands.llama_model import (

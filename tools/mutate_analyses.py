@@ -58,7 +58,7 @@ who notices:
 
 examples:
   python tools/mutate_analyses.py                     {_COUNT} mutants of all modules
-  python tools/mutate_analyses.py --module ptxgen.check.proof_ranges --count 100000
+  python tools/mutate_analyses.py --module ptxgen.check.prove.program.ranges --count 100000
   python tools/mutate_analyses.py --kind comparison --seed 5 --jobs 1
   python tools/mutate_analyses.py --output benchmarks/results/analysis-mutations.json
   python tools/mutate_analyses.py --update --output benchmarks/results/analysis-mutations.json

@@ -26,8 +26,8 @@ from ptxgen.errors import LaunchError, PtxGenError, TrapError, did_you_mean
 from ptxgen.interpreter import Counters, MemoryTraffic, Result
 from ptxgen.interpreter.arguments import Argument
 from ptxgen.interpreter.launch import MAX_INSTRUCTIONS
-from ptxgen.interpreter.linking import link, param_align, param_bytes
-from ptxgen.interpreter.policies import LOCKSTEP
+from ptxgen.interpreter.program.linking import link, param_align, param_bytes
+from ptxgen.interpreter.schedule.policies import LOCKSTEP
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import parse
 from tools.commands.run_arguments import (

@@ -14,8 +14,8 @@ from typing import Any, Final
 if not __package__:  # run as a script: tune this checkout, whatever else is installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from flash.operands.dtypes import DTYPES
 from flash.problem.config import DEFAULT_TARGET
-from flash.problem.dtypes import DTYPES
 from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTargetError
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target

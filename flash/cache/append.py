@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flash.decode.append_launch import NewRows, Turned, append_step
 from flash.launch.gpu import launcher_of
 from flash.launch.step import require_grid
-from flash.problem.dtypes import OF_ARRAYS
+from flash.operands.dtypes import OF_ARRAYS
 from ptxgen.runtime.cuda import CudaBackend
 
 

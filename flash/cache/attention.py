@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from flash.cache.cache import KVCache
 from flash.cache.step import DecodeStep
+from flash.scores.features import CacheArguments, takes
 from ptxgen.runtime.settings import AUTO
 
 
+@takes(CacheArguments)
 def attention_with_kvcache(
     q: object,
     cache: KVCache,
@@ -17,11 +19,6 @@ def attention_with_kvcache(
     *,
     layer: int,
     causal: bool | str = True,
-    window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None,
-    alibi_slopes: object = None,
-    mask: object = None,
-    sink: object = None,
     softmax_scale: float | None = None,
     cache_batch_idx: object = None,
     leftpad: object = None,
@@ -33,6 +30,7 @@ def attention_with_kvcache(
     splits: int | str = AUTO,
     backend: str = AUTO,
     stream: object = None,
+    **scores: Unpack[CacheArguments],
 ) -> Any:
     """Append k and v, if they are given, to a layer of `cache`, and attend with q to all keys of
     this layer: out, or (out, lse) with `return_lse`.
@@ -78,11 +76,10 @@ def attention_with_kvcache(
     and any other exception the cache is as it was; `out` may have been written.
     """
     return _Once(
-        q, cache, k, v, layer=layer, causal=causal, window=window, softcap=softcap,
-        alibi_slopes=alibi_slopes, mask=mask, sink=sink, softmax_scale=softmax_scale,
+        q, cache, k, v, layer=layer, causal=causal, softmax_scale=softmax_scale,
         cache_batch_idx=cache_batch_idx, leftpad=leftpad, rotary_cos=rotary_cos,
         rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, return_lse=return_lse,
-        out=out, splits=splits, backend=backend, stream=stream,
+        out=out, splits=splits, backend=backend, stream=stream, **scores,
     )()  # fmt: skip
 
 

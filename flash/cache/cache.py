@@ -15,13 +15,13 @@ from flash.host.arrays import HOST, ArrayView
 from flash.host.caller import raise_problems, views_of
 from flash.host.results import current_stream, stream_handle
 from flash.launch.checks import conversion
+from flash.operands.declared import MAX_WINDOWED_SEQ
+from flash.operands.dtypes import DTYPES, E4M3
 from flash.pages import numbers as arguments
 from flash.pages.journal import Journal
 from flash.pages.ledger import Ledger
 from flash.pages.numbers import integers
 from flash.pages.placement import Stretch
-from flash.problem.dtypes import DTYPES, E4M3
-from flash.problem.features import MAX_WINDOWED_SEQ
 from flash.problem.limits import INT32_MAX
 from flash.problem.simt_tiling import MAX_HEAD_DIM, MAX_HEAD_DIM_V
 from ptxgen.arguments import integer

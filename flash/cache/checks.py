@@ -19,10 +19,11 @@ from flash.decode.checks import (
 from flash.host.arrays import HOST, ArrayView
 from flash.host.overlap import may_share_elements
 from flash.launch.checks import out_problems
+from flash.operands.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.pages.numbers import integers
 from flash.problem.config import WIDENED, AttentionConfig, config_of_call
-from flash.problem.dtypes import DTYPES, E4M3, F32, OF_ARRAYS
 from flash.problem.limits import INT32_MAX
+from flash.scores.features import named_settings
 from ptxgen.arguments import is_one_of
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
@@ -105,15 +106,11 @@ def _new_config(
     head_dim_v: int,
     dtype: str,
     causal: bool | str,
-    window: tuple[int | None, int | None] | None,
-    softcap: float | None,
-    alibi: bool,
-    mask: bool,
-    sink: bool,
+    scores: tuple[Any, ...],
 ) -> AttentionConfig:
     return config_of_call(
-        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal, window=window,
-        softcap=softcap, alibi=alibi, mask=mask, sink=sink,
+        who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,
+        **named_settings(scores),
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from flash.host.dlpack import dense_strides
 from flash.host.mirrored_numbers import DeviceNumbers, part_of
 from flash.host.results import DeviceArray
 from flash.launch.gpu import launcher_of
+from flash.operands.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
 from flash.pages.placement import Copy, Placement, Run, Stretch
-from flash.problem.dtypes import E4M3, F32, I32, OF_ARRAYS, DType
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.cuda import CudaBackend
 from ptxgen.target import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from flash.cache.cache import KVCache
 from flash.cache.checks import (
@@ -23,7 +23,14 @@ from flash.host.arrays import view
 from flash.host.caller import Caller, flag, raise_problems, views_of
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import launcher_of
-from flash.problem.dtypes import F32, OF_ARRAYS
+from flash.operands.dtypes import F32, OF_ARRAYS
+from flash.scores.features import (
+    CACHE_ARRAYS,
+    CacheArguments,
+    require_known,
+    settings_of_call,
+    takes,
+)
 from ptxgen.runtime.settings import AUTO
 
 
@@ -49,6 +56,7 @@ class DecodeStep:
     _again: ClassVar = True
     _who: ClassVar = "DecodeStep"
 
+    @takes(CacheArguments)
     def __init__(
         self,
         q: object,
@@ -58,11 +66,6 @@ class DecodeStep:
         *,
         layer: int,
         causal: bool | str = True,
-        window: tuple[int | None, int | None] | None = None,
-        softcap: float | None = None,
-        alibi_slopes: object = None,
-        mask: object = None,
-        sink: object = None,
         softmax_scale: float | None = None,
         cache_batch_idx: object = None,
         leftpad: object = None,
@@ -74,15 +77,17 @@ class DecodeStep:
         splits: int | str = AUTO,
         backend: str = AUTO,
         stream: object = None,
+        **scores: Unpack[CacheArguments],
     ) -> None:
         who = self._who
+        require_known(who, scores, CacheArguments)
         name = check_choices(who, cache, causal, backend, stream, rotary_interleaved)
         parts = splits_of(who, splits)
         with_lse = flag(who, "return_lse", return_lse)
         layer = cache.check_layer(who, layer)
         optional = {
-            "k": k, "v": v, "out": out, "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink,
-            "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
+            "k": k, "v": v, "out": out, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
+            **{name: scores.get(name) for name in CACHE_ARRAYS},
         }  # fmt: skip
         given = {"q": q} | {name: array for name, array in optional.items() if array is not None}
         require_both(who, given, "k", "v")
@@ -96,8 +101,8 @@ class DecodeStep:
         which = cache.check_sequences(who, cache_batch_idx, "cache_batch_idx", repeated=k is None)
         raise_problems(list(problems_of_rows(cache, views, len(which))), who)
         config = config_of(
-            who, cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal, window,
-            softcap, "alibi_slopes" in views, "mask" in views, "sink" in views,
+            who, cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal,
+            settings_of_call(scores, _no_type),
         )  # fmt: skip
         raise_problems(list(problems_of_others(config, views)), who)
         if name != "cpu":
@@ -151,3 +156,8 @@ class DecodeStep:
         Raises `LaunchError` if a sequence has fewer rows than k has new ones.
         """
         self._work.launch()
+
+
+def _no_type(array: object, name: str) -> str:
+    """Raise AssertionError: no feature of a KV cache has a type of its own to choose."""
+    raise AssertionError(f"{name}: {array!r}")

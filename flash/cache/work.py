@@ -21,11 +21,12 @@ from flash.decode.plan import CacheCall, Joining, joining
 from flash.host import results
 from flash.host.arrays import ArrayView, host_array, view
 from flash.host.caller import raise_problems
+from flash.operands.dtypes import E4M3, F32
 from flash.pages.journal import Journal
 from flash.pages.placement import Stretch
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import E4M3, F32
 from flash.problem.rotary import rotated
+from flash.scores.features import CACHE_ARRAYS
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend
 
@@ -68,9 +69,8 @@ class Task(NamedTuple):
 
     @property
     def operands(self) -> dict[str, ArrayView]:
-        """The arrays that change scores, by name: alibi_slopes, sink and mask."""
-        names = ("alibi_slopes", "sink", "mask")
-        return {name: self.views[name] for name in names if name in self.views}
+        """The arrays that change scores, by name."""
+        return {name: self.views[name] for name in CACHE_ARRAYS if name in self.views}
 
     @property
     def turns(self) -> bool:

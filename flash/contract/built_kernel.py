@@ -12,8 +12,8 @@ from ptxgen.target import Target
 from ptxgen.text import render
 
 if TYPE_CHECKING:
-    from ptxgen.check.global_contract import GlobalContract
-    from ptxgen.check.proof import GlobalProof, Proof, Proofs
+    from ptxgen.check.prove import GlobalProof, Proof, Proofs
+    from ptxgen.check.prove.contract import GlobalContract
     from ptxgen.runtime.plan import ParamSlot
 
 
@@ -61,7 +61,7 @@ class Made(ABC):
         that the contract allows.
         """
         # Imported here, because emitting text does not need it.
-        from ptxgen.check.proof import prove
+        from ptxgen.check.prove import prove
 
         return prove(self.module, block=self.threads, contract=self.promised)
 

@@ -29,8 +29,9 @@ from flash.kernels.append import MAX_ROWS as MAX_APPENDED
 from flash.kernels.append import WARPS as APPEND_WARPS
 from flash.kernels.merge import MAX_ROWS, MERGE_STRIDES
 from flash.kernels.merge import WARPS as MERGE_WARPS
-from flash.problem.dtypes import F32, F32_BYTES, DType
-from flash.problem.features import MAX_SPLITS, Operand
+from flash.operands.declared import Operand
+from flash.operands.dtypes import F32, F32_BYTES, DType
+from flash.problem.features import MAX_SPLITS
 
 _EXACTLY: Final = "block and grid are exactly as given"
 

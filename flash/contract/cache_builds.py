@@ -11,10 +11,10 @@ from flash.contract.built_kernel import Made
 from flash.kernels import append, merge
 from flash.kernels.append import AppendConfig, append_kernel
 from flash.kernels.merge import MERGE_STRIDES, MergeConfig, merge_kernel
-from flash.problem.dtypes import F32_BYTES
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.features import MAX_SPLITS
 from ptxgen import ir
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.check.verify import require_valid
 
 

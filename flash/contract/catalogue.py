@@ -18,7 +18,7 @@ from ptxgen import ir
 from ptxgen.check.verify import require_valid
 
 if TYPE_CHECKING:
-    from ptxgen.check.global_contract import GlobalContract
+    from ptxgen.check.prove.contract import GlobalContract
 
 
 class Build(Made):

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flash.contract.built_kernel import Made
-from flash.problem.dtypes import DType
-from flash.problem.features import Operand
+from flash.operands.declared import Operand
+from flash.operands.dtypes import DType
 from flash.problem.limits import MAX_CTAS
-from ptxgen.check.budget import static_shared_bytes
+from ptxgen.check.verify.budget import static_shared_bytes
 
 SCHEMA: Final = 1  # version of the dictionary, raised when a key changes its meaning
 

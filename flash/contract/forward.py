@@ -18,11 +18,12 @@ from flash.contract.common import (
     operand_stride_meanings,
     stride_meanings,
 )
+from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32, F32_BYTES
 from flash.problem.features import Features
 from flash.problem.limits import MAX_CTAS, max_seq
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
+from flash.scores.sink import Sink
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 
 if TYPE_CHECKING:
     from flash.contract.catalogue import Build
@@ -70,7 +71,7 @@ def parameters(config: KernelConfig) -> dict[str, str]:
     for name in rows:
         meanings |= stride_meanings(name, features.steps_of(name), types[name])
     longest = max_seq(features)
-    lse = "LSE is the sink" if features.sink else "LSE is -inf"
+    lse = "LSE is the sink" if features.has(Sink) else "LSE is -inf"
     if features.varlen:
         meanings["total_q"] = f"rows of Q and O: those of all sequences, 1 to {longest}"
         meanings["total_k"] = (

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32_BYTES
-from flash.reference import Window, key_limits, position_offset
+from flash.scores.window import Sides, key_limits, position_offset
 from ptxgen.target import WARP_SIZE
 
 FLOPS_PER_FMA: Final = 2
@@ -68,14 +68,14 @@ class KernelResources:
         """The part of a multiprocessor's warps that can be resident, 0 to 1."""
         return self.ctas_per_sm * (self.threads // WARP_SIZE) / self.config.target.warps_per_sm
 
-    def visited_tiles(self, seq_q: int, seq_k: int, window: Window = None, group: int = 1) -> int:
+    def visited_tiles(self, seq_q: int, seq_k: int, window: Sides = None, group: int = 1) -> int:
         """Tiles of keys that all CTAs of one head visit; if rows are packed, those of a group of
         `group` heads. Tiles that causality or the window hides are skipped.
         """
         return int(self.tiles_of_blocks(seq_q, seq_k, window, group).sum())
 
     def tiles_of_blocks(
-        self, seq_q: int, seq_k: int, window: Window = None, group: int = 1
+        self, seq_q: int, seq_k: int, window: Sides = None, group: int = 1
     ) -> NDArray[np.int64]:
         """Tiles of keys that the CTA of each query block visits, from the first block on; arguments
         as in `visited_tiles`.
@@ -97,7 +97,7 @@ class KernelResources:
         heads: int,
         seq_q: int,
         seq_k: int,
-        window: Window = None,
+        window: Sides = None,
         *,
         kv_heads: int | None = None,
     ) -> int:
@@ -115,7 +115,7 @@ class KernelResources:
         return FLOPS_PER_FMA * batch * heads * t.value_slices * tiles * fma_per_tile
 
     def useful_flops(
-        self, batch: int, heads: int, seq_q: int, seq_k: int, window: Window = None
+        self, batch: int, heads: int, seq_q: int, seq_k: int, window: Sides = None
     ) -> int:
         """Floating-point operations of Q Kᵀ and P V that the result needs: those of keys that a
         query sees. Keys that a mask or a bias hides count as seen.
@@ -151,12 +151,12 @@ class KernelResources:
         each = [self.memory(1, heads, *rows, kv_heads) for rows in lengths]
         return Memory(sum(m.flash_bytes for m in each), sum(m.naive_bytes for m in each))
 
-    def _reach(self, seq_q: int, seq_k: int, window: Window) -> tuple[int, int | None, int | None]:
+    def _reach(self, seq_q: int, seq_k: int, window: Sides) -> tuple[int, int | None, int | None]:
         """`d` such that query i is at the position of key i + d, and how many keys before and
         behind that position the query sees; None for all.
         """
         causal: Any = self.config.causal or False
-        return position_offset(causal, seq_q, seq_k), *key_limits(causal, window)
+        return position_offset(causal, seq_q, seq_k), *key_limits(bool(causal), window)
 
     def __str__(self) -> str:
         source = "assembled" if self.assembled else "estimated"

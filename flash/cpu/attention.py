@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash.cpu.scores import ScoreRules
 from flash.cpu.threads import BLAS_THREADS
-from flash.reference import Causal, Window
+from flash.scores.feature import Block
+from flash.scores.features import ScoreArguments, scored
+from flash.scores.window import Causal
 
 # 256 x 512 f32 scores are 512 KiB, half of the L2 cache of a server core: fewer queries cost GEMM
 # speed and more Python calls, more cost wasted scores above the causal diagonal.
@@ -56,16 +58,9 @@ def attention_cpu(
     *,
     softmax_scale: float | None,
     causal: Causal,
-    window: Window = None,
-    softcap: float | None = None,
-    alibi_slopes: NDArray[Any] | None = None,
-    bias: NDArray[Any] | None = None,
-    mask: NDArray[Any] | None = None,
-    sink: NDArray[Any] | None = None,
-    dropout: float = 0.0,
-    dropout_seed: int = 0,
     first_batch: int = 0,
     threads: int | None = None,
+    **scores: Unpack[ScoreArguments],
 ) -> None:
     """Write `softmax(scale * q @ k^T) @ v` into `out`, and log of the row sums into `lse`.
 
@@ -76,8 +71,8 @@ def attention_cpu(
     such as f16 and bfloat16, are converted block by block, and results are rounded once, to the
     types of `out` and `lse`. The scale defaults to 1 / sqrt(d). A row that sees no key gives 0 and
     -inf. The contents of keys and values that a row does not see cannot reach it; NaN in a key or
-    value that it sees does. `attention_reference` says what `window`, `softcap`, `alibi_slopes`,
-    `bias`, `mask`, `sink`, `dropout` and `first_batch` mean.
+    value that it sees does. `attention_reference` says what `first_batch` and the arguments of
+    scores mean.
 
     Extra memory is at most, for each thread and whatever the sequence lengths,
     `BLOCK_Q * (BLOCK_K + d + 3 * d_v + 8) + BLOCK_K * (d + 2 * d_v + 1)` elements of the
@@ -94,10 +89,8 @@ def attention_cpu(
     job = _Job(
         q, k, v, out, lse,
         scale=1 / math.sqrt(d) if softmax_scale is None else softmax_scale,
-        rules=ScoreRules.of(
-            (*q.shape[:2], seq_q, seq_k), causal, window, dtype, softcap,
-            (dropout, dropout_seed, first_batch),
-            alibi_slopes=alibi_slopes, bias=bias, mask=mask, sink=sink,
+        rules=ScoreRules.asked_by(
+            scored((*q.shape[:2], seq_q, seq_k), causal, dtype, first_batch, scores)
         ),
         dtype=dtype,
     )  # fmt: skip
@@ -300,8 +293,9 @@ def _sweep(
         if factor != 1:
             score *= job.dtype.type(factor)
         by_head = score.reshape(-1, count, keys.stop - k0)
-        rules.apply(by_head, *block, keys)
-        hidden = rules.hidden(*block, keys)
+        place = Block(rules.of, *block, keys)
+        rules.apply(by_head, place)
+        hidden = rules.hidden(place)
         if hidden is not None:
             np.copyto(by_head, -np.inf, where=hidden)
         if shifted:
@@ -313,7 +307,7 @@ def _sweep(
             acc *= decay[:, None]
         weight = np.exp(score, out=score)
         total += weight @ space.ones[: keys.stop - k0]  # BLAS: four times as fast as sum(axis=1)
-        rules.drop(by_head, *block, keys)
+        rules.drop(by_head, place)
         acc += _weigh(space, weight, v[keys], hidden, out=part)
     return acc, total, top
 

@@ -9,7 +9,7 @@ from flash.contract.cache_builds import append_build
 from flash.host.arrays import ArrayView
 from flash.kernels.append import COUNTS, WARPS, AppendConfig
 from flash.launch.step import Step, launch_step, outer_strides
-from flash.problem.dtypes import E4M3, DType
+from flash.operands.dtypes import E4M3, DType
 from flash.problem.features import LENGTHS, MAX_POSITIONS, Features
 from ptxgen.target import Target
 

@@ -14,12 +14,14 @@ from flash.host.arrays import HOST, ArrayView, host_array
 from flash.host.overlap import may_overlap_itself, may_share_elements
 from flash.launch.checks import out_problems
 from flash.launch.operands import operand_problems
+from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ
+from flash.operands.dtypes import F32, I32, OF_ARRAYS
 from flash.pages.numbers import MOST_ITEMS
 from flash.pages.placement import MAX_PAGE_SIZE
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import F32, I32, OF_ARRAYS
-from flash.problem.features import LAST_KEYS, LENGTHS, MAX_SPLITS, MAX_WINDOWED_SEQ
+from flash.problem.features import LENGTHS, MAX_SPLITS
 from flash.problem.limits import MAX_CTAS
+from flash.scores.features import CACHE_ARRAYS, every_cached
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.settings import AUTO
@@ -27,7 +29,7 @@ from ptxgen.runtime.settings import AUTO
 WHO: Final = "DecodeKernel.launch"
 _COS: Final = "rotary_cos"
 _SIN: Final = "rotary_sin"
-_OPERANDS: Final = frozenset(("alibi_slopes", "mask", "sink", *LENGTHS))
+_OPERANDS: Final = frozenset((*CACHE_ARRAYS, *LENGTHS))
 
 
 def problems_of(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
@@ -260,8 +262,9 @@ def problem_of_address(name: str, array: ArrayView, nbytes: int) -> str:
 
 def _problems_of_numbers(config: AttentionConfig, views: Mapping[str, ArrayView]) -> Iterator[str]:
     q, k, table = views["q"], views["k_cache"], views.get("block_table")
-    said_of = {"alibi_slopes": config.alibi, "mask": config.mask, "sink": config.sink}
-    for name, said in said_of.items():
+    wanted = {feature.argument for feature in config.scores}
+    for name in CACHE_ARRAYS:
+        said = name in wanted
         if said != (name in views):
             yield (
                 f"{name} must be given, because the config says so"
@@ -297,7 +300,7 @@ def problems_of_operands(config: AttentionConfig, views: Mapping[str, ArrayView]
         if last_keys(views) > MAX_WINDOWED_SEQ:
             yield f"mask must be of at most {MAX_WINDOWED_SEQ} keys, got shape {list(mask.shape)}"
     features = replace(
-        config.features, alibi=True, mask=True, sink=True, seqused_k=True, leftpad_k=True,
+        config.features, scores=every_cached(), seqused_k=True, leftpad_k=True,
         cache_batch_idx=True,
     )  # fmt: skip
     wanted = (operand for operand in features.operands if operand.name in views)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 import numpy as np
 
@@ -32,9 +32,16 @@ from flash.host.overlap import reach
 from flash.launch.checks import scale as scale_of
 from flash.launch.gpu import GpuLauncher
 from flash.launch.step import Step, require_grid
+from flash.operands.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.config import ALIGNMENTS, DEFAULT_TARGET, AttentionConfig
-from flash.problem.dtypes import F32, OF_ARRAYS, DType
 from flash.problem.features import LENGTHS
+from flash.scores.features import (
+    CACHE_ARRAYS,
+    SCORES,
+    CacheLaunchArguments,
+    require_known,
+    takes,
+)
 from ptxgen.errors import ConfigError, LaunchError, shown
 from ptxgen.runtime.backend import check_backend
 from ptxgen.runtime.cache import ModuleCache
@@ -47,7 +54,7 @@ from ptxgen.target import target as find_target
 _MOST_KEPT: Final = 512  # geometries kept
 _ALIGNED: Final = ALIGNMENTS[0]  # bytes, the alignment of an array in the workspace
 _NEEDED: Final = ("q", "k_cache", "v_cache")
-_NOT_CACHED: Final = ("varlen", "bias", "dropout")
+_NOT_CACHED: Final = ("varlen", *(f.setting for f in SCORES if not f.in_cache))
 
 
 class _Ready(NamedTuple):
@@ -107,6 +114,7 @@ class DecodeKernel:
     def __repr__(self) -> str:
         return f"DecodeKernel({self.config!r})"
 
+    @takes(CacheLaunchArguments)
     def launch(
         self,
         q: object,
@@ -119,9 +127,6 @@ class DecodeKernel:
         block_table: object = None,
         cache_batch_idx: object = None,
         leftpad_k: object = None,
-        alibi_slopes: object = None,
-        mask: object = None,
-        sink: object = None,
         rotary_cos: object = None,
         rotary_sin: object = None,
         rotary_interleaved: bool = False,
@@ -132,6 +137,7 @@ class DecodeKernel:
         max_seqlen_k: int | None = None,
         backend: str = AUTO,
         stream: object = None,
+        **scores: Unpack[CacheLaunchArguments],
     ) -> Any:
         """`softmax(scale Q Kᵀ + mask) V`: out, or (out, lse) with `return_lse` (default: the
         config's).
@@ -185,11 +191,12 @@ class DecodeKernel:
         if return_lse is not None:
             with_lse = flag(WHO, "return_lse", return_lse)
         explicit = None if stream is None else results.stream_handle(stream, WHO)
+        require_known(WHO, scores, CacheLaunchArguments)
         given = {
             "q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v,
             "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "seqused_k": seqused_k,
             "block_table": block_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k,
-            "alibi_slopes": alibi_slopes, "mask": mask, "sink": sink, "out": out,
+            "out": out, **scores,
         }  # fmt: skip
         views = views_of({n: a for n, a in given.items() if a is not None or n in _NEEDED}, WHO)
         name = self._choose(backend, views["q"])
@@ -438,7 +445,7 @@ def _arrays(call: CacheCall, space: Workspace) -> dict[str, ArrayView]:
     return found
 
 
-_OPERANDS: Final = (*LENGTHS, "block_table", "alibi_slopes", "mask", "sink")
+_OPERANDS: Final = (*LENGTHS, "block_table", *CACHE_ARRAYS)
 
 
 def _workspace(

@@ -19,8 +19,8 @@ from flash.host.overlap import may_share_elements
 from flash.kernels.merge import MAX_ROWS
 from flash.launch.checks import conversion, out_problems
 from flash.launch.gpu import Launcher, launcher_of
+from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.problem.config import DEFAULT_TARGET
-from flash.problem.dtypes import DTYPES, F32, OF_ARRAYS, DType
 from flash.problem.features import MAX_SPLITS
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V
 from ptxgen.errors import LaunchError

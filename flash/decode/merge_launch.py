@@ -9,7 +9,7 @@ from flash.contract.cache_builds import merge_build
 from flash.host.arrays import ArrayView
 from flash.kernels.merge import WARPS, MergeConfig
 from flash.launch.step import Step, aligned, launch_step, strides_of
-from flash.problem.dtypes import OF_ARRAYS
+from flash.operands.dtypes import OF_ARRAYS
 from ptxgen.target import Target
 
 _DIMENSIONS: Final = 3  # of the rows: batch, heads and queries

@@ -14,6 +14,7 @@ from flash.host.arrays import host_array
 from flash.problem.config import AttentionConfig
 from flash.problem.features import LENGTHS
 from flash.problem.rotary import rotated
+from flash.scores.features import CACHE_ARRAYS
 
 Array = NDArray[Any]
 Rows = Callable[[int], tuple[Array, Array]]  # keys and values of an item, [kv_heads, n, dim]
@@ -41,9 +42,7 @@ def attend_on_cpu(call: CacheCall) -> None:
         return keys, values
 
     operands = {
-        name: host_array(call.operands[name])
-        for name in ("alibi_slopes", "mask", "sink")
-        if name in call.operands
+        name: host_array(call.operands[name]) for name in CACHE_ARRAYS if name in call.operands
     }
     lse = None if call.lse is None else host_array(call.lse)
     attend_to_rows(call.config, call.scale, q, rows_of, operands, host_array(call.out), lse)
@@ -106,8 +105,7 @@ def attend_to_rows(
             None if lse is None else lse[b : b + 1],
             softmax_scale=scale,
             causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
-            window=config.window,
-            softcap=config.softcap,
+            **config.score_arguments,
             **own,
         )  # fmt: skip
 

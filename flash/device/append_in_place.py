@@ -27,8 +27,8 @@ from flash.device.row_copy import (
     rounded,
     turned,
 )
+from flash.operands.dtypes import DType
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import DType
 from flash.problem.features import Appended
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE

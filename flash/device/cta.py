@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from flash.device.cta_order import last_first
-from flash.device.dropout import Dropout
-from flash.device.grouped_heads import PackedNumbers, Packing
-from flash.device.mask import NEG_INF, Mask
+from flash.device.mask import Mask
 from flash.device.parameters import Arguments, Array, InCache
-from flash.device.score_plane import ScorePlane
-from flash.device.scoring import Scoring
-from flash.device.softmax import LOG2E, NO_SINK, Sink, sink_terms
+from flash.device.softmax import NO_SINK, Sink, sink_terms
 from flash.device.tiles import Matrix
+from flash.operands.declared import LAST_KEYS
+from flash.operands.dtypes import F32, F32_BYTES
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32, F32_BYTES
-from flash.problem.features import LAST_KEYS
 from flash.problem.simt_tiling import Tiling, ValueSlices
+from flash.scores.feature import NEG_INF, Applied, ScoreFeature
+from flash.scores.heads import PackedNumbers, Packing
+from flash.scores.places import ScorePlane
+from flash.scores.scoring import Scoring
+from flash.scores.window import Reach
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
@@ -153,8 +155,9 @@ class Cta:
     first_row: Value
     mask: Mask
     scoring: Scoring | None  # None where scores are products times a scale
-    sink: Value | PackedNumbers | None  # in units of log2; for packed heads as the caller gives it
-    dropout: Dropout | None
+    before_keys: Applied | None  # the feature that gives each row a score before any key
+    after_softmax: tuple[Applied, ...]  # the features that change weights
+    uses_query: bool  # whether a feature depends on the query of a row
     all_see: Value  # the last key that all rows of the CTA see
     all_see_from: Value | None  # the first key that all rows see; None if it is key 0
     tiles: Value  # end (exclusive) of the tiles that any row sees, or of the split
@@ -185,7 +188,7 @@ class Cta:
             rows, of_head = given.seq_q, head
         elif config.features.cached:
             given = given.of_batch(k, batch, config.features.page_size).of_kv_head(k, kv_head)
-        scores = _Scores(k, config, given, batch, head, packing)
+        scores = _Scores.of(k, config, given, (batch, head, head_of_batch), packing)
         mask = scores.mask()
         last_row = k.min(first_row + (t.block_q - 1), rows - 1)
         Q, K, V, O = (
@@ -200,23 +203,28 @@ class Cta:
         if part is not None:
             O = part.place(k, O, given.O)
         first_query, last_query = first_row, last_row
-        if packing is not None and mask.has_positions:
+        if packing is not None and mask.reach.is_limited:
             first_query, last_query = packing.query(first_row), packing.query(last_row)
         all_see = mask.last_for_all(k, first_query)
-        tiles = mask.end_tile(k, last_query, t.tile)
-        scoring, sink = scores.scoring(mask), scores.sink()
-        dropout = scores.dropout(head_of_batch)
+        tiles = mask.reach.end_tile(k, last_query, t.tile)
+        features = scores.features()
+        scoring = None
+        if config.features.changes_scores:
+            scoring = Scoring(k, given.scale, [applied for _, applied in features])
+        before_keys = next((a for feature, a in features if feature.begins_softmax), None)
+        after_softmax = tuple(a for feature, a in features if feature.changes_weights)
         all_see_from = first_tile = None
-        if mask.left is not None:
-            all_see_from = mask.first_key(k, last_query)
-            first_tile = k.min(mask.first_key(k, first_query) // t.tile, tiles)
+        if mask.reach.left is not None:
+            all_see_from = mask.reach.first_key(k, last_query)
+            first_tile = k.min(mask.reach.first_key(k, first_query) // t.tile, tiles)
         if part is not None:
             first_tile, tiles = part.tiles(k, first_tile, tiles)
         LSE = None
         if given.LSE is not None:
             LSE = LogSums(given.LSE, of_head, every_row, packing, rows, part)
         return cls(
-            Q, K, V, O, LSE, t.tile, packing, first_row, mask, scoring, sink, dropout, all_see,
+            Q, K, V, O, LSE, t.tile, packing, first_row, mask, scoring, before_keys,
+            after_softmax, any(feature.uses_query for feature, _ in features), all_see,
             all_see_from, tiles, first_tile, slice, part, given.scale_log2, batch, kv_head,
             given.in_cache,
         )  # fmt: skip
@@ -247,9 +255,7 @@ class Cta:
         """Whether rows are packed and their scores depend on the query, which is not the row index
         then.
         """
-        has_slope = self.scoring is not None and self.scoring.slope is not None
-        asks = self.mask.has_positions or self.mask.has_planes or has_slope
-        return self.packing is not None and (asks or self.dropout is not None)
+        return self.packing is not None and (self.mask.reach.is_limited or self.uses_query)
 
     def sinks(
         self, k: KernelBuilder, lane: Value, rows: Sequence[int], first_row: Callable[[], Value]
@@ -258,13 +264,21 @@ class Cta:
         `rows` if they belong to several heads. `rows` are counted from `first_row()`, which is only
         called in the second case. `lane` is as for `sink_terms`.
         """
-        if self.sink is None:
+        if self.before_keys is None:
             return [NO_SINK]
-        if not isinstance(self.sink, PackedNumbers):
-            return [sink_terms(k, self._of_one_part(k, self.sink), lane)]
-        first = first_row()
-        logits = [self.sink.of_row(k, first + row) for row in rows]
-        return [sink_terms(k, self._of_one_part(k, logit * LOG2E), lane) for logit in logits]
+        of_rows = None
+        if self.packing is not None:
+            first = first_row()
+            of_rows = [first + row for row in rows]
+        logits = self.before_keys.first_logits(of_rows)
+        return [sink_terms(k, self._of_one_part(k, logit), lane) for logit in logits]
+
+    def weighed(self, inverse: Value) -> Value:
+        """The inverse of a row's sum, times the factors of the features that change weights."""
+        for feature in self.after_softmax:
+            if (factor := feature.output_factor) is not None:
+                inverse = inverse * factor
+        return inverse
 
     def _of_one_part(self, k: KernelBuilder, logit: Value) -> Value:
         """The sink logit in the first split of the keys, -inf in the others, so that it counts
@@ -305,8 +319,8 @@ def _rows(
 
 @dataclass(frozen=True)
 class _Scores:
-    """The mask, the steps from products to scores, the dropout and the sink of one head, from the
-    kernel's arguments.
+    """The inputs of the features for one head (`flash.scores.feature.Inputs`), from the kernel's
+    arguments.
     """
 
     k: KernelBuilder
@@ -314,12 +328,50 @@ class _Scores:
     given: Arguments
     batch: Value
     head: Value  # head of Q, or of K and V if rows are packed
+    nth_head: Value  # among those of all batches
     packing: Packing | None
+    diagonal: Value | None
 
-    def _plane(self, name: str) -> ScorePlane | None:
-        array, given = self.given.operands.get(name), self.given
-        if array is None:
-            return None
+    @classmethod
+    def of(
+        cls, k: KernelBuilder, config: KernelConfig, given: Arguments,
+        where: tuple[Value, Value, Value], packing: Packing | None,
+    ) -> _Scores:  # fmt: skip
+        """The inputs for `where`: batch, head, and head of the batch. Bottom-right aligns the last
+        query with the last key, top-left the first query with the first key.
+        """
+        batch, head, of_batch = where
+        diagonal = None
+        if config.causal or config.features.uses_position:
+            aligned = config.causal != "top_left"
+            diagonal = given.seq_k - given.seq_q if aligned else k.mov(0, type=s32)
+        return cls(k, config, given, batch, head, of_batch, packing, diagonal)
+
+    @property
+    def head_of_batch(self) -> Value:
+        """batch * heads + head; for packed rows that of the first head of the group."""
+        if self.packing is None:
+            return self.nth_head
+        return self.nth_head * self.packing.group
+
+    @property
+    def scale(self) -> Value:
+        """softmax_scale, times the scale of K if it has one."""
+        return self.given.scale
+
+    @property
+    def numbers(self) -> Mapping[str, Value]:
+        """The scalars of the launch."""
+        return self.given.numbers
+
+    @property
+    def rounds_once(self) -> bool:
+        """Whether divisions are rounded once."""
+        return self.config.dtype is F32
+
+    def plane(self, name: str) -> ScorePlane:
+        """The elements of an operand for the scores of this head."""
+        array, given = self.given.operands[name], self.given
         columns, begin = given.seq_k, None
         if LAST_KEYS in array.strides:
             columns = given.numbers[LAST_KEYS].as_(s32)
@@ -329,51 +381,34 @@ class _Scores:
             return array.plane(*place)
         return array.packed_plane(*place, self.packing)
 
-    def _of_head(self, name: str) -> Value | PackedNumbers | None:
-        array = self.given.operands.get(name)
-        if array is None:
-            return None
+    def of_head(self, name: str) -> Value | PackedNumbers:
+        """The element of an f32 operand for this head; for packed rows, those of all heads."""
+        array = self.given.operands[name]
         if self.packing is None:
             return self.k.load(Pointer(array.head(self.k, self.batch, self.head), "global", f32))
         first = array.head(self.k, self.batch, self.head * self.packing.group)
         step_bytes = array.strides["heads"] * array.dtype.nbytes
         return PackedNumbers(first, step_bytes, self.packing)
 
+    @cached_property
+    def _planes(self) -> dict[ScoreFeature, Applied]:
+        """The features that may hide any key, the last one first."""
+        hiding = [feature for feature in self.config.features.scores if feature.hides]
+        return {feature: feature.applied(self) for feature in reversed(hiding)}
+
     def mask(self) -> Mask:
-        """Which keys are seen. Bottom-right aligns the last query with the last key, top-left the
-        first query with the first key.
-        """
-        k, given, causal = self.k, self.given, self.config.causal
-        features = self.config.features
-        diagonal = None
-        if causal or features.windowed or features.alibi:
-            aligned = causal != "top_left"
-            diagonal = given.seq_k - given.seq_q if aligned else k.mov(0, type=s32)
-        left, right = (given.numbers.get(f"window_{side}") for side in ("left", "right"))
-        shown, bias = self._plane("mask"), self._plane("bias")
-        return Mask(diagonal, bool(causal), left, right, given.seq_k, shown, bias)
+        """Which keys are seen."""
+        left, right = (self.numbers.get(f"window_{side}") for side in ("left", "right"))
+        is_causal = bool(self.config.causal)
+        reach = Reach(self.diagonal, is_causal, left, right, self.given.seq_k)
+        return Mask(reach, tuple(self._planes.values()))
 
-    def scoring(self, mask: Mask) -> Scoring | None:
-        """How products become scores; None if they are only multiplied by the scale."""
-        if not self.config.features.changes_scores:
-            return None
-        softcap, slope = self.given.numbers.get("softcap"), self._of_head("alibi_slopes")
-        exact = self.config.dtype is F32
-        return Scoring(self.k, self.given.scale, mask.diagonal, softcap, slope, mask.bias, exact)
-
-    def dropout(self, head_of_batch: Value) -> Dropout | None:
-        """Which weights are kept; None if all are."""
-        numbers = self.given.numbers
-        if not self.config.features.dropout:
-            return None
-        if self.packing is not None:
-            head_of_batch = head_of_batch * self.packing.group
-        return Dropout(self.k, numbers["dropout_keep"], numbers["dropout_seed"], head_of_batch)
-
-    def sink(self) -> Value | PackedNumbers | None:
-        """The score that every row has beside those of its keys; None if there is none."""
-        logit = self._of_head("sink")
-        return logit * LOG2E if isinstance(logit, Value) else logit
+    def features(self) -> list[tuple[ScoreFeature, Applied]]:
+        """The features of the kernel in their order, applied to this head."""
+        return [
+            (feature, self._planes[feature] if feature.hides else feature.applied(self))
+            for feature in self.config.features.scores
+        ]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Final
 from flash.device.mma_products import WarpPlace, WarpProducts, fragment_rows
 from flash.device.swizzle import CHUNK_BYTES, Panel, SwizzledTile
 from flash.device.tiles import Matrix
-from flash.problem.dtypes import F32_BYTES
+from flash.operands.dtypes import F32_BYTES
 from flash.problem.mma_tiling import MMA_KEYS, MMA_ROWS, MmaTiling
 from ptxgen.dsl import Fragment, KernelBuilder, Pointer, TilePointer, Value
 from ptxgen.target import WARP_SIZE

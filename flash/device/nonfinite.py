@@ -91,17 +91,19 @@ class NonFinite:
         k, mask = self.k, cta.mask
         there = k.load(self._element(cta.O, row, column, self.output))
         total, some = k.var(f32, self._number(there, self.output)), k.var(u32, 0)
-        end_seen = mask.last_key(k, query) + 1
+        end_seen = mask.reach.last_key(k, query) + 1
         for begin, end in cleared:
             # 0 as a computed value, because the proof follows a loop from such a value to an end
             # that may be below it.
             start = k.min(cta.tiles, 0) if isinstance(begin, int) else begin
-            first = start if mask.left is None else k.max(mask.first_key(k, query), start)
+            first = (
+                start if mask.reach.left is None else k.max(mask.reach.first_key(k, query), start)
+            )
             all_in_one = len(cleared) == 1 and cta.part is None
             last = end_seen if all_in_one else k.min(end_seen, end)
             with k.loop(first, last) as key:
                 odd, number = self._value(cta, key, column)
-                hidden = mask.hides(k, row, key)
+                hidden = mask.hides(row, key)
                 with k.when(odd if hidden is None else odd & ~hidden):
                     k.add(total, number(), into=total)
                     some.set(1)

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from flash.device.grouped_heads import PackedMatrix, Packing
-from flash.device.score_plane import PackedPlane, ScorePlane
+from flash.device.grouped_heads import PackedMatrix
 from flash.device.sequence_span import Span
-from flash.device.softmax import LOG2E
 from flash.device.tiles import Matrix, access_width
+from flash.operands.declared import Operand
+from flash.operands.dtypes import F32_BYTES, DType
 from flash.problem.config import KernelConfig
-from flash.problem.dtypes import F32_BYTES, DType
-from flash.problem.features import Operand
+from flash.scores.feature import LOG2E
+from flash.scores.heads import Packing
+from flash.scores.places import PackedPlane, ScorePlane
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.types import f32, s32, s64, u32, u64
 
@@ -237,12 +238,15 @@ class ScoreArray:
         self, k: KernelBuilder, batch: Value, head: Value, seq_q: Value, columns: Value,
         begin: Value | None,
     ) -> ScorePlane:  # fmt: skip
-        """The elements of one head: one for each query and each of `columns` keys, from `begin` on
-        (None: key 0).
+        """The elements of one head: one for each of `columns` keys, from `begin` on (None: key 0),
+        and, if the operand has an axis of queries, for each query.
         """
-        row, column = (stride * self.dtype.nbytes for stride in list(self.strides.values())[2:])
+        strides = list(self.strides.values())[2:]
+        *row, column = [stride * self.dtype.nbytes for stride in strides]
         first = self.head(k, batch, head)
-        return ScorePlane(first, row, column, seq_q, columns, self.dtype.scalar, begin)
+        return ScorePlane(
+            first, row[0] if row else None, column, seq_q, columns, self.dtype.scalar, begin
+        )
 
     def packed_plane(
         self, k: KernelBuilder, batch: Value, kv_head: Value, seq_q: Value, columns: Value,

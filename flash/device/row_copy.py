@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flash.device.parameters import InCache
-from flash.problem.dtypes import F32_BYTES, DType
+from flash.operands.dtypes import F32_BYTES, DType
 from ptxgen.dsl import KernelBuilder, Pointer, Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import ScalarType, b16, b32, f32, u8, u16, u64

@@ -7,11 +7,10 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flash.device.mask import NEG_INF
+from flash.scores.feature import NEG_INF
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
 
-LOG2E = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
 LN2 = math.log(2.0)
 
 Sink = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.host import dlpack
-from flash.problem.dtypes import BF16, OF_ARRAYS
+from flash.operands.dtypes import BF16, OF_ARRAYS
 from ptxgen.errors import LaunchError
 
 UNKNOWN_DEVICE: Final = -1  # `__cuda_array_interface__` does not say on which GPU an array is

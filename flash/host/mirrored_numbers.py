@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash.host.arrays import ArrayView
 from flash.host.dlpack import dense_strides
 from flash.host.results import DeviceArray
-from flash.problem.dtypes import DType
+from flash.operands.dtypes import DType
 from ptxgen.runtime.cuda import CudaBackend
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flash.host.arrays import BFLOAT16_TYPESTR, HOST, ArrayView
 from flash.host.dlpack import CUDA, LEGACY_DEFAULT_STREAM, Contents, dense_strides, make_capsule
-from flash.problem.dtypes import DType
+from flash.operands.dtypes import DType
 from ptxgen.errors import LaunchError, shown
 
 

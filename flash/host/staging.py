@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash.host.arrays import ArrayView, host_array
 from flash.host.dlpack import dense_strides
 from flash.host.results import Owned
-from flash.problem.dtypes import OF_ARRAYS
+from flash.operands.dtypes import OF_ARRAYS
 from ptxgen.runtime.cuda import CudaBackend
 
 

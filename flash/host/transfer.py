@@ -9,7 +9,7 @@ import numpy as np
 from flash.host.arrays import HOST, host_array
 from flash.host.caller import views_of
 from flash.host.results import DeviceArray
-from flash.problem.dtypes import BOOL, DTYPES, I32, OF_ARRAYS, DType
+from flash.operands.dtypes import BOOL, DTYPES, I32, OF_ARRAYS, DType
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown

@@ -14,8 +14,9 @@ from typing import Final
 
 from flash.device.parameters import Array, InCache, ScoreArray
 from flash.device.row_copy import RowCopy, Turn, position_of
-from flash.problem.dtypes import F32, F32_BYTES, I32, DType
-from flash.problem.features import Features, Operand
+from flash.operands.declared import Operand
+from flash.operands.dtypes import F32, F32_BYTES, I32, DType
+from flash.problem.features import Features
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.target import WARP_SIZE, Target

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flash.device.mask import NEG_INF
-from flash.device.softmax import LN2, LOG2E, over_lanes
+from flash.device.softmax import LN2, over_lanes
 from flash.device.tiles import access_width
-from flash.problem.dtypes import F32, F32_BYTES, DType
+from flash.operands.dtypes import F32, F32_BYTES, DType
+from flash.scores.feature import LOG2E, NEG_INF
 from ptxgen import ir
 from ptxgen.dsl import KernelBuilder, Pointer, Value, Var
 from ptxgen.target import WARP_SIZE, Target

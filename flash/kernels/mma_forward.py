@@ -34,14 +34,14 @@ from flash.device.nonfinite import NonFinite
 from flash.device.panel_loader import PanelLoader
 from flash.device.parameters import Arguments, ScoreArray
 from flash.device.pipeline import KeyValuePipeline
-from flash.device.score_plane import ScorePlaces
 from flash.device.swizzle import SwizzledTile
 from flash.device.tf32_products import Tf32Products
 from flash.device.tiles import await_copies
 from flash.device.widening_loader import WideningLoader
 from flash.problem.config import KernelConfig
 from flash.problem.mma_tiling import HALF, MmaTiling
-from flash.problem.philox import KEYS_PER_BLOCK
+from flash.scores.philox import KEYS_PER_BLOCK
+from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import bf16, f16, f32
@@ -87,7 +87,7 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
         k.note("S = Q K^T")
         products.scores(S, pipeline.key_stage)
         places = None
-        if cut.hides or cta.scoring is not None or cta.dropout is not None:
+        if cut.hides or cta.scoring is not None or cta.after_softmax:
             first_key, begins_block = pipeline.first_key(n), t.tile >= KEYS_PER_BLOCK
             places = ScorePlaces(
                 k, my_first_row, first_key, me.in_quad * 2, rows, keys, begins_block, cta.packing,
@@ -99,8 +99,9 @@ def mma_attention_forward(config: KernelConfig, t: MmaTiling) -> ir.Module:
                 mask().apply(k, S, places, in_front=cut is _Cut.IN_FRONT)
         k.note("P = exp2(scale * (S - shift)); rescale what was summed under an older shift")
         softmax.take(S, lambda factors: _rescale(k, O, factors))
-        if cta.dropout is not None and places is not None:
-            cta.dropout.apply(S, places)
+        if places is not None:
+            for feature in cta.after_softmax:
+                feature.drop(S, places)
         P = products.weights(S)
         pipeline.await_values(n, on_arrival=odd.clear if odd is not None and cut.hides else None)
         k.note("O += P V")
@@ -198,7 +199,7 @@ def _start_copies(
     loader = PanelLoader if config.features.kv_dtype is None else WideningLoader
     Q_loader = PanelLoader(k, cta.Q, Q_tile)
     K_loader, V_loader = loader(k, cta.K, K_tile), loader(k, cta.V, V_tile)
-    guarded = cta.part is not None and cta.mask.left is not None
+    guarded = cta.part is not None and cta.mask.reach.left is not None
     pipeline = KeyValuePipeline(
         k, K_loader, V_loader, cta.tiles, cta.first_tile, guarded=guarded,
         is_asynchronous=any(x.is_asynchronous for x in (Q_loader, K_loader, V_loader)),
@@ -241,8 +242,7 @@ def _finish(
     factor = None if v_scale is None else v_scale.of_sequence(k, cta.kv_head)
     for i, down in enumerate(fragment_rows(t)):
         inverse, lse = softmax.finish(i)
-        if cta.dropout is not None:
-            inverse = inverse * cta.dropout.scale
+        inverse = cta.weighed(inverse)
         if factor is not None:
             inverse = inverse * factor
         for output in O.row(i):

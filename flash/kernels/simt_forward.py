@@ -12,15 +12,15 @@ from collections.abc import Iterable
 
 from flash.device.append_in_place import OwnRows
 from flash.device.cta import Cta, Thread
-from flash.device.dropout import OCTET
 from flash.device.parameters import Arguments
-from flash.device.score_plane import ScorePlaces
 from flash.device.simt_products import Products, add_product, add_product_if_seen
 from flash.device.softmax import OnlineSoftmax
 from flash.device.tiles import Matrix, TileLoader, await_copies, commit_copies, store_chunk
 from flash.problem.config import KernelConfig
-from flash.problem.philox import KEYS_PER_BLOCK
 from flash.problem.simt_tiling import CHUNK, F32_BYTES, Tiling
+from flash.scores.dropout import OCTET
+from flash.scores.philox import KEYS_PER_BLOCK
+from flash.scores.places import ScorePlaces
 from ptxgen import ir
 from ptxgen.dsl import Fragment, KernelBuilder, SharedTile, Value, Var
 from ptxgen.types import s32, u64
@@ -68,8 +68,8 @@ def attention_forward(config: KernelConfig, t: Tiling) -> ir.Module:
 
         k.note("P = exp2(S - max); rescale what was summed under the old maximum")
         rescale = softmax.take(S)
-        if cta.dropout is not None:
-            cta.dropout.apply(S, places)
+        for feature in cta.after_softmax:
+            feature.drop(S, places)
         products.share_weights(S)
         _rescale(k, O, rescale)
 
@@ -172,8 +172,7 @@ def _store(
     for i in range(t.rows):
         row = my_first_row + t.groups * i
         inverse, lse = softmax.finish(i)
-        if cta.dropout is not None:
-            inverse = inverse * cta.dropout.scale
+        inverse = cta.weighed(inverse)
         with k.when(row < cta.O.rows):
             _store_row(k, t, cta.O, row, me, [output * inverse for output in O.row(i)])
             if cta.LSE is not None:

@@ -85,14 +85,10 @@ def run_on_cpu(call: Call) -> None:
     """Compute the call with numpy."""
     config = call.config
     operands: dict[str, Any] = {name: host_array(array) for name, array in call.operands.items()}
-    attend = functools.partial(
-        attention_cpu,
-        softmax_scale=call.scale,
-        causal=config.causal,  # type: ignore[arg-type]  # one of the words the config allows
-        window=config.window,
-        softcap=config.softcap,
-        dropout=config.dropout,
-        dropout_seed=int(call.numbers.get("dropout_seed", 0)),
+    scores: dict[str, Any] = {"causal": config.causal, **config.score_arguments}
+    scores["dropout_seed"] = int(call.numbers.get("dropout_seed", 0))
+    attend: Callable[..., None] = functools.partial(
+        attention_cpu, softmax_scale=call.scale, **scores
     )
     lse = None if call.lse is None else host_array(call.lse)
     if config.varlen:

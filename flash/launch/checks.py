@@ -20,10 +20,11 @@ from flash.host.caller import LAUNCH, Caller, raise_problems
 from flash.host.dlpack import dense_strides
 from flash.launch.operands import Operands, batch_problems, operand_problems, operand_strides
 from flash.launch.shapes import LAYOUTS, PACKED, joined, rank_problems, shape_problems, split
-from flash.problem.config import ALIGNMENTS, MAX_SCALE, AttentionConfig, KernelConfig, is_scale
-from flash.problem.dtypes import DTYPES, OF_ARRAYS, DType
+from flash.operands.dtypes import DTYPES, OF_ARRAYS, DType
+from flash.problem.config import ALIGNMENTS, AttentionConfig, KernelConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ, max_seq
 from flash.problem.tile_choice import natural_alignment
+from flash.scores.options import MAX_SCALE, is_scale
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import LaunchError, did_you_mean, shown
 

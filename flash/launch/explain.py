@@ -14,8 +14,8 @@ from flash.launch.varlen import LENGTHS
 from flash.problem.config import AttentionConfig
 from flash.problem.sequences import each_sequence
 from flash.problem.tile_choice import AnyTiling
-from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.proof_verdicts import Proof
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.verdicts import Proof
 
 _SHOWN_DIGITS = 12  # hexadecimal digits of a cache key
 
@@ -60,14 +60,13 @@ def explain(
 
 def _scores(config: AttentionConfig) -> dict[str, str]:
     """The steps of a kernel on scores beyond scaling them; empty if there are none."""
-    words = [f"window {config.window}"] if config.window else []
-    words += [f"softcap {config.softcap:g}"] if config.softcap is not None else []
-    words += [
-        f"{operand.name} ({operand.dtype.name})"
-        for operand in config.features.operands
-        if operand.name not in LENGTHS
-    ]
-    words += [f"dropout {config.dropout:g}"] if config.dropout else []
+    words = []
+    for feature in config.scores:
+        operands = feature.operands(cached=False)
+        words += [f"{operand.name} ({operand.dtype.name})" for operand in operands]
+        value = getattr(config, feature.setting)
+        if not operands:
+            words.append(f"{feature.setting} {value if isinstance(value, tuple) else f'{value:g}'}")
     return {"scores": ", ".join(words)} if words else {}
 
 

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flash.host.arrays import ArrayView
 from flash.host.caller import LAUNCH, Caller
-from flash.problem.features import Features, Operand
+from flash.operands.declared import Operand
+from flash.problem.features import Features
+from flash.scores.features import SCORES
 from ptxgen.errors import LaunchError
 
 Operands = Mapping[str, ArrayView]
 
 # The setting of `AttentionConfig` that asks for each operand, as a user writes it.
 _SETTINGS = {
-    "alibi_slopes": "alibi=True",
-    "bias": "bias='f32'",
-    "mask": "mask=True",
-    "sink": "sink=True",
+    **{feature.argument: feature.example for feature in SCORES if feature.axes},
     "cu_seqlens_q": "varlen=True",
     "cu_seqlens_k": "varlen=True",
     "seqused_q": "seqused_q=True",

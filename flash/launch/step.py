@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from flash.contract.built_kernel import Made
 from flash.host.arrays import ArrayView, host_array
+from flash.operands.declared import Operand
 from flash.problem.config import ALIGNMENTS
-from flash.problem.features import Operand
 from flash.problem.limits import MAX_CTAS
 from ptxgen import interpreter
 from ptxgen.errors import LaunchError

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flash.host.arrays import HOST, ArrayView, host_array
 from flash.host.caller import LAUNCH
-from flash.problem.dtypes import I32
-from flash.problem.features import MAX_WINDOWED_SEQ
+from flash.operands.declared import MAX_WINDOWED_SEQ
+from flash.operands.dtypes import I32
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, shown
 from ptxgen.runtime.plan import MAX_GRID

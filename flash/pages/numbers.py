@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from flash.host.arrays import is_tensor
 from flash.host.caller import views_of
+from flash.operands.dtypes import CACHE_DTYPES, DType, config_name
 from flash.pages.placement import MAX_PAGE_SIZE, Contiguous, Paged, Placement
-from flash.problem.dtypes import CACHE_DTYPES, DType, config_name
 from flash.problem.limits import INT32_MAX
 from ptxgen.arguments import integer, is_one_of
 from ptxgen.errors import ConfigError, LaunchError, did_you_mean, shown

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from flash.problem.dtypes import DTYPES, F32, DType, config_name
-from flash.problem.features import MAX_WINDOWED_SEQ, NO_FEATURES, SECTION, Features, Number
-from flash.problem.philox import threshold
+from flash.operands.declared import Number
+from flash.operands.dtypes import DTYPES, F32, DType, config_name
+from flash.problem.features import NO_FEATURES, SECTION, Features
 from flash.problem.precision import choices, resolved
 from flash.problem.simt_tiling import IEEE, MAX_HEAD_DIM, MAX_HEAD_DIM_V, TILES
 from flash.problem.tile_choice import (
@@ -22,8 +21,10 @@ from flash.problem.tile_choice import (
     natural_alignment,
     offered_tiles,
 )
-from ptxgen.arguments import integer, is_one_of
-from ptxgen.errors import ConfigError, did_you_mean, shown
+from flash.scores.features import ScoreSettings, meanings_of_settings
+from flash.scores.options import MAX_SCALE, flag, is_scale, require_one_of
+from ptxgen.arguments import integer
+from ptxgen.errors import ConfigError, shown
 from ptxgen.target import Target
 from ptxgen.target import target as find_target
 
@@ -32,19 +33,9 @@ WIDENED: Final = (
 )
 DEFAULT_TARGET: Final = "sm_80"  # target of emitted text; a launch takes the device's own
 ALIGNMENTS: Final = (16, 8, 4, 2)  # bytes
-# The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
-MAX_SCALE: Final = 2.0**127
 STAGES: Final = (1, 2, 3, 4)
 CAUSAL: Final = (False, True, "bottom_right", "top_left")
-_SIDES: Final = 2  # sides of a window
-_UNLIMITED: Final = -1  # a side of a window, as flash-attn writes it
-_FLAGS: Final = (
-    "return_lse", "alibi", "mask", "sink", "varlen", "seqused_q", "seqused_k",
-)  # fmt: skip
-# The limits of softcap: scores are divided by it, and tanh multiplied, in f32 without overflow or
-# underflow.
-_LEAST_SOFTCAP: Final = 2.0**-20
-_MOST_SOFTCAP: Final = 2.0**20
+_FLAGS: Final = ("return_lse", "varlen", "seqused_q", "seqused_k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +119,8 @@ class KernelConfig:
         return "_".join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionConfig:
+@dataclass(frozen=True, repr=False)
+class AttentionConfig(ScoreSettings):
     """An attention problem and how to compute it. Frozen, hashable, checked when it is made.
 
     head_dim: 1..256; head_dim_v: 1..512, by default head_dim. The columns of wide values are dealt
@@ -153,14 +144,7 @@ class AttentionConfig:
         part of its text.
     return_lse: also write the log-sum-exp of each row (natural logarithm, f32, [batch, heads,
         seq_q]).
-    window: (left, right), how many keys before and behind its own position a query sees; None or -1
-        for no limit on that side. Positions are aligned as `causal` says; if it is False, the last
-        query is at the last key. With causality no key behind is seen anyway.
-    softcap: scaled scores become softcap * tanh(score / softcap); None or 0 for no cap.
-    alibi, mask, sink: whether launches give `alibi_slopes`, `mask` and `sink`.
-    dropout: the probability, from 0 to less than 1 and in steps of 1/65536, that a weight is set to
-        0; the others are divided by the probability to be kept. Launches give `dropout_seed`.
-    bias: the type of the `bias` that launches give, "f32" or `dtype`; None for no bias.
+    {settings of scores}
     pack_gqa: whether a CTA computes the queries of all heads that share a head of K and V, which it
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
         takes fewer CTAs (for emitted text never); varlen does not go with True.
@@ -185,13 +169,6 @@ class AttentionConfig:
     stages: int | str = "auto"
     softmax_scale: float | None = None
     return_lse: bool = False
-    window: tuple[int | None, int | None] | None = None
-    softcap: float | None = None
-    alibi: bool = False
-    bias: str | None = None
-    mask: bool = False
-    sink: bool = False
-    dropout: float = 0.0
     varlen: bool = False
     seqused_q: bool = False
     seqused_k: bool = False
@@ -200,42 +177,39 @@ class AttentionConfig:
     precision: str | None = None
     pack_gqa: bool | str = "auto"
 
+    def __repr__(self) -> str:
+        """The config as it would be made, what it has itself before the settings of scores."""
+        names = [f.name for f in sorted(fields(self), key=lambda f: bool(f.kw_only))]
+        return f"AttentionConfig({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim", _head_dim(self.head_dim))
         value_dim = self.head_dim if self.head_dim_v is None else self.head_dim_v
         object.__setattr__(self, "head_dim_v", _head_dim_v(value_dim))
         object.__setattr__(self, "dtype", config_name(self.dtype))
-        _require_one_of("dtype", self.dtype, tuple(DTYPES))
-        _require_one_of(
+        require_one_of("dtype", self.dtype, tuple(DTYPES))
+        require_one_of(
             "precision", self.precision, choices(self.element), hint=self._why_no_precision
         )
         object.__setattr__(self, "precision", resolved(self.element, self.precision))
-        _require_one_of("causal", self.causal, CAUSAL)
+        require_one_of("causal", self.causal, CAUSAL)
         if self.causal is True:
             object.__setattr__(self, "causal", "bottom_right")
         if self.target is not None:
             object.__setattr__(self, "target", find_target(self.target).name)
-        _require_dropout(self.dropout)
-        for flag in _FLAGS:
-            if not isinstance(getattr(self, flag), bool):
-                raise ConfigError(
-                    f"AttentionConfig: {flag} must be True or False, got "
-                    f"{shown(getattr(self, flag))}"
-                )
-        object.__setattr__(self, "bias", config_name(self.bias))
-        _require_one_of("bias", self.bias, (*dict.fromkeys((F32.name, self.dtype)), None))
+        for name in _FLAGS:
+            flag(name, getattr(self, name))
+        self._normalize()
         self._require_packable()
-        object.__setattr__(self, "window", _window(self.window, bool(self.causal)))
-        object.__setattr__(self, "softcap", _softcap(self.softcap))
-        _require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
+        require_one_of("pack_gqa", self.pack_gqa, ("auto", True, False))
         _require_packing(self.pack_gqa, self.features)
         stages = (1,) if self.precision == IEEE else STAGES
-        _require_one_of("stages", self.stages, (*stages, "auto"))
-        _require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
+        require_one_of("stages", self.stages, (*stages, "auto"))
+        require_one_of("tile", self.tile, (*TILES, "auto"), hint=self._largest_tile)
         blocks_q = self.tile_request.blocks_q
-        _require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
+        require_one_of("block_q", self.block_q, (*blocks_q, "auto"), hint=self._largest_tile)
         alignments = [n for n in ALIGNMENTS if n >= self.element.nbytes]
-        _require_one_of("alignment", self.alignment, (*alignments, "auto"))
+        require_one_of("alignment", self.alignment, (*alignments, "auto"))
         _require_scale(self.softmax_scale)
         choose_tiling(
             self.tile_request, find_target(self.target) if self.target else most_generous()
@@ -248,13 +222,13 @@ class AttentionConfig:
                     f"AttentionConfig: {name} is for sequences of their own lengths; use "
                     f"varlen=True with it, or leave {name}=False"
                 )
-        for name in ("bias", "mask"):
-            if getattr(self, name) and self.varlen:
+        for feature in self.scores:
+            if feature.of_each and self.varlen:
                 raise ConfigError(
-                    f"AttentionConfig: varlen cannot be combined with {name}, which has a number "
-                    "for each score of [batch, heads, seq_q, seq_k], and sequences of their own "
-                    "lengths have no such array; use window, causal or alibi, or a batch for each "
-                    "length"
+                    f"AttentionConfig: varlen cannot be combined with {feature.setting}, which has "
+                    f"a number for each {feature.of_each} of [{', '.join(feature.axes)}], and "
+                    "sequences of their own lengths have no such array; use window, causal or "
+                    "alibi, or a batch for each length"
                 )
 
     def _why_no_precision(self) -> str:
@@ -301,32 +275,12 @@ class AttentionConfig:
     @property
     def features(self) -> Features:
         """What the kernel's text depends on beside types, tiles and causality."""
-        left, right = self.window or (None, None)
         return Features(
-            window_left=left is not None,
-            window_right=right is not None,
-            softcap=self.softcap is not None,
-            alibi=self.alibi,
-            bias=None if self.bias is None else DTYPES[self.bias],
-            mask=self.mask,
-            sink=self.sink,
-            dropout=self.dropout > 0,
+            scores=self.scores,
             varlen=self.varlen,
             seqused_q=self.seqused_q,
             seqused_k=self.seqused_k,
         )
-
-    @property
-    def numbers(self) -> dict[str, int | float]:
-        """The values, by name, of those of `features.numbers` that the config determines."""
-        left, right = self.window or (None, None)
-        values = {
-            "window_left": left,
-            "window_right": right,
-            "softcap": self.softcap,
-            "dropout_keep": threshold(self.dropout) if self.dropout else None,
-        }
-        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def scale(self) -> float:
@@ -347,7 +301,7 @@ class AttentionConfig:
         target = find_target(self.target or DEFAULT_TARGET if target is None else target)
         if alignment is not None:
             possible = [n for n in ALIGNMENTS if n >= self.element.nbytes]
-            _require_one_of("alignment", alignment, (*possible, None))
+            require_one_of("alignment", alignment, (*possible, None))
         else:
             natural = natural_alignment(self.head_dim, self.value_dim, self.element)
             alignment = natural if self.alignment == "auto" else int(self.alignment)
@@ -361,6 +315,11 @@ class AttentionConfig:
             self.features,
             self.pack_gqa is True,
         )
+
+
+AttentionConfig.__doc__ = (AttentionConfig.__doc__ or "").replace(
+    "    {settings of scores}\n", meanings_of_settings()
+)
 
 
 def config_of_call(who: str, **fields: Any) -> AttentionConfig:
@@ -407,69 +366,9 @@ def _head_dim_v(value: Any) -> int:
     )
 
 
-def _require_one_of(
-    name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
-) -> None:
-    if not is_one_of(value, legal):
-        words = ", ".join(map(repr, legal))
-        meant = did_you_mean(value, [choice for choice in legal if isinstance(choice, str)])
-        raise ConfigError(
-            f"AttentionConfig: {name} must be one of {words}, got {shown(value)}{meant or hint()}"
-        )
-
-
-def is_scale(value: object) -> bool:
-    """Whether a kernel can multiply by `value`: a number that is finite in f32 and in units of
-    log2.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) <= MAX_SCALE
-
-
 def _require_scale(value: Any) -> None:
     if value is not None and not is_scale(value):
         raise ConfigError(
             f"AttentionConfig: softmax_scale must be a number of at most {MAX_SCALE:g} either way, "
             f"or None for 1/sqrt(head_dim), got {shown(value)}"
-        )
-
-
-def _window(value: Any, is_causal: bool) -> tuple[int | None, int | None] | None:
-    """The window without the side that causality hides anyway; None if it hides nothing else."""
-    if value is None:
-        return None
-    sides = tuple(value) if isinstance(value, (tuple, list)) else ()
-    counts = [
-        None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides
-    ]
-    if len(sides) != _SIDES or any(
-        count is None and side is not None for side, count in zip(sides, counts, strict=True)
-    ):
-        raise ConfigError(
-            "AttentionConfig: window must be (left, right), each a number of keys from 0 to "
-            f"{MAX_WINDOWED_SEQ}, or None or -1 for no limit, got {shown(value)}"
-        )
-    left, right = (None if count == _UNLIMITED else count for count in counts)
-    right = None if is_causal else right
-    return None if (left, right) == (None, None) else (left, right)
-
-
-def _softcap(value: Any) -> float | None:
-    """The cap as a float; None for no cap, also if `value` is 0."""
-    if value is None or (is_scale(value) and value == 0):
-        return None
-    if not (is_scale(value) and _LEAST_SOFTCAP <= value <= _MOST_SOFTCAP):
-        raise ConfigError(
-            f"AttentionConfig: softcap must be a number from {_LEAST_SOFTCAP:g} to "
-            f"{_MOST_SOFTCAP:g}, or None or 0 for no cap, got {shown(value)}"
-        )
-    return float(value)
-
-
-def _require_dropout(value: Any) -> None:
-    if not is_scale(value) or not 0 <= value < 1:
-        raise ConfigError(
-            "AttentionConfig: dropout must be a probability from 0 to less than 1, got "
-            f"{shown(value)}"
         )

@@ -1,8 +1,5 @@
-"""What a kernel does to scores beyond scaling them, and the arrays and scalars that a launch gives
-it for that.
-
-Each operand and number is declared here once; the parameters and their meaning, the contract of the
-proof, the checks of a launch and its argument block follow from that.
+"""What the text of a kernel depends on beside types, tiles and causality: what is done to scores
+(`flash/scores`), and where the rows of sequences are. Each declares its arrays and scalars.
 """
 
 from __future__ import annotations
@@ -11,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from flash.problem.dtypes import BOOL, F32, I32, DType
-from ptxgen.types import ScalarType, f32, s32, u32, u64
+from flash.operands.declared import MAX_WINDOWED_SEQ, PER_SEQUENCE, Number, Operand
+from flash.operands.dtypes import F32, I32, DType
+from flash.scores.feature import ScoreFeature
+from ptxgen.types import u32
 
-# The most queries, and keys, in kernels with a window, whose sums of a row, a length and a window
-# must not leave s32; the most rows of all packed sequences together; and the widest window.
-MAX_WINDOWED_SEQ: Final = 2**30 - 256
 _MOST: Final = 2**31 - 1  # the largest s32
 MAX_SPLITS: Final = 1 << 15  # splits of the keys
 MAX_POSITIONS: Final = 2**30  # rows of the tables of a rotary embedding
@@ -25,60 +21,6 @@ MAX_NEW_ROWS: Final = 16
 # The operands that say how many rows of the cache are keys, with which row these begin, and which
 # sequence they are of.
 LENGTHS: Final = ("seqused_k", "leftpad_k", "cache_batch_idx")
-
-_PER_HEAD: Final = ("batch", "heads")
-_PER_SCORE: Final = ("batch", "heads", "seq_q", "seq_k")
-_PER_SEQUENCE: Final = ("batch",)
-# The last axis of a mask for a cache, whose sequences have lengths of their own: the mask has a
-# column for so many keys at the end of each sequence.
-LAST_KEYS: Final = "last_keys"
-_PER_LAST_SCORE: Final = (*_PER_SCORE[:3], LAST_KEYS)
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """An array beside Q, K, V and O, which is broadcast to `axes` and may have any strides.
-
-    With `more` > 0 it has so many elements more than its one axis (batch + 1 of `cu_seqlens_q`),
-    and is not broadcast. With `columns` > 0, each index has a row of so many adjacent elements: the
-    last dimension, called `last` in texts.
-    """
-
-    name: str
-    dtype: DType
-    axes: tuple[str, ...]
-    meaning: str
-    more: int = 0
-    columns: int = 0
-    last: str = ""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one row of `columns` elements, or of one element."""
-        return max(self.columns, 1) * self.dtype.nbytes
-
-    def extent(self, axis: str) -> str:
-        """How many elements lie along an axis, as an expression."""
-        return f"{axis} + {self.more}" if self.more else axis
-
-    @property
-    def dims(self) -> str:
-        """All dimensions, as expressions separated by commas."""
-        return ", ".join([*map(self.extent, self.axes), *([self.last] if self.columns else [])])
-
-    def stride(self, axis: str) -> str:
-        """The name of the parameter with the stride of an axis, in elements."""
-        return f"{self.name}_{axis}_stride"
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A scalar that a launch passes; `bounds` are the least and the largest value of an integer."""
-
-    name: str
-    type: ScalarType
-    meaning: str
-    bounds: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +82,7 @@ class Appended:
 class Features:
     """What the text of a kernel depends on beside types, tiles and causality."""
 
-    window_left: bool = False
-    window_right: bool = False
-    softcap: bool = False
-    alibi: bool = False
-    bias: DType | None = None
-    mask: bool = False
-    sink: bool = False
-    dropout: bool = False
+    scores: tuple[ScoreFeature, ...] = ()  # in the order of `SCORES`
     varlen: bool = False
     seqused_q: bool = False
     seqused_k: bool = False
@@ -160,15 +95,8 @@ class Features:
 
     @property
     def words(self) -> list[str]:
-        """The words for the features in the kernel's name."""
+        """The words for the features in the kernel's name; those with a type come last."""
         flags = {
-            "left": self.window_left,
-            "right": self.window_right,
-            "softcap": self.softcap,
-            "alibi": self.alibi,
-            "mask": self.mask,
-            "sink": self.sink,
-            "dropout": self.dropout,
             "varlen": self.varlen,
             "usedq": self.seqused_q,
             "usedk": self.seqused_k,
@@ -177,27 +105,32 @@ class Features:
             "indexed": self.cache_batch_idx,
             f"page{self.page_size}": self.page_size > 0,
         }
-        words = [word for word, there in flags.items() if there]
+        words = [feature.word for feature in self.scores if feature.dtype is None]
+        words += [word for word, there in flags.items() if there]
         words += [f"kv_{self.kv_dtype.name}"] if self.kv_dtype is not None else []
         words += self.appended.words if self.appended is not None else []
-        return words + ([f"bias_{self.bias.name}"] if self.bias is not None else [])
+        return words + [feature.word for feature in self.scores if feature.dtype is not None]
+
+    def has(self, kind: type[ScoreFeature]) -> bool:
+        """Whether the kernel has a feature of scores."""
+        return any(isinstance(feature, kind) for feature in self.scores)
 
     @property
-    def windowed(self) -> bool:
-        """Whether a query sees only keys near its own position, on either side."""
-        return self.window_left or self.window_right
+    def uses_position(self) -> bool:
+        """Whether a feature depends on the position of a query among the keys."""
+        return any(feature.uses_position for feature in self.scores)
 
     @property
     def changes_scores(self) -> bool:
         """Whether scores are more than products times a scale, or compared with a sink, which is
         unscaled.
         """
-        return self.softcap or self.alibi or self.bias is not None or self.sink
+        return any(feature.changes_scores for feature in self.scores)
 
     @property
     def hides_anywhere(self) -> bool:
-        """Whether a mask or a bias may hide any key from any query."""
-        return self.mask or self.bias is not None
+        """Whether a feature may hide any key from any query."""
+        return any(feature.hides for feature in self.scores)
 
     @property
     def row_counts(self) -> tuple[str, str]:
@@ -243,52 +176,20 @@ class Features:
     @property
     def registers(self) -> int:
         """Registers that a kernel may need for its features, by what the assembler was seen to
-        take. Features other than the sink run one after another, so that the largest need counts.
+        take. Features run one after another, so that the largest need counts, except those that
+        work beside the others.
         """
-        needs = {32: self.hides_anywhere, 24: self.dropout, 8: self.softcap, 4: self.alibi}
-        return max((n for n, there in needs.items() if there), default=0) + 12 * self.sink
+        alone = [feature.registers for feature in self.scores if not feature.works_beside]
+        beside = [feature.registers for feature in self.scores if feature.works_beside]
+        return max(alone, default=0) + sum(beside)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The arrays of the features, in the order of the kernel's parameters."""
-        found = []
-        if self.alibi:
-            found.append(
-                Operand(
-                    "alibi_slopes", F32, _PER_HEAD,
-                    "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
-                    "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
-                )
-            )  # fmt: skip
-        if self.bias is not None:
-            found.append(
-                Operand(
-                    "bias", self.bias, _PER_SCORE,
-                    "added to the scaled scores; -inf hides the key",
-                )
-            )  # fmt: skip
-        if self.mask:
-            found.append(self._mask)
-        if self.sink:
-            found.append(
-                Operand(
-                    "sink", F32, _PER_HEAD,
-                    "a score that every row has beside those of its keys, with a value of 0",
-                )
-            )  # fmt: skip
+        cached = self.cached
+        of_scores = [o for feature in self.scores for o in feature.operands(cached=cached)]
         new = self.appended.operands if self.appended is not None else ()
-        return (*found, *self._of_sequences, *new)
-
-    @property
-    def _mask(self) -> Operand:
-        hides = "0 hides the key, any other byte lets it be seen"
-        if not self.cached:
-            return Operand("mask", BOOL, _PER_SCORE, hides)
-        return Operand(
-            "mask", BOOL, _PER_LAST_SCORE,
-            f"{hides}; the last column is of the last key of each sequence, keys before those with "
-            "a column are seen, and columns before the first key are of none",
-        )  # fmt: skip
+        return (*of_scores, *self._of_sequences, *new)
 
     @property
     def _of_sequences(self) -> Iterator[Operand]:
@@ -296,7 +197,7 @@ class Features:
         if self.varlen:
             for side, what in (("q", "queries"), ("k", "keys")):
                 yield Operand(
-                    f"cu_seqlens_{side}", I32, _PER_SEQUENCE,
+                    f"cu_seqlens_{side}", I32, PER_SEQUENCE,
                     f"the {what} of sequence b are rows cu_seqlens_{side}[b] to "
                     f"cu_seqlens_{side}[b + 1] - 1 of total_{side}; never decreasing",
                     more=1,
@@ -308,7 +209,7 @@ class Features:
             if there:
                 new = ", the new ones among them" if self.appended is not None else ""
                 yield Operand(
-                    f"seqused_{side}", I32, _PER_SEQUENCE,
+                    f"seqused_{side}", I32, PER_SEQUENCE,
                     f"how many {what} each sequence has{new}: the first of its rows",
                 )  # fmt: skip
         if self.kv_dtype is not None:
@@ -320,12 +221,12 @@ class Features:
                 )  # fmt: skip
         if self.leftpad_k:
             yield Operand(
-                "leftpad_k", I32, _PER_SEQUENCE,
+                "leftpad_k", I32, PER_SEQUENCE,
                 "how many of each sequence's rows, the first ones, are no keys of it",
             )  # fmt: skip
         if self.cache_batch_idx:
             yield Operand(
-                "cache_batch_idx", I32, _PER_SEQUENCE,
+                "cache_batch_idx", I32, PER_SEQUENCE,
                 "which sequence of K and V the queries of each sequence are for",
             )  # fmt: skip
         if self.page_size:
@@ -337,28 +238,7 @@ class Features:
     @property
     def numbers(self) -> tuple[Number, ...]:
         """The scalars of the features, in the order of the kernel's parameters."""
-        found = []
-        for side, there, sign in (
-            ("left", self.window_left, "-"),
-            ("right", self.window_right, "+"),
-        ):
-            if there:
-                found.append(
-                    Number(
-                        f"window_{side}", s32,
-                        f"query i sees no key {'below' if sign == '-' else 'above'} i + offset "
-                        f"{sign} window_{side}; offset is seq_k - seq_q, or 0 with top_left "
-                        "causality",
-                        (0, MAX_WINDOWED_SEQ),
-                    )
-                )  # fmt: skip
-        if self.softcap:
-            found.append(
-                Number(
-                    "softcap", f32,
-                    "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi",
-                )
-            )  # fmt: skip
+        found = list(self._numbers_of_scores(follow_grid=False))
         if self.varlen:
             found.append(
                 Number(
@@ -377,30 +257,18 @@ class Features:
                     (1, MAX_SPLITS),
                 )
             )  # fmt: skip
-        if self.mask and self.cached:
-            found.append(
-                Number(
-                    LAST_KEYS, u32,
-                    "of how many keys, the last ones of a sequence, the mask speaks; 0 to "
-                    f"{MAX_WINDOWED_SEQ}",
-                    (0, MAX_WINDOWED_SEQ),
-                )
-            )  # fmt: skip
+        found += self._numbers_of_scores(follow_grid=True)
         if self.cache_batch_idx:
             found.append(Number("kv_batch", u32, "sequences of K and V", (1, _MOST)))
         if self.page_size:
             found.append(Number("pages", u32, "pages of K and V", (1, _MOST)))
         found += self.appended.numbers if self.appended is not None else []
-        if self.dropout:
-            found += [
-                Number(
-                    "dropout_keep", u32,
-                    "of 65536, how many of the random numbers keep a weight, 1 to 65535; what is "
-                    "kept is multiplied by 65536 / dropout_keep",
-                ),
-                Number("dropout_seed", u64, "key of the random numbers (Philox4x32-7)"),
-            ]  # fmt: skip
         return tuple(found)
+
+    def _numbers_of_scores(self, *, follow_grid: bool) -> Iterator[Number]:
+        for feature in self.scores:
+            if feature.follows_grid is follow_grid:
+                yield from feature.numbers(cached=self.cached)
 
 
 NO_FEATURES: Final = Features()

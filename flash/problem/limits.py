@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from flash.problem.features import MAX_WINDOWED_SEQ, Features
+from flash.operands.declared import MAX_WINDOWED_SEQ
+from flash.problem.features import Features
 from flash.problem.simt_tiling import BLOCKS_Q, TILES
+from flash.scores.window import Window
 from ptxgen.runtime.plan import MAX_GRID
 
 INT32_MAX: Final = 2**31 - 1  # the limit of counts of pages, lengths and sequences
@@ -16,5 +18,5 @@ MAX_CTAS: Final = MAX_GRID[0]
 
 def max_seq(features: Features) -> int:
     """The most queries, and keys, of a head; with varlen, of all sequences together."""
-    narrow = features.windowed or features.varlen or features.cached
+    narrow = features.has(Window) or features.varlen or features.cached
     return MAX_WINDOWED_SEQ if narrow else MAX_SEQ

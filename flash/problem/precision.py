@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flash.problem.dtypes import F32, DType
+from flash.operands.dtypes import F32, DType
 from flash.problem.mma_tiling import F32_GRADE, HALF, TF32, Operands
 from flash.problem.simt_tiling import IEEE
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from flash.problem.dtypes import DTYPES, F32, DType
+from flash.operands.dtypes import DTYPES, F32, DType
 from flash.problem.mma_tiling import (
     F32_GRADE,
     MMA_BLOCKS_Q,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ptxgen.check.budget import static_shared_bytes
 from ptxgen.check.flow import Block, blocks, reverse_post_order
-from ptxgen.check.shapes import shape_of
+from ptxgen.check.verify.budget import static_shared_bytes
+from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Instr, IntImm, Kernel
 from ptxgen.target import Target
 from ptxgen.types import TYPES

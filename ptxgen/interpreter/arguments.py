@@ -13,15 +13,15 @@ import numpy as np
 
 from ptxgen.arguments import extents as find_extents
 from ptxgen.errors import LaunchError, shown
-from ptxgen.interpreter.arena import joined_spans
-from ptxgen.interpreter.linking import param_bytes
+from ptxgen.interpreter.machine.arena import joined_spans
+from ptxgen.interpreter.program.linking import param_bytes
 from ptxgen.tensormap import NBYTES, TensorMap
 from ptxgen.texture import Surface, Texture
 from ptxgen.types import TYPES
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.arena import DeviceArena
-    from ptxgen.interpreter.linking import Linked
+    from ptxgen.interpreter.machine.arena import DeviceArena
+    from ptxgen.interpreter.program.linking import Linked
     from ptxgen.ir import Kernel, Param
 
     Lanes = np.ndarray[Any, np.dtype[Any]]

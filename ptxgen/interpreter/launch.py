@@ -6,31 +6,33 @@ import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from ptxgen.arguments import integer
 from ptxgen.errors import LaunchError, TrapError, did_you_mean, shown
-from ptxgen.interpreter.arena import DeviceArena, Window
 from ptxgen.interpreter.arguments import Argument, Extent, Extents, extents, params_memory
-from ptxgen.interpreter.barriers import Barriers
-from ptxgen.interpreter.blocks import Program, compile_program
-from ptxgen.interpreter.bounds_checks import spans
-from ptxgen.interpreter.copies import AsyncCopies
-from ptxgen.interpreter.faults import Faults, Reports
-from ptxgen.interpreter.lanes import WARP, Batch
-from ptxgen.interpreter.linking import CONST_START, LOCAL_START, PARAM_START, link
-from ptxgen.interpreter.machine import LaneMachine
-from ptxgen.interpreter.memory import SharedMemory, Space, shared_stride
-from ptxgen.interpreter.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
-from ptxgen.interpreter.registers import RegisterPool, registers_at_entry
+from ptxgen.interpreter.machine.address_map import CONST_START, LOCAL_START, PARAM_START
+from ptxgen.interpreter.machine.arena import DeviceArena, Window
+from ptxgen.interpreter.machine.barriers import Barriers
+from ptxgen.interpreter.machine.copies import AsyncCopies
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
+from ptxgen.interpreter.machine.lanes import WARP, Batch
+from ptxgen.interpreter.machine.memory import SharedMemory, Space, shared_stride
+from ptxgen.interpreter.machine.registers import RegisterPool, registers_at_entry
+from ptxgen.interpreter.program.blocks import Program, compile_program
+from ptxgen.interpreter.program.linking import link
 from ptxgen.interpreter.reports import Counters, Result
-from ptxgen.interpreter.schedule import Scheduler
+from ptxgen.interpreter.sanitizers.bounds import Spans, spans
+from ptxgen.interpreter.sanitizers.findings import Findings, Reports, notes_of
+from ptxgen.interpreter.sanitizers.names import sanitizers
+from ptxgen.interpreter.sanitizers.watch import Watch
+from ptxgen.interpreter.schedule.policies import LOCKSTEP, PCT, Schedule, policy_of, schedule_of
+from ptxgen.interpreter.schedule.scheduler import Scheduler
 from ptxgen.interpreter.traffic import Traffic
 from ptxgen.interpreter.variables import Contents, ModuleMemory, fill, module_memory
-from ptxgen.interpreter.watch import Watch, notes_of, sanitizers
 from ptxgen.ir import Kernel, Module
 from ptxgen.parse import module_of, parse
 from ptxgen.target import target_number
@@ -75,9 +77,9 @@ def run(
     `bytes` for a structure, or a `TensorMap`. `dynamic_smem` is in bytes. `symbols` are values for
     the module's variables in global and constant memory; these are kept from launch to launch if
     the same `arena` is given. `sanitize` is true for all sanitizers, or
-    names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.watch`) or `all`, in
-    a list or with commas. If they report anything, `TrapError` is raised at the end unless
-    `raise_on_report` is false.
+    names them: `bounds`, `init`, `race`, `sync`, `proxy` (`ptxgen.interpreter.sanitizers.watch`)
+    or `all`, in a list or with commas. If they report anything, `TrapError` is raised at the end
+    unless `raise_on_report` is false.
     A kernel that synchronises its grid (`grid.sync()` of cooperative groups) is launched
     cooperatively if all its CTAs run at once, as a batch; else as any other, and traps there.
     With `profile`, the traffic of shared and global memory is counted. With `stepwise`, each
@@ -112,13 +114,14 @@ def run(
     memory = module_memory(module, arena, text)
     cut_each = order is not None
     checks = frozenset({"init", "sync", "bounds"} & asked)
-    program = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
+    program, meant = _program(module, kernel, dynamic_smem, memory, checks, stepwise, cut_each)
     fill(memory, {} if symbols is None else symbols)
     params = params_memory(program.linked, args, arena)
     traffic = Traffic(program.instrs) if profile else None
     launch = _Launch(
-        program, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order, traffic
-    )
+        program, meant, sm, shape, dynamic_smem, arena, memory, params, max_instructions, order,
+        traffic,
+    )  # fmt: skip
     total = math.prod(shape[0])
     size = launch.batch_size(bool(asked))
     if program.linked.cooperative and total <= size:
@@ -157,6 +160,7 @@ class _Launch:
     """One launch, and what its batches have come to."""
 
     program: Program
+    spans: Spans | None  # what addresses in shared memory are meant for, if bounds are watched
     sm: int
     shape: tuple[Extents, ...]  # grid, block, cluster
     dynamic_smem: int
@@ -205,14 +209,14 @@ class _Launch:
         shared = SharedMemory.poisoned(linked.shared_bytes, batch.ctas)
         words = shared.window.data.view(np.uint32)
         notes = notes_of(linked) if asked else ()
-        faults = Faults(
+        faults = Findings(
             linked.kernel.name, program.instrs, batch, linked.regions, self.reports, notes
         )  # fmt: skip
         watch = None
         if asked:
             grains = _grain(program), _grain(program, "global")
             watch = Watch(
-                asked, batch, program.instrs, faults, *grains, self.arena.heap, program.spans
+                asked, batch, program.instrs, faults, *grains, self.arena.heap, self.spans
             )
             watch.follow(linked)
             watch.follow_registers(program.wgmma)
@@ -277,15 +281,15 @@ def _grain(program: Program, space: str = "shared") -> int:
 
 
 _Key = tuple[int, tuple[int, ...], tuple[tuple[str, int], ...], int, frozenset[str], bool, bool]
-_programs: OrderedDict[_Key, tuple[Module, Program]] = OrderedDict()
+_programs: OrderedDict[_Key, tuple[Module, Program, Spans | None]] = OrderedDict()
 
 
 def _program(
     module: Module, kernel: Kernel, dynamic_smem: int, memory: ModuleMemory,
     checks: frozenset[str], stepwise: bool, cut_each: bool,
-) -> Program:  # fmt: skip
-    """The kernel's functions, kept for the next launch. What is kept holds the kernel and the
-    functions, so their ids stay their own.
+) -> tuple[Program, Spans | None]:  # fmt: skip
+    """The kernel's functions, and what its addresses are meant for if bounds are watched; kept for
+    the next launch. What is kept holds the kernel and the functions, so their ids stay their own.
     """
     functions = tuple(id(f) for f in module.functions)
     addresses = tuple(memory.addresses.items())
@@ -297,14 +301,13 @@ def _program(
             linked, sanitize="init" in checks, touches="sync" in checks, stepwise=stepwise,
             cut_each=cut_each,
         )  # fmt: skip
-        if "bounds" in checks:
-            made = replace(made, spans=spans(module, linked, dynamic_smem))
-        found = _programs[key] = module, made
-        kept = sum(len(program.instrs) for _, program in _programs.values())
+        meant = spans(module, linked, dynamic_smem) if "bounds" in checks else None
+        found = _programs[key] = module, made, meant
+        kept = sum(len(program.instrs) for _, program, _ in _programs.values())
         while kept > _KEPT_INSTRUCTIONS and len(_programs) > 1:
             kept -= len(_programs.popitem(last=False)[1][1].instrs)
     _programs.move_to_end(key)
-    return found[1]
+    return found[1:]
 
 
 def _kernel(module: Module, entry: object) -> Kernel:

@@ -27,15 +27,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.interpreter.lanes import WARP
-from ptxgen.interpreter.linking import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.machine.address_map import SHARED_WINDOW, WINDOW_BYTES, WINDOWS
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.machine.observer import Meter
 from ptxgen.interpreter.reports import MemoryTraffic, where_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ptxgen.interpreter.access import MemoryAccess
-    from ptxgen.interpreter.memory import Address, Plan
+    from ptxgen.interpreter.machine.memory import Address, Plan
+    from ptxgen.interpreter.machine.observer import Accessing
     from ptxgen.ir import Instr
 
     Lanes = np.ndarray[Any, np.dtype[Any]]
@@ -54,7 +55,7 @@ _LOOKS: Final = ("mbarrier.test_wait", "mbarrier.try_wait")
 _SHARED, _GLOBAL, _READ, _WRITTEN, _LEAST, _COUNT = 0, 3, 4, 5, 6, 7
 
 
-class Traffic:
+class Traffic(Meter):
     """Counts the accesses of one launch, by instruction."""
 
     def __init__(self, instrs: Sequence[Instr]) -> None:
@@ -74,7 +75,7 @@ class Traffic:
                 found[number] = MemoryTraffic(where_from(self._instrs[number]), *row)
         return found
 
-    def access(self, machine: MemoryAccess, plan: Plan, offset: int, total: int, verb: str) -> None:
+    def access(self, machine: Accessing, plan: Plan, offset: int, total: int, verb: str) -> None:
         """Count a planned access of `total` bytes, which reads, writes or updates."""
         at = machine.at
         if self._other[at]:
@@ -98,7 +99,7 @@ class Traffic:
             self._moved(at, found, verb)
 
     def copy(
-        self, machine: MemoryAccess, plan: Plan, offset: int, nbytes: int, src: Address,
+        self, machine: Accessing, plan: Plan, offset: int, nbytes: int, src: Address,
         src_nbytes: Lanes | None,
     ) -> None:  # fmt: skip
         """Count a `cp.async` of `nbytes` from global `src` to shared memory, where the plan is for;
@@ -114,7 +115,7 @@ class Traffic:
         self._moved(machine.at, sectors(address, reads, nbytes), "read")
 
     def _measure(
-        self, machine: MemoryAccess, plan: Plan, low: int, active: Lanes,
+        self, machine: Accessing, plan: Plan, low: int, active: Lanes,
         kind: tuple[str, int, int, bool, int],
     ) -> tuple[int, int, int]:  # fmt: skip
         space, total, _, in_turn, rows = kind

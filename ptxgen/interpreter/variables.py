@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxgen.errors import LaunchError, did_you_mean, shown
-from ptxgen.interpreter.linking import WINDOWS, code_addresses, constants, initial
+from ptxgen.interpreter.machine.address_map import WINDOWS
+from ptxgen.interpreter.program.linking import code_addresses, constants, initial
 
 if TYPE_CHECKING:
-    from ptxgen.interpreter.arena import DeviceArena
+    from ptxgen.interpreter.machine.arena import DeviceArena
     from ptxgen.ir import Module, Variable
 
     Lanes = np.ndarray[Any, np.dtype[Any]]

@@ -19,9 +19,9 @@ from flash import AttentionKernel
 from flash.contract.catalogue import build, emit, proved_build
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter, ir
-from ptxgen.check.proof import Proof, Verdict, Witness, prove_shared, require_proved
+from ptxgen.check.prove import Proof, Verdict, Witness, prove_shared, require_proved
 from ptxgen.errors import LaunchError, TrapError, VerifyError
-from ptxgen.interpreter.machine import LaneMachine
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.target import TARGETS
 

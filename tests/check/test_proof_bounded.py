@@ -10,7 +10,7 @@ import pytest
 from check.test_proof_sound import CONTRACT, kernel
 from kernel_runs import nightly
 
-from ptxgen.check.proof import prove
+from ptxgen.check.prove import prove
 
 STORES = (
     "and.b32 %r5, %r5, 7; mad.lo.u32 %r9, %r5, 4, %r8; st.shared.u32 [%r9], %r0;"
@@ -111,7 +111,7 @@ def test_a_search_of_many_has_a_verdict(name: str) -> None:
 
 
 def test_a_search_that_is_given_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ptxgen.check.proof_shared._STEPS_OF_ACCESS", 10)
+    monkeypatch.setattr("ptxgen.check.prove.shared_memory._STEPS_OF_ACCESS", 10)
     (first, _) = prove(kernel(loops(3, 5), 64), block=32).shared.accesses
     assert first.verdict == "unknown"
     assert first.reason == "its address is listed in 80000 steps only"

@@ -18,9 +18,9 @@ from check.test_transfer import OPS
 from kernel_runs import nightly
 
 from ptxgen import interpreter
-from ptxgen.check import global_examples
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.proof import PROVED, prove
+from ptxgen.check.prove import PROVED, prove
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.symbolic import examples as global_examples
 from ptxgen.errors import TrapError
 from ptxgen.isa.spec import Op
 from ptxgen.target import target

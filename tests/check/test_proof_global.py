@@ -22,12 +22,12 @@ from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
 from flash.problem.config import AttentionConfig
 from ptxgen import ir
-from ptxgen.check import global_goals
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.global_poly import Poly, TooLargeError
-from ptxgen.check.global_verdicts import GlobalProof
-from ptxgen.check.proof import prove_global, require_global
-from ptxgen.check.proof_verdicts import Verdict
+from ptxgen.check.prove import prove_global, require_global
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.polynomials import Poly, TooLargeError
+from ptxgen.check.prove.symbolic import goals as global_goals
+from ptxgen.check.prove.verdicts import Verdict
 from ptxgen.errors import LaunchError, VerifyError
 from ptxgen.parse import parse
 

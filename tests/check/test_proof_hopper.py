@@ -17,10 +17,10 @@ import pytest
 from interpreter.test_hopper_programs import Panels, product_kernel
 
 from ptxgen import interpreter, ir
-from ptxgen.check.proof import Proof, Verdict, prove_shared
-from ptxgen.check.proof_matrices import Matrix, fields_of, units_of
+from ptxgen.check.prove import Proof, Verdict, prove_shared
+from ptxgen.check.prove.program.matrices import Matrix, fields_of, units_of
 from ptxgen.errors import LaunchError, TrapError
-from ptxgen.interpreter.machine import LaneMachine
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.tensormap import TensorMap
 

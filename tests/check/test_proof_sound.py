@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ptxgen import interpreter
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.proof import prove_global, prove_shared
+from ptxgen.check.prove import prove_global, prove_shared
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.errors import TrapError
 
 REGISTERS = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ptxgen.check.global_contract import Axis, GlobalArray, GlobalContract
-from ptxgen.check.proof import prove, prove_global, prove_shared
+from ptxgen.check.prove import prove, prove_global, prove_shared
+from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
 from ptxgen.errors import LaunchError, VerifyError
 from ptxgen.ir import Shared
 from ptxgen.parse import parse

@@ -18,14 +18,14 @@ from kernel_runs import nightly
 
 from ptxgen import ir
 from ptxgen.check.flow import blocks
-from ptxgen.check.global_contract import GlobalContract, Promised
-from ptxgen.check.global_poly import Atoms, Poly
-from ptxgen.check.global_values import Symbolic
-from ptxgen.check.proof_domain import MOVES, Domain, Shape, computed, register_dtype
-from ptxgen.check.proof_graph import Graph
-from ptxgen.check.proof_paths import Formula, Literal, Paths
-from ptxgen.check.proof_ranges import Range
-from ptxgen.check.proof_values import Node, Values, param_bits
+from ptxgen.check.prove.contract import GlobalContract, Promised
+from ptxgen.check.prove.polynomials import Atoms, Poly
+from ptxgen.check.prove.program.domain import MOVES, Domain, Shape, computed, register_dtype
+from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.paths import Formula, Literal, Paths
+from ptxgen.check.prove.program.ranges import Range
+from ptxgen.check.prove.program.values import Node, Values, param_bits
+from ptxgen.check.prove.symbolic.values import Symbolic
 from ptxgen.isa.spec import Effect, Op
 from ptxgen.isa.table import rows
 from ptxgen.parse import parse

@@ -7,9 +7,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from random_kernels import MODULES, REGISTERS
 from random_programs import Program, programs
 
-from ptxgen.check import definition_paths
 from ptxgen.check.problems import Problem
-from ptxgen.check.verify import require_valid, verify
+from ptxgen.check.verify import definition_paths, require_valid, verify
 from ptxgen.errors import VerifyError
 from ptxgen.ir import (
     Address,

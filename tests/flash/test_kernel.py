@@ -29,9 +29,10 @@ from flash.host.staging import Staging
 from flash.kernel import AttentionKernel
 from flash.launch.checks import check
 from flash.launch.gpu import GpuLauncher
+from flash.operands.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import BF16, DTYPES, F16, F32, OF_ARRAYS, DType
-from ptxgen.check.proof_verdicts import UNKNOWN
+from flash.scores.features import settings_of_call
+from ptxgen.check.prove.verdicts import UNKNOWN
 from ptxgen.errors import (
     BackendError,
     ConfigError,
@@ -217,7 +218,8 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     )
     assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
     of = functions_module._OfAttention
-    kept = [functions_module._kernel(of, 8, 3, "f32", True, None) for _ in range(2)]
+    settings = settings_of_call({}, str)
+    kept = [functions_module._kernel(of, 8, 3, "f32", True, None, settings) for _ in range(2)]
     assert kept[0] is kept[1]
 
 

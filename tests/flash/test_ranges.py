@@ -13,7 +13,8 @@ from kernel_runs import Problem, mostly_nightly, run_forward
 
 from flash.kernel import AttentionKernel
 from flash.problem.config import AttentionConfig
-from flash.reference import FIRST_INFINITE, attention_reference
+from flash.reference import attention_reference
+from flash.scores.feature import FIRST_INFINITE
 
 pytestmark = pytest.mark.judged
 

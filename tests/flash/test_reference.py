@@ -16,7 +16,8 @@ from judge import (
 )
 
 from flash.error_bound import F32_ARITHMETIC
-from flash.reference import attention_reference, causal_offset
+from flash.reference import attention_reference
+from flash.scores.window import causal_offset
 from ptxgen.errors import ConfigError
 
 pytestmark = pytest.mark.judged

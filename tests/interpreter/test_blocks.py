@@ -15,9 +15,9 @@ from interpreter.programs import ELEMENT, ptx
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run
-from ptxgen.interpreter.blocks import compile_program
-from ptxgen.interpreter.fast import FAST
-from ptxgen.interpreter.linking import link
+from ptxgen.interpreter.program.blocks import compile_program
+from ptxgen.interpreter.program.fast import FAST
+from ptxgen.interpreter.program.linking import link
 from ptxgen.isa.spec import BoundOperand, Effect, Op
 from ptxgen.isa.table import recognise, rows
 from ptxgen.parse import parse

@@ -6,7 +6,7 @@ from interpreter.programs import ELEMENT, line_of, ptx
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import run
-from ptxgen.interpreter.memory import POISON
+from ptxgen.interpreter.machine.memory import POISON
 
 
 def result_of(body: str, threads: int, grid: int = 1, **more: object) -> list[int]:

@@ -535,7 +535,7 @@ def test_lanes_that_meet_at_an_address_take_turns(
     found = []
     for scans in (True, False):
         if not scans:  # one lane of each address after the other
-            monkeypatch.setattr("ptxgen.interpreter.memory.Meetings.scan", lambda *_: False)
+            monkeypatch.setattr("ptxgen.interpreter.machine.memory.Meetings.scan", lambda *_: False)
         x, y = np.zeros(128, np.uint32), np.zeros(64, np.uint32)
         run(text, grid=2, block=64, args=[x, y])
         found.append((x.tolist(), y.tolist()))

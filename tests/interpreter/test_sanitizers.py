@@ -8,11 +8,11 @@ from interpreter.programs import ELEMENT, line_of, ptx
 
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import Report, launch, run
-from ptxgen.interpreter.clocks import Clocks
-from ptxgen.interpreter.conflicts import Access
-from ptxgen.interpreter.memory import POISON
-from ptxgen.interpreter.race import RaceDetector
+from ptxgen.interpreter.machine.memory import POISON
 from ptxgen.interpreter.reports import where_from
+from ptxgen.interpreter.sanitizers.clocks import Clocks
+from ptxgen.interpreter.sanitizers.conflicts import Access
+from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
 from ptxgen.ir import Instr, Origin
 
 # Each thread writes its word of `buf`, then reads its neighbour's.

@@ -10,7 +10,7 @@ import pytest
 from interpreter import test_hopper_programs as hopper
 from interpreter.programs import line_of, ptx
 
-from ptxgen.check.derived import derived
+from ptxgen.check.prove.program.provenance import derived
 from ptxgen.interpreter import run
 from ptxgen.parse import parse
 

@@ -14,8 +14,9 @@ from interpreter.both_paths import run_both_ways
 from interpreter.programs import line_of, ptx
 
 from ptxgen.errors import AssemblerError, TrapError
-from ptxgen.interpreter import DeviceArena, policies, run
-from ptxgen.interpreter.registers import registers_at_entry
+from ptxgen.interpreter import DeviceArena, run
+from ptxgen.interpreter.machine.registers import registers_at_entry
+from ptxgen.interpreter.schedule import policies
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 

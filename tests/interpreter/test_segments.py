@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from interpreter.programs import ptx
 
-from ptxgen.interpreter.segments import Segment, segments
+from ptxgen.interpreter.program.segments import Segment, segments
 from ptxgen.parse import parse
 
 

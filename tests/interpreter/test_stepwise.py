@@ -14,8 +14,8 @@ from flash.problem.config import AttentionConfig
 from ptxgen import ir
 from ptxgen.errors import TypeMismatchError
 from ptxgen.interpreter import run
-from ptxgen.interpreter.blocks import compile_program
-from ptxgen.interpreter.linking import link
+from ptxgen.interpreter.program.blocks import compile_program
+from ptxgen.interpreter.program.linking import link
 from ptxgen.parse import parse
 
 CONFIGS: list[dict[str, Any]] = [

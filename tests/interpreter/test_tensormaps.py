@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from interpreter.both_paths import run_both_ways
 
-from ptxgen.check.global_access import global_touches
-from ptxgen.check.proof_access import touches
+from ptxgen.check.prove.program.global_accesses import global_touches
+from ptxgen.check.prove.program.shared_accesses import touches
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT, DeviceArena, run
-from ptxgen.interpreter.boxes import loaded
+from ptxgen.interpreter.machine.boxes import loaded
 from ptxgen.ir import Address, Instr
 from ptxgen.parse import parse
 from ptxgen.tensormap import ALIGN, NBYTES, TensorMap

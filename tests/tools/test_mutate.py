@@ -15,7 +15,7 @@ import pytest
 
 from flash.error_bound import merge_bound
 from flash.problem.config import AttentionConfig
-from flash.problem.philox import kept
+from flash.scores.philox import kept
 from ptxgen import interpreter, ir
 from ptxgen.errors import PtxGenError
 from ptxgen.interpreter import Result

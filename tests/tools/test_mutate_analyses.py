@@ -18,7 +18,7 @@ from tools.analyses.source import HIT, MODULE, Mutant, Source, source_of
 from tools.analyses.worker import TIME, Outcome, outcome, put
 
 FLOW = "ptxgen/check/flow.py"
-BUDGET = "ptxgen/check/budget.py"
+BUDGET = "ptxgen/check/verify/budget.py"
 TWO = (FLOW, BUDGET)
 
 
@@ -315,12 +315,12 @@ def test_what_is_judged_already_is_kept(judging: list[Mutant], tmp_path: Path) -
 def test_what_is_said_of_other_modules_is_kept(judging: list[Mutant], tmp_path: Path) -> None:
     file = str(tmp_path / "a.json")
     tool.main([*MODULE_ARGUMENTS, "--count", "5", "--output", file])
-    other = ["--module", "ptxgen.check.budget", "--count", "3"]
+    other = ["--module", "ptxgen.check.verify.budget", "--count", "3"]
     tool.main([*other, "--output", file, "--update"])
     assert len(judging) == 8
     found = json.loads(Path(file).read_text())
     assert [(m["name"], m["judged"]) for m in found["modules"]] == [
-        ("ptxgen.check.budget", 3), ("ptxgen.check.flow", 5),
+        ("ptxgen.check.flow", 5), ("ptxgen.check.verify.budget", 3),
     ]  # fmt: skip
 
 

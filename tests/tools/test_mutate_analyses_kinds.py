@@ -8,7 +8,7 @@ from tools.analyses.kinds import KINDS, mutants, mutants_of, sample
 from tools.analyses.source import MODULE, Source, files
 
 FLOW = "ptxgen/check/flow.py"
-BUDGET = "ptxgen/check/budget.py"
+BUDGET = "ptxgen/check/verify/budget.py"
 TWO = (FLOW, BUDGET)
 
 

@@ -26,7 +26,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 @functools.cache
 def files() -> tuple[str, ...]:
     """The files to mutate, relative to the root of the project."""
-    found = [p for folder in FOLDERS for p in sorted((ROOT / folder).glob("*.py"))]
+    found = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
     return tuple(p.relative_to(ROOT).as_posix() for p in found)
 
 

@@ -13,7 +13,7 @@ from flash.cache.host_memory import stored
 from flash.decode.append_launch import NewRows, Turned, append_step
 from flash.host.arrays import view
 from flash.launch.step import Step
-from flash.problem.dtypes import E4M3, F32, I32, DType
+from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.target import target
 from tools.campaign.arrays import bits_differ, copied, with_margins, within_margins

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash.error_bound import Bound, arithmetic_of_config, attention_bound, varlen_bound
+from flash.operands.declared import Operand
+from flash.operands.dtypes import BOOL, I32, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import BOOL, I32, DType
-from flash.problem.features import Operand
 from flash.problem.simt_tiling import padded
 from tools.campaign.problems import LANE_ROWS, Problem
 
@@ -253,7 +253,7 @@ def _operand(
     numbers: Array = random.standard_normal(shape)
     if operand.dtype is BOOL:
         numbers = random.random(shape) < _SHOWN
-    elif operand.name == "bias":
+    elif operand.name in ("bias", "key_bias"):
         numbers[random.random(shape) < _HIDDEN_BY_BIAS] = -np.inf
     elif operand.name == "sink":
         numbers[..., 1::2] = -np.inf  # as without a sink

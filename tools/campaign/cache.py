@@ -23,8 +23,8 @@ from flash.error_bound import (
 )
 from flash.host.arrays import view
 from flash.launch.step import Step
+from flash.operands.dtypes import E4M3, F32, I32, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import E4M3, F32, I32, DType
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.target import target
 from tools.campaign.arrays import (

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ptxgen import interpreter, ir
-from ptxgen.check.shapes import shape_of
+from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Instr, IntImm, Reg, Special, Symbol
 from ptxgen.isa.spec import Effect
 from ptxgen.isa.table import op_of

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from ptxgen.check.proof import prove
+from ptxgen.check.prove import prove
 from ptxgen.check.verify import verify
 from ptxgen.errors import PtxGenError, TrapError
-from ptxgen.interpreter.policies import LOCKSTEP
+from ptxgen.interpreter.schedule.policies import LOCKSTEP
 from ptxgen.ir import Module
 from tools.campaign.kernels import subjects
 from tools.campaign.mistakes import Mutant, mutants

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ptxgen import ir
-from ptxgen.check.shapes import shape_of
+from ptxgen.check.verify.shapes import shape_of
 from ptxgen.ir import Address, Instr, IntImm, Operand, Reg, Symbol
 from ptxgen.types import TYPES
 

@@ -97,7 +97,7 @@ REASONS: Final = (
         )
     ),
     Reason(
-        "bound", "lt to le", "Scoring._tanh", "S = Q K^T", "setp.lt.f32",
+        "bound", "lt to le", "AppliedSoftcap._tanh", "S = Q K^T", "setp.lt.f32",
         "of the limit itself both ways give the tangent within 3 units in the last place",
         rounds=True,
     ),
@@ -130,7 +130,7 @@ REASONS: Final = (
         "only adds work: of the rows that begin behind the last one, none is read or written",
     ),
     Reason(
-        "mask", "always the second", "Dropout._pick", "P = exp2", "selp",
+        "mask", "always the second", "AppliedDropout._pick", "P = exp2", "selp",
         "on tensor cores tiles begin at multiples of 16 and a lane's keys below 8: their octets "
         "are even",
         entry="_(f16|bf16|tf32|f32_grade)_",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ptxgen import interpreter, ir
 from ptxgen.check.problems import Problem
-from ptxgen.check.proof import Bound, Proof, prove
+from ptxgen.check.prove import Bound, Proof, prove
 from ptxgen.check.resources import Resources, resources
 from ptxgen.check.verify import verify
 from ptxgen.errors import AssemblerError, LaunchError, TrapError

@@ -12,12 +12,12 @@ from typing import Final
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import Made
+from flash.scores.options import number
 from tools.commands.emit_options import (
     add_kernel_options,
     add_output_options,
     check_outputs,
     config_of,
-    number,
     parser_of,
 )
 from tools.commands.emit_output import NATIVE, find_target

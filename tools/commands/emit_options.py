@@ -9,30 +9,13 @@ from typing import Any, Final
 
 from flash.problem.config import CAUSAL, DEFAULT_TARGET, AttentionConfig
 from flash.problem.precision import AUTO
+from flash.scores.features import SCORES
+from flash.scores.options import number
 from tools.commands.emit_output import NATIVE, STDOUT
-
-_MOST_PARTS: Final = 3  # parts of a split window text: two sides, and an empty one that is appended
-
-
-def number(text: str) -> int | float:
-    """An int or a float; the config checks its range."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
 
 
 def _number_or_auto(text: str) -> int | float | str:
     return text if text == "auto" else number(text)
-
-
-def _window(text: str) -> tuple[Any, Any]:
-    sides = [None if part == "" else number(part) for part in (*text.split(","), "")]
-    if len(sides) > _MOST_PARTS or sides[:2] == [None, None]:
-        raise argparse.ArgumentTypeError(f"must be LEFT,RIGHT such as 128,0, got {text!r}")
-    return sides[0], sides[1]
 
 
 _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
@@ -67,24 +50,7 @@ _OF_KERNELS: Final[dict[str, dict[str, Any]]] = {
         "choices": [mode for mode in CAUSAL if isinstance(mode, str)],
         "help": "bottom_right (the default: the last query sees every key) or top_left",
     },
-    "--window": {
-        "type": _window, "metavar": "LEFT,RIGHT",
-        "help": "keys before and behind its own position that a query sees, nothing for no limit: "
-        "128,0 or 128, or ,4; 128 alone is 128,",
-    },
-    "--softcap": {
-        "type": number, "metavar": "C", "help": "scores become C * tanh(score / C)",
-    },
-    "--alibi": {"action": "store_true", "help": "slopes for distances, one for each head"},
-    "--bias": {"metavar": "TYPE", "help": "added to scores: f32, or the type of --dtype"},
-    "--mask": {"action": "store_true", "help": "a byte for each score: 0 hides the key"},
-    "--sink": {
-        "action": "store_true", "help": "a score of every row, with a value of 0, by head",
-    },
-    "--dropout": {
-        "type": number, "metavar": "RATE", "default": 0.0,
-        "help": "weights of keys that are dropped, by a seed of the launch",
-    },
+    **{name: dict(words) for feature in SCORES for name, words in feature.options.items()},
     "--pack-gqa": {
         "action": "store_const", "const": True, "default": "auto",
         "help": "a CTA's rows are of all heads that share a head of K and V, for few queries of "

@@ -13,8 +13,8 @@ from typing import Final
 
 from flash.contract.catalogue import build, emit
 from flash.contract.resources import KernelResources
+from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig, KernelConfig
-from flash.problem.dtypes import F32
 from ptxgen.check.verify import require_valid
 from ptxgen.errors import BackendError
 from ptxgen.runtime.assembler import Assembly, find_assembler

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # has no types
 
 from flash.cpu.attention import attention_cpu
-from flash.reference import causal_offset
+from flash.scores.window import causal_offset
 from tools.measure.record import (
     MS,
     Found,

@@ -27,8 +27,8 @@ from flash.decode.plan import (
 from flash.host.arrays import ArrayView, view
 from flash.host.dlpack import dense_strides
 from flash.host.staging import Staging
+from flash.operands.dtypes import F32, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import F32, DType
 from flash.reference import attention_reference
 from ptxgen.runtime.cuda import CudaBackend
 from tools.measure.cpu import Array, normal

@@ -13,7 +13,7 @@ from flash.contract.catalogue import build
 from flash.contract.forward import global_contract
 from flash.problem.config import AttentionConfig
 from ptxgen import interpreter
-from ptxgen.check.proof import prove_global, prove_shared
+from ptxgen.check.prove import prove_global, prove_shared
 from ptxgen.parse import parse
 from tools.measure.cpu import normal
 from tools.measure.interpreter import launch

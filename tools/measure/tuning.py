@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 from flash.contract.catalogue import build
+from flash.operands.dtypes import F32
 from flash.problem.config import STAGES, AttentionConfig
-from flash.problem.dtypes import F32
 from flash.problem.tile_choice import offered_tiles
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.assembler import find_assembler

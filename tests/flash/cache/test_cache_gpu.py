@@ -19,7 +19,7 @@ from judge import assert_attention_is_accurate
 
 import flash
 from flash.error_bound import PARTS_OF_F32, arithmetic_of
-from flash.problem.dtypes import CACHE_DTYPES, DTYPES, OF_ARRAYS
+from flash.operands.dtypes import CACHE_DTYPES, DTYPES, OF_ARRAYS
 from flash.problem.features import MAX_SPLITS
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend

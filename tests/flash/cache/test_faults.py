@@ -20,8 +20,8 @@ import flash
 from flash.cache.host_memory import HostMemory
 from flash.cpu.threads import BlasThreads
 from flash.host.results import DeviceArray
+from flash.operands.dtypes import DTYPES
 from flash.pages.placement import Paged
-from flash.problem.dtypes import DTYPES
 from flash.problem.rotary import rotary_tables
 from ptxgen.errors import BackendError
 from ptxgen.runtime.cuda import CudaBackend

@@ -11,7 +11,7 @@ from fake_driver import FakeDevice, FakeDriver, Launch
 from judge import rounded_normal
 
 import flash
-from flash.problem.dtypes import DTYPES
+from flash.operands.dtypes import DTYPES
 from flash.problem.rotary import rotary_tables
 from ptxgen.errors import BackendError, CacheFullError, LaunchError
 from ptxgen.runtime.cuda import CudaBackend

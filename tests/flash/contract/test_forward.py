@@ -10,10 +10,12 @@ import pytest
 from flash.contract.catalogue import build
 from flash.contract.forward import CAUSAL, parameters
 from flash.contract.resources import KernelResources, Memory
+from flash.operands.dtypes import BF16, DTYPES, F16, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import BF16, DTYPES, F16, DType
 from flash.problem.simt_tiling import Tiling
-from flash.reference import key_limits, position_offset, visible_keys
+from flash.reference import visible_keys
+from flash.scores.features import scored
+from flash.scores.window import key_limits, position_offset
 from ptxgen.target import target
 from ptxgen.types import scalar_type
 
@@ -266,14 +268,16 @@ def test_arithmetic_of_a_window_is_counted_as_a_loop_would(
         AttentionConfig(8, 4, causal=causal or False, window=window, tile=16, block_q=block_q)
     )
     for seq_q, seq_k in ((1, 1), (5, 100), (100, 5), (40, 0), (0, 40), (64, 48), (150, 150)):
-        seen = visible_keys((1, 1, seq_q, seq_k), causal or False, window)[0, 0]
+        shape = (1, 1, seq_q, seq_k)
+        of = scored(shape, causal or False, np.float64, 0, {"window": window})
+        seen = visible_keys(of)[0, 0]
         flops = found.useful_flops(2, 3, seq_q, seq_k, window)
         assert flops == 2 * 6 * int(seen.sum()) * (8 + 4)
         # A tile that holds a key counts whole, with keys beyond the last.
         longer = -(-seq_k // 16) * 16
         position = np.arange(seq_q)[:, None] + position_offset(causal or False, seq_q, seq_k)
         distance = position - np.arange(longer)
-        before, behind = key_limits(causal or False, window)
+        before, behind = key_limits(bool(causal), window)
         in_reach = (distance <= (longer + seq_q if before is None else before)) & (
             -distance <= (longer + seq_q if behind is None else behind)
         )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flash.contract.catalogue import build
 from flash.decode.merge import merge_partials
 from flash.error_bound import PARTS_OF_F32, arithmetic_of_config
+from flash.operands.dtypes import E4M3
 from flash.problem.config import AttentionConfig, KernelConfig
-from flash.problem.dtypes import E4M3
 from ptxgen.interpreter import run
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged, pytest.mark.usefixtures("unproved")]

@@ -20,7 +20,7 @@ from flash.decode.plan import CacheCall, Parts, Workspace, choose_splits, kernel
 from flash.error_bound import PARTS_OF_F32, arithmetic_of, arithmetic_of_config
 from flash.host.arrays import host_array, view
 from flash.launch.step import Step
-from flash.problem.dtypes import DTYPES
+from flash.operands.dtypes import DTYPES
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, CacheFullError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT

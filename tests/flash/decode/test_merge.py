@@ -17,7 +17,7 @@ import flash
 from flash.contract.cache_builds import merge_build
 from flash.error_bound import Arithmetic, merge_bound
 from flash.kernels.merge import MergeConfig
-from flash.problem.dtypes import BF16, F16, F32
+from flash.operands.dtypes import BF16, F16, F32
 from ptxgen import interpreter
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.interpreter import PCT

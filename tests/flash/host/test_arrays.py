@@ -17,7 +17,7 @@ from device_arrays import CudaArray
 from flash.host import results
 from flash.host.arrays import HOST, ArrayView, host_array, view
 from flash.host.dlpack import CPU, CUDA, Contents, dense_strides, make_capsule, read_capsule
-from flash.problem.dtypes import BF16, DTYPES, F16, F32, DType
+from flash.operands.dtypes import BF16, DTYPES, F16, F32, DType
 from ptxgen.errors import LaunchError
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))

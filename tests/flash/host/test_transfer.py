@@ -13,7 +13,7 @@ from fake_driver import FakeDevice, FakeDriver
 import flash
 from flash.host.arrays import view
 from flash.host.dlpack import CUDA, read_capsule
-from flash.problem.dtypes import BOOL, DTYPES, I32, DType
+from flash.operands.dtypes import BOOL, DTYPES, I32, DType
 from ptxgen.errors import LaunchError
 from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 

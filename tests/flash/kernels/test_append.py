@@ -13,7 +13,7 @@ from flash.contract.cache_builds import append_build
 from flash.decode.append_launch import NewRows, Turned, append_step
 from flash.host.arrays import host_array, view
 from flash.kernels.append import AppendConfig
-from flash.problem.dtypes import BF16, DTYPES, E4M3, F16, F32, DType
+from flash.operands.dtypes import BF16, DTYPES, E4M3, F16, F32, DType
 from flash.problem.features import Features
 from flash.problem.rotary import rotary_tables, rotated
 from ptxgen.interpreter import PCT, run

@@ -14,8 +14,8 @@ from flash import AttentionKernel
 from flash.contract.catalogue import build
 from flash.error_bound import arithmetic_of_config
 from flash.problem.config import AttentionConfig
-from flash.problem.philox import kept, philox, threshold
 from flash.reference import attention_reference
+from flash.scores.philox import kept, philox, threshold
 from ptxgen.errors import ConfigError, LaunchError
 from ptxgen.runtime.assembler import Assembler
 

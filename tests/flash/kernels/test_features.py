@@ -51,11 +51,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 1.5},
     "alibi": {"alibi": True},
     "bias": {"bias": "f32"},
+    "key_bias": {"key_bias": "f32"},
     "mask": {"mask": True},
     "sink": {"sink": True},
     "all": {
-        "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True,
-        "sink": True,
+        "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32",
+        "key_bias": "f32", "mask": True, "sink": True,
     },
 }  # fmt: skip
 EVERY_FEATURE = pytest.mark.parametrize("name", FEATURES)
@@ -78,8 +79,8 @@ def arrays_of(config: AttentionConfig, problem: Problem) -> Arrays:
 
 def reference(config: AttentionConfig, arrays: Arrays, operands: Operands) -> tuple[Array, Array]:
     return attention_reference(
-        *arrays, softmax_scale=config.scale, causal=config.causal, window=config.window,
-        softcap=config.softcap, **operands,
+        *arrays, softmax_scale=config.scale, causal=config.causal, **config.score_arguments,
+        **operands,
     )  # fmt: skip
 
 
@@ -87,9 +88,8 @@ def judge(
     config: AttentionConfig, arrays: Arrays, operands: Operands, out: Array, lse: Array
 ) -> None:
     assert_attention_is_accurate(
-        out, lse, *arrays, softmax_scale=config.scale, causal=config.causal, window=config.window,
-        softcap=config.softcap, arithmetic=arithmetic_of_config(config),
-        **operands,
+        out, lse, *arrays, softmax_scale=config.scale, causal=config.causal,
+        arithmetic=arithmetic_of_config(config), **config.score_arguments, **operands,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.limits import MAX_CTAS, MAX_SEQ
 from flash.reference import attention_reference
 from ptxgen.interpreter import run
-from ptxgen.interpreter.arena import DeviceArena
+from ptxgen.interpreter.machine.arena import DeviceArena
 
 pytestmark = [pytest.mark.grid, pytest.mark.judged]
 

@@ -22,14 +22,16 @@ from kernel_runs import (
 
 from flash.contract.catalogue import build
 from flash.contract.forward import global_contract
-from flash.device.grouped_heads import PackedMatrix, Packing, packing_saves_ctas
+from flash.device.grouped_heads import PackedMatrix, packing_saves_ctas
 from flash.error_bound import arithmetic_of_config
 from flash.host.arrays import ArrayView, view
 from flash.kernel import AttentionKernel
 from flash.launch import checks
 from flash.problem.config import AttentionConfig
 from flash.reference import visible_keys
-from ptxgen.check.proof import prove_global
+from flash.scores.features import scored
+from flash.scores.heads import Packing
+from ptxgen.check.prove import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.dsl import KernelBuilder, Value
 from ptxgen.errors import ConfigError, LaunchError
@@ -111,7 +113,8 @@ def check(config: AttentionConfig, arrays: Arrays) -> tuple[Array, Array]:
         apart = array.reshape(batch, kv_heads, group, seq_q, -1).transpose(0, 1, 3, 2, 4)
         return np.ascontiguousarray(apart).reshape(batch, kv_heads, seq_q * group, -1)
 
-    seen = visible_keys((1, 1, seq_q, seq_k), config.causal, config.window)
+    shape = (1, 1, seq_q, seq_k)
+    seen = visible_keys(scored(shape, config.causal, np.float64, 0, {"window": config.window}))
     one_head = replace(config, pack_gqa=False, causal=False, window=None, mask=True)
     wanted = run(
         one_head, (packed(q), k, v), sanitize=False,

@@ -17,7 +17,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.tile_choice import offered_tiles
 from flash.reference import attention_reference
 from ptxgen import ir
-from ptxgen.check.proof import prove_shared
+from ptxgen.check.prove import prove_shared
 from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError
 from ptxgen.interpreter import PCT

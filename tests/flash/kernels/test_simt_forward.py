@@ -17,7 +17,7 @@ from flash.problem.tile_choice import offered_tiles
 from ptxgen import ir
 from ptxgen.check.verify import verify
 from ptxgen.errors import TrapError
-from ptxgen.interpreter.machine import LaneMachine
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler
 from ptxgen.target import TARGETS, target

@@ -23,7 +23,7 @@ from flash.problem.config import AttentionConfig
 from flash.problem.simt_tiling import MAX_HEAD_DIM_V, ValueSlices
 from flash.reference import attention_reference
 from ptxgen import interpreter
-from ptxgen.check.proof import prove_global
+from ptxgen.check.prove import prove_global
 from ptxgen.check.verify import verify
 from ptxgen.parse import parse
 from ptxgen.runtime.assembler import Assembler

@@ -20,8 +20,8 @@ from judge import assert_attention_is_accurate, rounded_normal
 
 from flash.host.arrays import host_array, view
 from flash.kernel import AttentionKernel
+from flash.operands.dtypes import DTYPES, F32, DType
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import DTYPES, F32, DType
 from ptxgen.errors import BackendError, ConfigError, LaunchError
 from ptxgen.runtime.cache import ModuleCache
 from ptxgen.runtime.cuda import CudaBackend

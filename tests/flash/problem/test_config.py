@@ -12,8 +12,8 @@ import pytest
 
 from flash.cache.cache import KVCache
 from flash.contract.catalogue import build
+from flash.operands.dtypes import DTYPES
 from flash.problem.config import AttentionConfig
-from flash.problem.dtypes import DTYPES
 from flash.problem.simt_tiling import MAX_HEAD_DIM
 from flash.problem.tile_choice import DEFAULT_TILES, default_tile, natural_alignment, offered_tiles
 from ptxgen.errors import ConfigError, UnsupportedTargetError

@@ -1,0 +1,1 @@
+"""What a launch passes to a kernel: element types, and how arrays and scalars are declared."""

@@ -1,0 +1,148 @@
+"""ALiBi: a slope for each head, times the distance of query and key, is subtracted from the score
+(arXiv:2108.12409).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self, TypedDict
+
+import numpy as np
+
+from flash.operands.declared import PER_HEAD, Operand
+from flash.operands.dtypes import F32
+from flash.scores.feature import (
+    LOG2E,
+    UNIT,
+    Applied,
+    Array,
+    Block,
+    Inputs,
+    Scored,
+    ScoreFeature,
+    StepError,
+    as_scores,
+)
+from flash.scores.heads import PackedNumbers
+from flash.scores.options import flag
+from flash.scores.places import ScorePlaces
+from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
+from ptxgen.types import f32
+
+_SLOPES: Final = "alibi_slopes"
+_FACTORS: Final = 2.0  # roundings of the slope and of log2(e)
+
+
+class AlibiArguments(TypedDict, total=False):
+    """alibi_slopes: float32 [batch, heads]; slope * |i + offset - j| is subtracted from the scaled
+    score of query i and key j.
+    """
+
+    alibi_slopes: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlibiSettings:
+    """alibi: whether launches give `alibi_slopes`."""
+
+    alibi: bool = False
+
+
+@dataclass(frozen=True)
+class Alibi(ScoreFeature):
+    """The slopes of a kernel."""
+
+    setting: ClassVar = "alibi"
+    argument: ClassVar = _SLOPES
+    axes: ClassVar = PER_HEAD
+    example: ClassVar = "alibi=True"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--alibi": {"action": "store_true", "help": "slopes for distances, one for each head"}
+    }
+    changes_scores: ClassVar = True
+    uses_position: ClassVar = True
+    uses_query: ClassVar = True
+    registers: ClassVar = 4
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> bool:
+        """See `ScoreFeature.normalized`."""
+        return flag("alibi", value)
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """See `ScoreFeature.of`."""
+        return cls() if config.alibi else None
+
+    def operands(self, *, cached: bool) -> tuple[Operand, ...]:
+        """The slopes."""
+        return (
+            Operand(
+                _SLOPES, F32, self.axes,
+                "ALiBi: slope * |i + offset - j| is subtracted from the scaled score of query "
+                "i and key j; offset is seq_k - seq_q, or 0 with top_left causality",
+            ),
+        )  # fmt: skip
+
+    def applied(self, inputs: Inputs) -> Applied:
+        """The slopes in a kernel, loaded."""
+        assert inputs.diagonal is not None  # as `uses_position` says
+        return AppliedAlibi(inputs.k, inputs.of_head(_SLOPES), inputs.diagonal)
+
+    @classmethod
+    def change_block(cls, score: Array, block: Block) -> None:
+        """See `ScoreFeature.change_block`."""
+        slopes = as_scores(block.take(_SLOPES).astype(block.of.dtype))
+        distance = block.positions - block.key_indices
+        score -= slopes[:, None, None] * np.abs(distance).astype(block.of.dtype)
+
+    @classmethod
+    def changed(cls, scores: Array, of: Scored) -> Array:
+        """See `ScoreFeature.changed`."""
+        seq_q, seq_k = of.shape[2:]
+        position = np.arange(seq_q)[:, None] + of.offset
+        distance = np.abs(position - np.arange(seq_k)).astype(of.dtype)
+        lessened: Array = scores - of.as_scores(_SLOPES)[..., None, None] * distance
+        return lessened
+
+    @classmethod
+    def error(cls, before: Array, after: Array, of: Scored) -> StepError:
+        """The rounding of the sum, and of slopes."""
+        return StepError(after, _FACTORS * UNIT * (before - after))
+
+
+@dataclass(frozen=True)
+class AppliedAlibi(Applied):
+    """Scores -= slope * |position - key|; distances are exact below 2**24."""
+
+    k: KernelBuilder
+    slope: Value | PackedNumbers
+    diagonal: Value
+
+    def change(self, S: Fragment, places: ScorePlaces) -> None:
+        """See `Applied.change`."""
+        k, slope, diagonal = self.k, self.slope, self.diagonal
+        if isinstance(slope, PackedNumbers):
+            from_first = diagonal - places.my_first_key
+            for i, scores in enumerate(S):
+                query = places.query(i)
+                minus = slope.of_head(k, places.head(i, query)) * -LOG2E
+                self._subtract_from_row(scores, query + from_first, minus, places)
+            return
+        minus = slope * -LOG2E
+        # In this order all but the last term is one register through all tiles, and not two.
+        nearest = places.first_row + diagonal - k.signed(places.lane) - places.first_key
+        for row, scores in zip(places.rows, S, strict=True):
+            self._subtract_from_row(scores, nearest + row, minus, places)
+
+    def _subtract_from_row(
+        self, scores: list[Var], distance: Value, minus: Value, places: ScorePlaces
+    ) -> None:
+        """Add `minus` * |distance - key| to the scores of one row; `distance` is the row's position
+        less the key that `places.keys` are counted from, `minus` the negative slope in units of
+        log2.
+        """
+        k, from_first = self.k, self.k.cvt(distance, rnd="rn", dtype=f32)
+        for key, score in zip(places.keys, scores, strict=True):
+            k.fma(k.abs(from_first - float(key)), minus, score, into=score)

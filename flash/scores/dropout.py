@@ -1,0 +1,211 @@
+"""Dropout: weights are set to 0 with a probability, by random numbers that are the same on every
+backend and for all tiles (`flash/scores/philox.py`); the others are divided by the probability to
+be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final, Self, TypedDict
+
+import numpy as np
+
+from flash.operands.declared import Number
+from flash.scores.feature import Applied, Array, Block, Inputs, Scored, ScoreFeature, TypeOf
+from flash.scores.options import is_scale, number
+from flash.scores.philox import (
+    KEY_STEPS,
+    KEYS_PER_BLOCK,
+    MULTIPLIERS,
+    ROUNDS,
+    STEPS,
+    kept,
+    threshold,
+)
+from flash.scores.places import ScorePlaces
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.errors import ConfigError, shown
+from ptxgen.types import f32, u32, u64
+
+_HALF_BITS: Final = 16
+OCTET: Final = 8  # keys whose random numbers are the same word of different Philox calls
+
+
+class DropoutSeed(TypedDict, total=False):
+    """dropout_seed: from 0 to 2**64 - 1, which decides which weights dropout sets to 0."""
+
+    dropout_seed: int | None
+
+
+class DropoutArguments(DropoutSeed, total=False):
+    """dropout: the probability that a weight is set to 0."""
+
+    dropout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutSettings:
+    """dropout: the probability, from 0 to less than 1 and in steps of 1/65536, that a weight is set
+    to 0; the others are divided by the probability to be kept. Launches give `dropout_seed`.
+    """
+
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Dropout(ScoreFeature):
+    """The dropout of a kernel; probability and seed are scalars of the launch."""
+
+    setting: ClassVar = "dropout"
+    argument: ClassVar = "dropout"
+    example: ClassVar = "dropout=0.1"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--dropout": {
+            "type": number, "metavar": "RATE", "default": 0.0,
+            "help": "weights of keys that are dropped, by a seed of the launch",
+        }
+    }  # fmt: skip
+    uses_query: ClassVar = True
+    changes_weights: ClassVar = True
+    in_cache: ClassVar = False
+    registers: ClassVar = 24
+    follows_grid: ClassVar = True
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> float:
+        """See `ScoreFeature.normalized`."""
+        if not is_scale(value) or not 0 <= value < 1:
+            raise ConfigError(
+                "AttentionConfig: dropout must be a probability from 0 to less than 1, got "
+                f"{shown(value)}"
+            )
+        probability: float = value
+        return probability
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """See `ScoreFeature.of`."""
+        return cls() if config.dropout > 0 else None
+
+    @classmethod
+    def values(cls, config: Any) -> dict[str, int | float]:
+        """The threshold of the random numbers; the seed is an argument of the call."""
+        return {"dropout_keep": threshold(config.dropout)} if config.dropout else {}
+
+    @classmethod
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
+        """The probability."""
+        return arguments.get("dropout", 0.0)
+
+    @classmethod
+    def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
+        """Whether the probability is not 0."""
+        return bool(arguments.get("dropout"))
+
+    def numbers(self, *, cached: bool) -> tuple[Number, ...]:
+        """The threshold, and the seed."""
+        return (
+            Number(
+                "dropout_keep", u32,
+                "of 65536, how many of the random numbers keep a weight, 1 to 65535; what is "
+                "kept is multiplied by 65536 / dropout_keep",
+            ),
+            Number("dropout_seed", u64, "key of the random numbers (Philox4x32-7)"),
+        )  # fmt: skip
+
+    def applied(self, inputs: Inputs) -> Applied:
+        """The dropout in a kernel."""
+        keep, seed = inputs.numbers["dropout_keep"], inputs.numbers["dropout_seed"]
+        return AppliedDropout(inputs.k, keep, seed, inputs.head_of_batch)
+
+    @classmethod
+    def drop_block(cls, weight: Array, block: Block) -> None:
+        """See `ScoreFeature.drop_block`."""
+        of, heads = block.of, np.arange(block.heads.start, block.heads.stop)
+        numbers = (of.first_batch + block.batch) * of.shape[1] + heads
+        queries = np.arange(block.queries.start, block.queries.stop)
+        probability, seed = of.arguments["dropout"], of.arguments["dropout_seed"]
+        keep = kept(probability, seed, numbers, queries, block.key_indices)
+        weight *= np.where(keep, of.dtype.type(STEPS / threshold(probability)), 0)
+
+    @classmethod
+    def weight_factor(cls, of: Scored) -> Array:
+        """See `ScoreFeature.weight_factor`."""
+        probability, seed = of.arguments["dropout"], of.arguments["dropout_seed"]
+        batch, heads, *sizes = of.shape
+        numbers = np.arange(batch * heads).reshape(batch, heads) + of.first_batch * heads
+        keep = [kept(probability, seed, each, *map(np.arange, sizes)) for each in numbers]
+        return np.where(np.stack(keep), STEPS / threshold(probability), 0.0)
+
+
+@dataclass(frozen=True)
+class AppliedDropout(Applied):
+    """The weights of one head that are kept are those whose random number, of 65536, is below
+    `threshold`. `head` is as `Inputs.head_of_batch`.
+    """
+
+    k: KernelBuilder
+    threshold: Value  # u32
+    seed: Value  # u64
+    head: Value
+
+    @cached_property
+    def output_factor(self) -> Value:
+        """The factor of the kept weights: the inverse of the probability that a weight is kept."""
+        k = self.k
+        return k.rcp_rn(k.cvt(self.threshold, rnd="rn", dtype=f32)) * float(STEPS)
+
+    def drop(self, P: Fragment, places: ScorePlaces) -> None:
+        """Set the weights that are not kept to 0. A thread's keys are `places.lane` plus distances
+        that have no bit in common with it; tiles begin at multiples of 16.
+        """
+        k = self.k
+        lane, half = places.lane, places.lane & 1
+        limit = self.threshold << _HALF_BITS
+        first_block = (places.first_key >> (KEYS_PER_BLOCK.bit_length() - 1)).as_(u32)
+        # The octet, within its block of 32 keys, of the lane's key at distance 0; None is octet 0.
+        octet = None
+        if not places.begins_block:
+            octet = ((places.first_key.as_(u32) + lane) >> 3) & 3
+        pair = (lane & (OCTET - 1)) >> 1
+        for i in range(len(places.rows)):
+            query = places.query(i)
+            head = self.head if places.packing is None else self.head + places.head(i, query)
+            calls: dict[tuple[int, int], list[Value]] = {}
+            for j, key in enumerate(places.keys):
+                block, rest = divmod(key, KEYS_PER_BLOCK)
+                words = calls.get((block, rest % OCTET // 2))
+                if words is None:
+                    at = (first_block + block) * 4 + (pair + rest % OCTET // 2)
+                    words = calls[block, rest % OCTET // 2] = self._call(at, query, head)
+                word = self._pick(words, octet, rest // OCTET)
+                upper = (half + rest % 2) * _HALF_BITS
+                number = (word >> upper) << _HALF_BITS
+                with k.only_if(number >= limit):
+                    P[i, j].set(0.0)
+
+    def _pick(self, words: list[Value], octet: Value | None, further: int) -> Value:
+        """Word (octet + further) % 4 of four words."""
+        k = self.k
+        if octet is None:
+            return words[further]
+        one, two = (octet & 1) != 0, (octet & 2) != 0
+        a, b, c, d = (words[(further + n) % 4] for n in range(4))
+        return k.selp(k.selp(d, c, one), k.selp(b, a, one), two)
+
+    def _call(self, at: Value, query: Value, head: Value) -> list[Value]:
+        """The four words that Philox makes of the counter (at, query, head, 0)."""
+        k = self.k
+        words = [at, query.as_(u32), head.as_(u32), k.mov(0, type=u32)]
+        key = [k.cvt(self.seed, dtype=u32), k.cvt(self.seed >> 32, dtype=u32)]
+        for turn in range(ROUNDS):
+            high = [k.mul(w, m, mode="hi") for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
+            low = [w * m for w, m in zip(words[::2], MULTIPLIERS, strict=True)]
+            keys = [
+                part + (turn * step & 0xFFFF_FFFF)
+                for part, step in zip(key, KEY_STEPS, strict=True)
+            ]
+            words = [high[1] ^ words[1] ^ keys[0], low[1], high[0] ^ words[3] ^ keys[1], low[0]]
+        return words

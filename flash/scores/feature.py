@@ -1,0 +1,321 @@
+"""What a feature of scores declares. Each feature is one file of this room: its setting, the words
+for it on the command line, its operands and scalars, its PTX, numpy and float64, and its rounding
+errors. All other code loops over `flash.scores.features.SCORES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash.operands.declared import Number, Operand
+from flash.operands.dtypes import DType
+from flash.scores.heads import PackedNumbers, Packing
+from flash.scores.places import ScorePlaces, ScorePlane
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+
+LOG2E: Final = math.log2(math.e)  # exp(x) == exp2(x * LOG2E), and the GPU has exp2
+NEG_INF: Final = float("-inf")
+# The least f32 whose product with log2(e), in f32, is infinite: 2^128 ln 2, about 2.3587e38. A
+# kernel adds scores in units of log2.
+FIRST_INFINITE: Final = float.fromhex("0x1.62e43p127")
+# In units of the last place of a result: the error of one f32 rounding, relative to the result.
+UNIT: Final = 2.0**-24
+
+Array = NDArray[Any]
+TypeOf = Callable[[object, str], str]  # a config's name of the dtype of an array, given with a name
+
+
+def as_scores(given: Array) -> Array:
+    """A bias, sinks or slopes as every backend takes them: f32 or f64, where values of magnitude
+    `FIRST_INFINITE` and more become infinity with their sign.
+    """
+    infinite = np.abs(given) >= FIRST_INFINITE
+    return np.where(infinite, np.copysign(np.inf, given), given) if infinite.any() else given
+
+
+# ---------------------------------------------------------------------------------- in a kernel
+
+
+class Inputs(Protocol):
+    """The values of a kernel from which a feature is applied to one head, or to the packed rows of
+    all heads that share a head of K and V.
+    """
+
+    @property
+    def k(self) -> KernelBuilder:
+        """The kernel that is being built."""
+
+    @property
+    def scale(self) -> Value:
+        """softmax_scale, in natural units."""
+
+    @property
+    def diagonal(self) -> Value | None:
+        """A query's position is its index plus this, s32; None if no feature asks for positions."""
+
+    @property
+    def numbers(self) -> Mapping[str, Value]:
+        """The scalars of the launch by name."""
+
+    @property
+    def packing(self) -> Packing | None:
+        """How rows of several heads are packed; None if all rows are of one head."""
+
+    @property
+    def rounds_once(self) -> bool:
+        """Whether divisions are rounded once, as elsewhere in f32 kernels; weights that are
+        rounded to 16 bits do not need that.
+        """
+
+    @property
+    def head_of_batch(self) -> Value:
+        """batch * heads + head, s32; for packed rows that of the first head of the group."""
+
+    def plane(self, name: str) -> ScorePlane:
+        """The elements of an operand for the scores of this head."""
+
+    def of_head(self, name: str) -> Value | PackedNumbers:
+        """The element of an f32 operand for this head; for packed rows, those of all heads."""
+
+
+class Applied:
+    """A feature in a kernel, with the values that one CTA works with. A method that a feature does
+    not define emits nothing.
+    """
+
+    scales: ClassVar[bool] = False  # whether `change` also multiplies products by the scale
+
+    @property
+    def begin(self) -> Value | None:
+        """The first key that the feature may hide, s32; None if it may hide any key."""
+        return None
+
+    def change(self, S: Fragment, places: ScorePlaces) -> None:
+        """Change this thread's scores, in units of log2."""
+
+    def hide(self, S: Fragment, places: ScorePlaces) -> None:
+        """Set this thread's scores of hidden keys to -inf, if `change` has not."""
+
+    def hides(self, row: Value, key: Value) -> Value | None:
+        """Whether the feature hides an existing key from an existing row; None: never."""
+        return None
+
+    def first_logits(self, rows: Sequence[Value] | None) -> list[Value]:
+        """The scores, in units of log2, of a key without a value that each row has before all
+        others: one for all rows, or with packed rows one for each of `rows`.
+        """
+        return []
+
+    def drop(self, P: Fragment, places: ScorePlaces) -> None:
+        """Change this thread's weights, which are summed already."""
+
+    @property
+    def output_factor(self) -> Value | None:
+        """A factor of the outputs; None: 1."""
+        return None
+
+
+# ------------------------------------------------------------------------------------- on the host
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a call on the host: `shape` is [batch, heads, seq_q, seq_k], `dtype` is the
+    type of the arithmetic. `arguments` holds the call's arguments by name, arrays broadcast to the
+    axes of their operands. Query i is at the position of key i + `offset`.
+    """
+
+    shape: tuple[int, int, int, int]
+    is_causal: bool
+    offset: int
+    dtype: np.dtype[Any]
+    first_batch: int = 0  # the index that batch item 0 has for dropout
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_scores(self, name: str) -> Array:
+        """An array argument in the type of the arithmetic, with infinities as in `as_scores`."""
+        return as_scores(self.arguments[name].astype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of the scores of one batch item: [heads, queries, keys]."""
+
+    of: Scored
+    batch: int
+    heads: slice
+    queries: slice
+    keys: slice
+
+    def take(self, name: str, *axes: slice) -> Array:
+        """The part of an array argument for this block, in its own type."""
+        found: Array = self.of.arguments[name][self.batch, self.heads, *axes]
+        return found
+
+    @property
+    def positions(self) -> Array:
+        """The positions of the queries among the keys, [queries, 1]."""
+        return (np.arange(self.queries.start, self.queries.stop) + self.of.offset)[:, None]
+
+    @property
+    def key_indices(self) -> Array:
+        """The indices of the keys, [keys]."""
+        return np.arange(self.keys.start, self.keys.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class StepError:
+    """The rounding error of one step of f32 scores. Errors from before the step are multiplied by
+    `slope`. The step adds an error of the variance of one rounding of `rounded`, and an error
+    `shared` whose relative size all keys of a row share.
+    """
+
+    rounded: Array
+    shared: Array
+    slope: Any = 1.0
+
+
+# --------------------------------------------------------------------------------------- declared
+
+
+@dataclass(frozen=True)
+class ScoreFeature:
+    """One thing that is done to scores or weights. An instance holds what the text of a kernel
+    depends on; the class methods are about all calls.
+    """
+
+    # The setting of `AttentionConfig`, and the argument of a call; the setting may be the argument.
+    setting: ClassVar[str]
+    argument: ClassVar[str]
+    # The axes of its array, to which the caller's is broadcast; none if it has no array.
+    axes: ClassVar[tuple[str, ...]] = ()
+    example: ClassVar[str]  # the setting as a user writes it, for messages
+    options: ClassVar[Mapping[str, Mapping[str, Any]]]  # of the command line, for argparse
+
+    # Whether scores are more than products times a scale, or are compared with unscaled ones.
+    changes_scores: ClassVar[bool] = False
+    hides: ClassVar[bool] = False  # whether it may hide any key from any query
+    uses_position: ClassVar[bool] = False  # of queries among the keys
+    uses_query: ClassVar[bool] = False  # whether the rows of a CTA have to know their query
+    changes_weights: ClassVar[bool] = False
+    begins_softmax: ClassVar[bool] = False  # whether rows have a score before any key
+    # What its array has an element for, if packed sequences cannot have such an array: "score".
+    of_each: ClassVar[str] = ""
+    in_cache: ClassVar[bool] = True  # whether kernels over a KV cache have it
+    # Registers that a kernel may need for it, by what the assembler was seen to take; those of a
+    # feature that works beside all others are added to the largest of the others.
+    registers: ClassVar[int] = 0
+    works_beside: ClassVar[bool] = False
+    follows_grid: ClassVar[bool] = False  # whether its scalars follow those of the grid
+
+    # ---- what is asked
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> Any:
+        """The setting as a config keeps it. Raises `ConfigError` for an invalid one."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """The feature of an `AttentionConfig`; None if it does not ask for it."""
+        raise NotImplementedError
+
+    @classmethod
+    def values(cls, config: Any) -> dict[str, int | float]:
+        """The scalars of the launch that the config determines."""
+        return {}
+
+    @classmethod
+    def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> Any:
+        """The setting that the arguments of a call ask for: by default the argument itself, or of
+        an array whether it is given.
+        """
+        given = arguments.get(cls.argument)
+        return given is not None if cls.axes else given
+
+    @classmethod
+    def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
+        """Whether the arguments of a call ask for it."""
+        return arguments.get(cls.argument) is not None
+
+    # ---- what a kernel has
+
+    @property
+    def word(self) -> str:
+        """The word for it in the kernel's name."""
+        return self.setting
+
+    @property
+    def dtype(self) -> DType | None:
+        """The type of its array, if a config chooses that."""
+        return None
+
+    def operands(self, *, cached: bool) -> tuple[Operand, ...]:
+        """Its arrays. `cached`: whether K and V are in a cache."""
+        return ()
+
+    def numbers(self, *, cached: bool) -> tuple[Number, ...]:
+        """Its scalars, in the order of the kernel's parameters."""
+        return ()
+
+    def applied(self, inputs: Inputs) -> Applied:
+        """The feature in a kernel. Code that loads what it needs is emitted."""
+        return Applied()
+
+    # ---- in numpy, for the cpu backend
+
+    @classmethod
+    def change_block(cls, score: Array, block: Block) -> None:
+        """Change a block of scores in place, in natural units."""
+
+    @classmethod
+    def hidden_in(cls, block: Block) -> Array | None:
+        """[heads or 1, queries, keys]: True where a query does not see a key; None: all seen."""
+        return None
+
+    @classmethod
+    def keys_seen(cls, queries: slice, of: Scored) -> range:
+        """The keys that some of these queries may see."""
+        return range(of.shape[3])
+
+    @classmethod
+    def drop_block(cls, weight: Array, block: Block) -> None:
+        """Change a block of weights in place; they are summed already."""
+
+    @classmethod
+    def sinks(cls, batch: int, heads: slice, of: Scored) -> Array | None:
+        """A score of each head that all its rows have before any key; None if there is none."""
+        return None
+
+    # ---- in float64, for the reference; dense, and written apart from numpy's
+
+    @classmethod
+    def changed(cls, scores: Array, of: Scored) -> Array:
+        """The scores after this step."""
+        return scores
+
+    @classmethod
+    def visible(cls, of: Scored) -> Array | None:
+        """Which keys each query sees, of a shape that broadcasts to that of the scores."""
+        return None
+
+    @classmethod
+    def weight_factor(cls, of: Scored) -> Array | None:
+        """The factor of each weight after the sum; None: 1."""
+        return None
+
+    @classmethod
+    def first_scores(cls, of: Scored) -> Array | None:
+        """The score that each row has before any key: [batch, heads]."""
+        return None
+
+    @classmethod
+    def error(cls, before: Array, after: Array, of: Scored) -> StepError | None:
+        """The rounding error of this step in f32; None if it changes no score."""
+        return None

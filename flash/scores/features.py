@@ -1,0 +1,197 @@
+"""The features of scores, in the order in which kernels apply them and have their operands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+
+from flash.operands.declared import PER_HEAD, PER_SCORE
+from flash.scores.alibi import Alibi, AlibiArguments, AlibiSettings
+from flash.scores.bias import Bias, BiasArguments, BiasSettings
+from flash.scores.dropout import Dropout, DropoutArguments, DropoutSeed, DropoutSettings
+from flash.scores.feature import Scored, ScoreFeature, TypeOf
+from flash.scores.key_bias import KeyBias, KeyBiasArguments, KeyBiasSettings
+from flash.scores.mask import Mask, MaskArguments, MaskSettings
+from flash.scores.sink import Sink, SinkArguments, SinkSettings
+from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
+from flash.scores.window import (
+    Causal,
+    Window,
+    WindowArguments,
+    WindowSettings,
+    position_offset,
+)
+from ptxgen.errors import did_you_mean
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
+
+SCORES: Final[tuple[type[ScoreFeature], ...]] = (
+    Window, Softcap, Alibi, Bias, KeyBias, Mask, Sink, Dropout,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings(
+    DropoutSettings,
+    SinkSettings,
+    MaskSettings,
+    KeyBiasSettings,
+    BiasSettings,
+    AlibiSettings,
+    SoftcapSettings,
+    WindowSettings,
+):
+    """The settings of all features."""
+
+    def _normalize(self) -> None:
+        """Check the settings and keep them as kernels need them. Raises `ConfigError`."""
+        for feature in SCORES:
+            value = feature.normalized(getattr(self, feature.setting), self)
+            object.__setattr__(self, feature.setting, value)
+
+    @property
+    def scores(self) -> tuple[ScoreFeature, ...]:
+        """The features that the settings ask for."""
+        return tuple(found for feature in SCORES if (found := feature.of(self)) is not None)
+
+    @property
+    def score_arguments(self) -> ScoreArguments:
+        """The settings that are arguments of a call, too, by name."""
+        found: Any = {f.argument: getattr(self, f.setting) for f in SCORES if not f.axes}
+        return cast(ScoreArguments, found)
+
+    @property
+    def numbers(self) -> dict[str, int | float]:
+        """The scalars of the launch that the settings determine, by name."""
+        return {name: n for feature in SCORES for name, n in feature.values(self).items()}
+
+
+class LaunchArguments(
+    AlibiArguments,
+    BiasArguments,
+    KeyBiasArguments,
+    MaskArguments,
+    SinkArguments,
+    DropoutSeed,
+    total=False,
+):
+    """The arguments of all features in a launch, where a config has the settings."""
+
+
+class ScoreArguments(
+    WindowArguments, SoftcapArguments, LaunchArguments, DropoutArguments, total=False
+):
+    """The arguments of all features in a call without a config."""
+
+
+class CacheLaunchArguments(AlibiArguments, MaskArguments, SinkArguments, total=False):
+    """The arguments of the features that kernels over a KV cache have, in a launch."""
+
+
+class CacheArguments(WindowArguments, SoftcapArguments, CacheLaunchArguments, total=False):
+    """The arguments of the features that kernels over a KV cache have, in a call."""
+
+
+ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.axes)
+CACHE_ARRAYS: Final = tuple(f.argument for f in SCORES if f.axes and f.in_cache)
+
+
+def every_cached() -> tuple[ScoreFeature, ...]:
+    """The features with arrays that kernels over a KV cache may have."""
+    return tuple(feature() for feature in SCORES if feature.axes and feature.in_cache)
+
+
+def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any, ...]:
+    """The setting of each of `SCORES` that the arguments of a call ask for."""
+    return tuple([feature.setting_of_call(arguments, type_of) for feature in SCORES])
+
+
+def of_launch(arguments: ScoreArguments) -> LaunchArguments:
+    """Those arguments of a call that a launch takes, where a config has the settings."""
+    found: Any = {n: a for n, a in arguments.items() if n in LaunchArguments.__annotations__}
+    return cast(LaunchArguments, found)
+
+
+def named_settings(values: Sequence[Any]) -> dict[str, Any]:
+    """The settings by name, from what `settings_of_call` returns."""
+    return {feature.setting: value for feature, value in zip(SCORES, values, strict=True)}
+
+
+def takes(arguments: type) -> Callable[[_Function], _Function]:
+    """A decorator for a function with `**scores: Unpack[arguments]`: its signature, which `help`
+    shows, names these arguments.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        found = inspect.signature(function)
+        own = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name))
+            for name in arguments.__annotations__
+        ]
+        function.__signature__ = found.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def meanings_of_settings() -> str:
+    """The meaning of each setting, as indented text for the docstring of a config."""
+    found = (settings.__doc__ or "" for settings in reversed(ScoreSettings.__bases__))
+    return "".join(f"    {meaning.rstrip()}\n".replace("\n    ", "\n        ") for meaning in found)
+
+
+def asked(arguments: Mapping[str, Any]) -> Iterator[type[ScoreFeature]]:
+    """The features that the arguments of a call on the host ask for."""
+    return (feature for feature in SCORES if feature.is_asked(arguments))
+
+
+def scored(
+    shape: Sequence[int],
+    causal: Causal,
+    dtype: Any,
+    first_batch: int,
+    arguments: Mapping[str, Any],
+) -> Scored:
+    """The scores of a call on the host, of `shape` [batch, heads, seq_q, seq_k]; `arguments` are
+    those of `ScoreArguments`, arrays of any shape that broadcasts to the axes of their operands.
+    Raises ConfigError if `causal` is no known word, TypeError for an unknown argument.
+    """
+    require_known("attention", arguments, ScoreArguments)
+    batch, heads, seq_q, seq_k = shape
+    lengths = dict(zip(PER_SCORE, shape, strict=True))
+    wide = {
+        feature.argument: np.broadcast_to(given, tuple(lengths[axis] for axis in feature.axes))
+        for feature in SCORES
+        if feature.axes and (given := arguments.get(feature.argument)) is not None
+    }
+    offset = position_offset(causal, seq_q, seq_k)
+    return Scored(
+        (batch, heads, seq_q, seq_k), causal is not False, offset, np.dtype(dtype), first_batch,
+        {"dropout_seed": 0, **arguments, **wide},
+    )  # fmt: skip
+
+
+def split_by_axes(
+    arguments: Mapping[str, Any], of_heads: tuple[int, int]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments with an element for each head, broadcast to [batch, heads], and the others."""
+    heads = {feature.argument for feature in SCORES if feature.axes == PER_HEAD}
+    given = {name for name in heads if arguments.get(name) is not None}
+    wide = {name: np.broadcast_to(arguments[name], of_heads) for name in sorted(given)}
+    return wide, {name: value for name, value in arguments.items() if name not in heads}
+
+
+def require_known(who: str, given: Mapping[str, Any], arguments: type) -> None:
+    """Raise TypeError, as Python does, if a keyword argument of `who` is none of `arguments`."""
+    for name in given:
+        if name not in arguments.__annotations__:
+            raise TypeError(
+                f"{who}() got an unexpected keyword argument {name!r}"
+                f"{did_you_mean(name, arguments.__annotations__)}"
+            )

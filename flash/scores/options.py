@@ -1,0 +1,61 @@
+"""Checks and parsers that the settings of several features share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, Final
+
+from flash.operands.dtypes import F32, config_name
+from ptxgen.arguments import is_one_of
+from ptxgen.errors import ConfigError, did_you_mean, shown
+
+# The kernel's scale is softmax_scale * log2(e) in f32, which must not overflow.
+MAX_SCALE: Final = 2.0**127
+
+
+def is_scale(value: object) -> bool:
+    """Whether a kernel can multiply by `value`: a number that is finite in f32 and in units of
+    log2.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= MAX_SCALE
+
+
+def require_one_of(
+    name: str, value: Any, legal: tuple[Any, ...], hint: Callable[[], str] = str
+) -> None:
+    """Raise `ConfigError` if a setting is none of the legal values."""
+    if not is_one_of(value, legal):
+        words = ", ".join(map(repr, legal))
+        meant = did_you_mean(value, [choice for choice in legal if isinstance(choice, str)])
+        raise ConfigError(
+            f"AttentionConfig: {name} must be one of {words}, got {shown(value)}{meant or hint()}"
+        )
+
+
+def flag(name: str, value: Any) -> bool:
+    """A setting that is True or False. Raises `ConfigError` for anything else."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"AttentionConfig: {name} must be True or False, got {shown(value)}")
+    return value
+
+
+def type_of_array(name: str, value: Any, dtype: str) -> str | None:
+    """The type of an array that is f32 or of the type `dtype` of Q, or None for no array. Raises
+    `ConfigError` for anything else.
+    """
+    named: Any = config_name(value)
+    require_one_of(name, named, (*dict.fromkeys((F32.name, dtype)), None))
+    return None if named is None else str(named)
+
+
+def number(text: str) -> int | float:
+    """An int or a float from the command line; the config checks its range."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")

@@ -1,0 +1,95 @@
+"""Attention sink: a score of every row beside those of its keys, with a value of 0, one for each
+head (gpt-oss; arXiv:2309.17453).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypedDict
+
+from flash.operands.declared import PER_HEAD, Operand
+from flash.operands.dtypes import F32
+from flash.scores.feature import LOG2E, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
+from flash.scores.heads import PackedNumbers
+from flash.scores.options import flag
+from ptxgen.dsl import KernelBuilder, Value
+
+
+class SinkArguments(TypedDict, total=False):
+    """sink: float32 [batch, heads], one more score of every row, with a value of 0."""
+
+    sink: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkSettings:
+    """sink: whether launches give `sink`."""
+
+    sink: bool = False
+
+
+@dataclass(frozen=True)
+class Sink(ScoreFeature):
+    """The sinks of a kernel."""
+
+    setting: ClassVar = "sink"
+    argument: ClassVar = "sink"
+    axes: ClassVar = PER_HEAD
+    example: ClassVar = "sink=True"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--sink": {
+            "action": "store_true", "help": "a score of every row, with a value of 0, by head",
+        }
+    }  # fmt: skip
+    changes_scores: ClassVar = True  # it is compared with scores, unscaled
+    begins_softmax: ClassVar = True
+    registers: ClassVar = 12
+    works_beside: ClassVar = True
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> bool:
+        """See `ScoreFeature.normalized`."""
+        return flag("sink", value)
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """See `ScoreFeature.of`."""
+        return cls() if config.sink else None
+
+    def operands(self, *, cached: bool) -> tuple[Operand, ...]:
+        """The sinks."""
+        meaning = "a score that every row has beside those of its keys, with a value of 0"
+        return (Operand("sink", F32, self.axes, meaning),)
+
+    def applied(self, inputs: Inputs) -> Applied:
+        """The sinks in a kernel, loaded, except those of packed rows."""
+        logit = inputs.of_head("sink")
+        return AppliedSink(inputs.k, logit * LOG2E if isinstance(logit, Value) else logit)
+
+    @classmethod
+    def sinks(cls, batch: int, heads: slice, of: Scored) -> Array:
+        """See `ScoreFeature.sinks`."""
+        return as_scores(of.arguments["sink"][batch, heads].astype(of.dtype))
+
+    @classmethod
+    def first_scores(cls, of: Scored) -> Array:
+        """See `ScoreFeature.first_scores`."""
+        return of.as_scores("sink")
+
+
+@dataclass(frozen=True)
+class AppliedSink(Applied):
+    """The sink of the CTA's head, in units of log2; with packed rows, the sinks of its heads as
+    the caller gives them.
+    """
+
+    k: KernelBuilder
+    logit: Value | PackedNumbers
+
+    def first_logits(self, rows: Sequence[Value] | None) -> list[Value]:
+        """See `Applied.first_logits`."""
+        if isinstance(self.logit, Value):
+            return [self.logit]
+        assert rows is not None  # packed
+        return [self.logit.of_row(self.k, row) * LOG2E for row in rows]

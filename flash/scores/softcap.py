@@ -1,0 +1,151 @@
+"""Softcap: scaled scores become softcap * tanh(score / softcap) (Gemma 2, arXiv:2408.00118)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self, TypedDict
+
+import numpy as np
+
+from flash.operands.declared import Number
+from flash.scores.feature import (
+    LOG2E,
+    UNIT,
+    Applied,
+    Array,
+    Block,
+    Inputs,
+    Scored,
+    ScoreFeature,
+    StepError,
+)
+from flash.scores.options import is_scale, number
+from flash.scores.places import ScorePlaces
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.errors import ConfigError, shown
+from ptxgen.types import f32
+
+# The limits of softcap: scores are divided by it, and tanh multiplied, in f32 without overflow or
+# underflow.
+_LEAST: Final = 2.0**-20
+_MOST: Final = 2.0**20
+# tanh(y) = y + y³ P(y²) where |y| is at most this, fitted by least squares of the relative error;
+# beyond, 1 - 2 / (exp(2y) + 1), whose subtraction loses at most a bit. Both are within 3 units in
+# the last place.
+_SMALL: Final = 0.6
+_P: Final = (-0.33333298563957214, 0.13331915438175201, -0.053783293813467026,
+             0.020794617012143135, -0.005893945228308439)  # fmt: skip
+_TANH_UNITS: Final = 6.0  # the error of tanh, in `UNIT`
+_FACTORS: Final = 2.0  # roundings of the cap and of log2(e)
+
+
+class SoftcapArguments(TypedDict, total=False):
+    """softcap: scaled scores become softcap * tanh(score / softcap); None or 0 for no cap."""
+
+    softcap: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftcapSettings:
+    """softcap: scaled scores become softcap * tanh(score / softcap); None or 0 for no cap."""
+
+    softcap: float | None = None
+
+
+@dataclass(frozen=True)
+class Softcap(ScoreFeature):
+    """The softcap of a kernel; its value is a scalar of the launch."""
+
+    setting: ClassVar = "softcap"
+    argument: ClassVar = "softcap"
+    example: ClassVar = "softcap=30.0"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--softcap": {
+            "type": number, "metavar": "C", "help": "scores become C * tanh(score / C)",
+        }
+    }  # fmt: skip
+    changes_scores: ClassVar = True
+    registers: ClassVar = 8
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> float | None:
+        """The cap as a float; None for no cap, also if `value` is 0."""
+        if value is None or (is_scale(value) and value == 0):
+            return None
+        if not (is_scale(value) and _LEAST <= value <= _MOST):
+            raise ConfigError(
+                f"AttentionConfig: softcap must be a number from {_LEAST:g} to {_MOST:g}, or None "
+                f"or 0 for no cap, got {shown(value)}"
+            )
+        return float(value)
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """The feature of an `AttentionConfig`; None without a cap."""
+        return None if config.softcap is None else cls()
+
+    @classmethod
+    def values(cls, config: Any) -> dict[str, int | float]:
+        """The cap."""
+        return {} if config.softcap is None else {"softcap": config.softcap}
+
+    def numbers(self, *, cached: bool) -> tuple[Number, ...]:
+        """The cap."""
+        meaning = "scaled scores become softcap * tanh(score / softcap), before bias and ALiBi"
+        return (Number("softcap", f32, meaning),)
+
+    def applied(self, inputs: Inputs) -> Applied:
+        """The cap in a kernel."""
+        return AppliedSoftcap(inputs.k, inputs.scale, inputs.numbers["softcap"], inputs.rounds_once)
+
+    @classmethod
+    def change_block(cls, score: Array, block: Block) -> None:
+        """See `ScoreFeature.change_block`."""
+        cap = block.of.dtype.type(block.of.arguments["softcap"])
+        np.divide(score, cap, out=score)
+        np.tanh(score, out=score)
+        np.multiply(score, cap, out=score)
+
+    @classmethod
+    def changed(cls, scores: Array, of: Scored) -> Array:
+        """See `ScoreFeature.changed`."""
+        cap = np.asarray(of.arguments["softcap"], of.dtype)
+        capped: Array = cap * np.tanh(scores / cap)
+        return capped
+
+    @classmethod
+    def error(cls, before: Array, after: Array, of: Scored) -> StepError:
+        """The error of tanh; its derivative lessens errors from before."""
+        slope = 1 - (after / of.arguments["softcap"]) ** 2
+        return StepError(_TANH_UNITS * after, _FACTORS * UNIT * after, slope)
+
+
+@dataclass(frozen=True)
+class AppliedSoftcap(Applied):
+    """cap * tanh(scale * product / cap), in units of log2."""
+
+    k: KernelBuilder
+    scale: Value
+    cap: Value
+    rounds_once: bool
+
+    scales: ClassVar = True
+
+    def change(self, S: Fragment, places: ScorePlaces) -> None:
+        """See `Applied.change`."""
+        k = self.k
+        factor, top = self.scale * k.rcp_rn(self.cap), self.cap * LOG2E
+        for score in S.all():
+            k.mul(self._tanh(score * factor), top, into=score)
+
+    def _tanh(self, y: Value) -> Value:
+        k = self.k
+        square = y * y
+        series: Value | float = _P[-1]
+        for coefficient in reversed(_P[:-1]):
+            series = k.fma(square, series, coefficient)
+        near = k.fma(y * square, series, y)
+        power = k.ex2(y * (2 * LOG2E), ftz=True) + 1.0
+        inverse = k.rcp_rn(power) if self.rounds_once else k.rcp(power, ftz=True)
+        return k.selp(near, k.fma(inverse, -2.0, 1.0), k.abs(y) < _SMALL)

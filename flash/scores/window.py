@@ -1,0 +1,268 @@
+"""Which keys a query sees by its position: causality, and a window of keys before and behind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, Self, TypedDict
+
+import numpy as np
+
+from flash.operands.declared import MAX_WINDOWED_SEQ, Number
+from flash.scores.feature import NEG_INF, Array, Block, Scored, ScoreFeature
+from flash.scores.options import number
+from flash.scores.places import ScorePlaces
+from ptxgen.arguments import integer
+from ptxgen.dsl import Fragment, KernelBuilder, Value
+from ptxgen.errors import ConfigError, shown
+from ptxgen.types import s32
+
+Causal = bool | Literal["bottom_right", "top_left"]
+Sides = tuple[int | None, int | None] | None
+
+_SIDES: Final = 2  # sides of a window
+_UNLIMITED: Final = -1  # a side of a window, as flash-attn writes it
+_MOST_PARTS: Final = 3  # parts of a split window text: two sides, and an empty one that is appended
+
+
+def causal_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
+    """`offset` such that query i sees the keys j <= i + offset.
+
+    `True` and `"bottom_right"` let the last query see every key, as flash-attn and decoding with
+    a KV cache do; `"top_left"` lets query i see keys 0 to i, as PyTorch SDPA's `is_causal` does;
+    `False` lets every query see every key. Raises ConfigError for any other word.
+    """
+    if causal is False:
+        return seq_k
+    if causal is True or causal == "bottom_right":
+        return seq_k - seq_q
+    if causal == "top_left":
+        return 0
+    raise ConfigError(
+        f"attention: causal must be False, True, 'bottom_right' or 'top_left', got {shown(causal)}"
+    )
+
+
+def position_offset(causal: Causal, seq_q: int, seq_k: int) -> int:
+    """The offset such that query i is at the position of key i + offset: the last query is at the
+    last key, or with "top_left" the first query at the first key. Raises ConfigError for an unknown
+    word.
+    """
+    causal_offset(causal, seq_q, seq_k)
+    return 0 if causal == "top_left" else seq_k - seq_q
+
+
+def key_limits(is_causal: bool, window: Sides) -> tuple[int | None, int | None]:
+    """How many keys before its own position, and behind it, a query sees; None for all."""
+    before, behind = window or (None, None)
+    return before, 0 if is_causal else behind
+
+
+def _limits_of(of: Scored) -> tuple[int | None, int | None]:
+    return key_limits(of.is_causal, of.arguments.get("window"))
+
+
+class WindowArguments(TypedDict, total=False):
+    """window: (left, right), how many keys before and behind its own position a query sees; None or
+    -1 for no limit on that side.
+    """
+
+    window: Sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSettings:
+    """window: (left, right), how many keys before and behind its own position a query sees; None or
+    -1 for no limit on that side. Positions are aligned as `causal` says; if it is False, the last
+    query is at the last key. With causality no key behind is seen anyway.
+    """
+
+    window: Sides = None
+
+
+@dataclass(frozen=True)
+class Window(ScoreFeature):
+    """The sides on which a kernel limits the keys; the limits are scalars of the launch."""
+
+    left: bool
+    right: bool
+
+    setting: ClassVar = "window"
+    argument: ClassVar = "window"
+    example: ClassVar = "window=(128, 0)"
+    uses_position: ClassVar = True
+
+    @classmethod
+    def normalized(cls, value: Any, of_config: Any) -> Sides:
+        """The window without the side that causality hides anyway; None if it hides nothing
+        else.
+        """
+        if value is None:
+            return None
+        sides = tuple(value) if isinstance(value, (tuple, list)) else ()
+        counts = [
+            None if side is None else integer(side, _UNLIMITED, MAX_WINDOWED_SEQ) for side in sides
+        ]
+        if len(sides) != _SIDES or any(
+            count is None and side is not None for side, count in zip(sides, counts, strict=True)
+        ):
+            raise ConfigError(
+                "AttentionConfig: window must be (left, right), each a number of keys from 0 to "
+                f"{MAX_WINDOWED_SEQ}, or None or -1 for no limit, got {shown(value)}"
+            )
+        left, right = (None if count == _UNLIMITED else count for count in counts)
+        right = None if of_config.causal else right
+        return None if (left, right) == (None, None) else (left, right)
+
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """See `ScoreFeature.of`."""
+        if config.window is None:
+            return None
+        left, right = config.window
+        return cls(left is not None, right is not None)
+
+    @classmethod
+    def values(cls, config: Any) -> dict[str, int | float]:
+        """The limits."""
+        sides = zip(("window_left", "window_right"), config.window or (None, None), strict=True)
+        return {name: count for name, count in sides if count is not None}
+
+    @property
+    def word(self) -> str:
+        """The words for the sides in the kernel's name."""
+        sides = {"left": self.left, "right": self.right}
+        return "_".join(word for word, there in sides.items() if there)
+
+    def numbers(self, *, cached: bool) -> tuple[Number, ...]:
+        """The limits."""
+        return tuple(
+            Number(
+                f"window_{side}", s32,
+                f"query i sees no key {'below' if sign == '-' else 'above'} i + offset {sign} "
+                f"window_{side}; offset is seq_k - seq_q, or 0 with top_left causality",
+                (0, MAX_WINDOWED_SEQ),
+            )
+            for side, there, sign in (("left", self.left, "-"), ("right", self.right, "+"))
+            if there
+        )  # fmt: skip
+
+    @staticmethod
+    def parsed(text: str) -> tuple[Any, Any]:
+        """The sides from the command line."""
+        sides = [None if part == "" else number(part) for part in (*text.split(","), "")]
+        if len(sides) > _MOST_PARTS or sides[:2] == [None, None]:
+            raise argparse.ArgumentTypeError(f"must be LEFT,RIGHT such as 128,0, got {text!r}")
+        return sides[0], sides[1]
+
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--window": {
+            "type": parsed, "metavar": "LEFT,RIGHT",
+            "help": "keys before and behind its own position that a query sees, nothing for no "
+            "limit: 128,0 or 128, or ,4; 128 alone is 128,",
+        }
+    }  # fmt: skip
+
+    @classmethod
+    def is_asked(cls, arguments: Mapping[str, Any]) -> bool:
+        """True: causality may hide keys without a window."""
+        return True
+
+    @classmethod
+    def keys_seen(cls, queries: slice, of: Scored) -> range:
+        """See `ScoreFeature.keys_seen`."""
+        before, behind = _limits_of(of)
+        seq_k = of.shape[3]
+        first = 0 if before is None else queries.start + of.offset - before
+        last = seq_k if behind is None else queries.stop + of.offset + behind
+        begin, end = max(first, 0), min(max(last, 0), seq_k)
+        return range(begin, max(end, begin))
+
+    @classmethod
+    def hidden_in(cls, block: Block) -> Array | None:
+        """See `ScoreFeature.hidden_in`."""
+        before, behind = _limits_of(block.of)
+        nearest = block.queries.start + block.of.offset
+        farthest = block.queries.stop - 1 + block.of.offset
+        if (before is None or farthest - block.keys.start <= before) and (
+            behind is None or block.keys.stop - 1 - nearest <= behind
+        ):
+            return None
+        position, key = block.positions, block.key_indices
+        limits = [] if before is None else [key < position - before]
+        limits += [] if behind is None else [key > position + behind]
+        hidden: Array = limits[0] if len(limits) == 1 else limits[0] | limits[1]
+        return hidden[None]
+
+    @classmethod
+    def visible(cls, of: Scored) -> Array:
+        """See `ScoreFeature.visible`."""
+        seq_q, seq_k = of.shape[2:]
+        before, behind = _limits_of(of)
+        distance = np.arange(seq_q)[:, None] + of.offset - np.arange(seq_k)
+        visible: Array = np.ones((seq_q, seq_k), bool)
+        if before is not None:
+            visible &= distance <= before
+        if behind is not None:
+            visible &= -distance <= behind
+        return visible
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Query `row` sees no keys but those from row + diagonal - left to row + diagonal + right that
+    exist. A `left` or `right` of None is no limit; `is_causal` alone is a `right` of 0. `diagonal`
+    is None where nothing depends on positions.
+
+    All values are s32, so that rows before the first key (seq_q > seq_k, bottom-right) see nothing
+    instead of wrapping round.
+    """
+
+    diagonal: Value | None
+    is_causal: bool
+    left: Value | None
+    right: Value | None
+    seq_k: Value
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the keys that a query sees depend on its position."""
+        return self.is_causal or self.left is not None or self.right is not None
+
+    def last_key(self, k: KernelBuilder, row: Value) -> Value:
+        """The last key that a row may see; -1 or less if it sees none."""
+        last = self.seq_k - 1
+        if self.diagonal is None or not (self.is_causal or self.right is not None):
+            return last
+        reach = row + self.diagonal
+        return k.min(reach if self.right is None else reach + self.right, last)
+
+    def first_key(self, k: KernelBuilder, row: Value) -> Value:
+        """The first key that a row may see; seq_k or more if it sees none."""
+        if self.diagonal is None or self.left is None:
+            return k.mov(0, type=s32)
+        return k.max(row + self.diagonal - self.left, 0)
+
+    def end_tile(self, k: KernelBuilder, last_row: Value, tile: int) -> Value:
+        """The end (exclusive) of the tiles of which the rows up to `last_row` see a key."""
+        visible = k.max(self.last_key(k, last_row) + 1, 0)
+        return k.divide_up(visible, tile)
+
+    def hide(self, k: KernelBuilder, S: Fragment, places: ScorePlaces, *, in_front: bool) -> None:
+        """Set this thread's scores of unseen keys to -inf. `in_front` says that all rows see all
+        keys of the tile except those before their first key.
+        """
+        first_key, keys = places.my_first_key, places.keys
+        for i, scores in enumerate(S):
+            if not in_front:
+                # Keys at this distance or nearer are seen.
+                reach = self.last_key(k, places.query(i)) - first_key
+                for key, score in zip(keys, scores, strict=True):
+                    with k.only_if(reach < key):
+                        score.set(NEG_INF)
+            if self.left is not None:
+                start = self.first_key(k, places.query(i)) - first_key
+                for key, score in zip(keys, scores, strict=True):
+                    with k.only_if(start > key):
+                        score.set(NEG_INF)

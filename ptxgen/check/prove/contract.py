@@ -1,0 +1,149 @@
+"""What a kernel may access in global memory, as data: arrays with extents and strides, and what is
+promised of a launch.
+
+Sizes and strides are expressions of the kernel's parameters and of other names that `bounds` gives,
+with `+ - * //` and brackets, such as `4 * K_row_stride` or `(seq_q + 63) // 64`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ptxgen.check.prove.polynomials import Atoms, Poly
+from ptxgen.errors import LaunchError, did_you_mean
+
+Size = int | str
+
+# PTX ISA, section "Special Registers: %nctaid".
+MOST_BLOCKS: Final = {"x": (1 << 31) - 1, "y": 65535, "z": 65535}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of an array: an index from 0 to `extent` - 1, `stride` bytes apart."""
+
+    extent: Size
+    stride: Size
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalArray:
+    """An array behind a pointer parameter. An element's address is the pointer and, for each axis,
+    index times stride, of `nbytes` bytes that lie together (a dense row, say).
+
+    Whatever the strides are, also negative or zero, the elements are at these addresses and nowhere
+    else. A stride is a positive number or the product of a number and names. `align`: the pointer
+    and all strides are multiples of so many bytes.
+    """
+
+    pointer: str
+    axes: tuple[Axis, ...]
+    nbytes: int
+    align: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalContract:
+    """The arrays of a kernel and what holds for each launch.
+
+    `strides` are parameters of 64 bits that may be any number; `bounds` gives the lowest and the
+    highest value of each other integer parameter that counts, and of names that are no parameters;
+    `equal` says what any of these are in terms of other names, such as a product with bounds of its
+    own; `grid` is the number of blocks along x, y and z.
+    """
+
+    arrays: tuple[GlobalArray, ...]
+    strides: tuple[str, ...]
+    bounds: Mapping[str, tuple[int, int]]
+    grid: tuple[Size, Size, Size]
+    equal: Mapping[str, Size] = field(default_factory=dict)
+
+    def value(self, size: Size, names: Mapping[str, Any], divide: Callable[[Any, Any], Any]) -> Any:
+        """An expression of what `names` stand for. Raises `LaunchError` if it cannot be read."""
+        try:
+            return _value(ast.parse(str(size), mode="eval").body, names, divide)
+        except (SyntaxError, TypeError, KeyError) as error:
+            missing = error.args[0] if isinstance(error, KeyError) else ""
+            hint = f": no name {missing!r}{did_you_mean(missing, list(names))}" if missing else ""
+            raise LaunchError(f"prove: {size!r} must be a sum or product of sizes{hint}") from error
+
+
+_OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+}  # fmt: skip
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], divide: Callable[[Any, Any], Any]) -> Any:
+    match node:
+        case ast.Constant(value=int()):
+            return node.value
+        case ast.Name(id):
+            return names[id]
+        case ast.BinOp(left, op, right):
+            how = divide if isinstance(op, ast.FloorDiv) else _OPERATORS.get(type(op))
+            if how is not None:
+                return how(_value(left, names, divide), _value(right, names, divide))
+    raise TypeError(ast.dump(node))
+
+
+class Promised:
+    """A contract in polynomials. `known` are parameters and special registers, `facts` are not
+    negative in any launch.
+    """
+
+    def __init__(self, contract: GlobalContract, atoms: Atoms) -> None:
+        self._contract = contract
+        self._atoms = atoms
+        half = 1 << 63
+        self.known: dict[str, Poly] = {
+            name: atoms.named("size", name, low, high)
+            for name, (low, high) in contract.bounds.items()
+        }
+        for name in contract.strides:
+            self.known[name] = atoms.named("stride", name, -half, half - 1)
+        self.facts: tuple[Poly, ...] = ()
+        for name, size in contract.equal.items():
+            value = self.known[name] = self.size(size)
+            if name in contract.bounds:
+                low, high = contract.bounds[name]
+                self.facts += (value - low, high - value)
+        for array in contract.arrays:
+            self.known[array.pointer] = atoms.named("pointer", array.pointer, 0, (1 << 64) - 1)
+        for axis, size in zip("xyz", contract.grid, strict=True):
+            number = self.known[f"%nctaid.{axis}"] = self.size(size)
+            if number.constant == 1:
+                self.known[f"%ctaid.{axis}"] = Poly.of(0)
+                continue
+            high = MOST_BLOCKS[axis] - 1
+            index = atoms.named("index", f"%ctaid.{axis}", 0, high)
+            self.known[f"%ctaid.{axis}"] = index
+            self.facts += (number - 1 - index,)
+            # Of so many blocks of rows for each head, the heads, too, are no more than blocks.
+            self.facts += tuple(high + 1 - of for of in (number, *self._factors(number)))
+
+    def _factors(self, number: Poly) -> Iterator[Poly]:
+        """Of a product of sizes and quotients, all at least 1, what is left without the quotients,
+        and without them and any one of the sizes.
+        """
+        if len(number.terms) != 1:
+            return
+        ((monomial, factor),) = number.terms.items()
+        if any(self._atoms[n].low < 1 for n in monomial):
+            return
+        sizes = tuple(n for n in monomial if self._atoms[n].kind != "div")
+        for left in (sizes, *(sizes[:n] + sizes[n + 1 :] for n in range(len(sizes)))):
+            if left and left != monomial:
+                yield Poly({left: factor})
+
+    def size(self, size: Size) -> Poly:
+        """An expression as a polynomial; what is divided must not be negative."""
+        found = self._contract.value(size, self.known, self._div)
+        return found if isinstance(found, Poly) else Poly.of(found)
+
+    def _div(self, a: Poly | int, b: Poly | int) -> Poly:
+        above, below = (p if isinstance(p, Poly) else Poly.of(p) for p in (a, b))
+        return self._atoms.made("div", above, below)

@@ -1,0 +1,293 @@
+"""Proof, before anything runs, that a kernel accesses global memory only inside its arrays, for any
+sizes and strides that its contract allows.
+
+An address is taken apart into the pointer of an array, an index times a stride for each axis, and
+what is left. Each index has to lie in its extent by what dominates the access: guards, clamps, the
+grid, the bounds of loops. Then the access is to an element, whatever the strides are. Addresses are
+64 bits wide and wrap as those of the launch do. A product that is formed in 32 bits counts only
+where it is shown to fit.
+
+What is not proved is tried with some launches: one that goes wrong makes it a violation. Both
+searches end after so many steps for all accesses together, which the reason says then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.check.flow import blocks
+from ptxgen.check.prove.contract import GlobalArray, GlobalContract, Promised
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.listing.search import Found, Place
+from ptxgen.check.prove.polynomials import Atoms, Poly, TooLargeError
+from ptxgen.check.prove.program.domain import Domain
+from ptxgen.check.prove.program.global_accesses import GlobalTouch, global_touches
+from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.paths import Formula, Literal, Paths
+from ptxgen.check.prove.program.places import GENERIC, Places
+from ptxgen.check.prove.program.values import Node, Values, param_bits
+from ptxgen.check.prove.subject import Judged, Subject, judged, merged
+from ptxgen.check.prove.symbolic.examples import Examples
+from ptxgen.check.prove.symbolic.goals import Facts
+from ptxgen.check.prove.symbolic.values import Symbolic
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Witness
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.ir import Instr, Kernel
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_BULK_ALIGN: Final = 16  # PTX ISA, section "cp.async.bulk"
+
+
+def global_proof(subject: Subject, contract: GlobalContract) -> GlobalProof:
+    """What can be proved of a kernel's accesses to global memory, for every launch of a contract.
+    Raises `LaunchError` for a contract that does not fit the kernel.
+    """
+    kernel, shape = subject.kernel, subject.shape
+    _check(kernel, contract)
+    found = [*_Prover(subject, contract).run(), *subject.left_out(_count)]
+    return GlobalProof(kernel.name, (shape.x, shape.y, shape.z), merged(found))
+
+
+def _count(instr: Instr) -> int:
+    """How many accesses to global memory an instruction has."""
+    return sum(1 for _ in global_touches(instr))
+
+
+def _check(kernel: Kernel, contract: GlobalContract) -> None:
+    if not isinstance(contract, GlobalContract):
+        raise LaunchError(f"prove: contract must be a GlobalContract, got {shown(contract)}")
+    names = [p.name for p in kernel.params]
+    equal = [name for name in contract.equal if name not in contract.bounds]
+    for name in (*[a.pointer for a in contract.arrays], *contract.strides, *equal):
+        if name not in names:
+            raise LaunchError(
+                f"prove: {kernel.name} has no parameter {name!r}{did_you_mean(name, names)}"
+            )
+
+
+class _Prover:
+    def __init__(self, subject: Subject, contract: GlobalContract) -> None:
+        kernel, shape = subject.whole.kernel, subject.shape
+        self._subject = subject
+        self._shape = shape
+        self._contract = contract
+        self._graph = Graph(blocks(kernel))
+        specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
+        self._homes = subject.homes(kernel.dynamic_shared_bytes)
+        shared = frozenset(self._homes)
+        params = param_bits(kernel)
+        self._values = Values(self._graph, specials, shared, {}, params)
+        self._paths = Paths(self._graph, self._values)
+        self._places = Places(self._values, Domain(shape, {}).range)
+        self._atoms = Atoms()
+        self._promised = Promised(contract, self._atoms)
+        self._symbolic = Symbolic(
+            self._graph, self._values, self._paths, shape, self._atoms, self._promised
+        )
+        self._examples: Examples | None = None
+        self._reached: dict[int, Facts] = {}
+        self._held: dict[tuple[Any, ...], bool] = {}
+
+    def run(self) -> Iterator[Judged]:
+        """The verdicts in the order of the text."""
+        for block in self._graph.blocks:
+            if block.index not in self._graph.rank:
+                continue
+            for position, instr in enumerate(block.instrs):
+                place = Place(block.index, position, instr)
+                source = self._subject.whole.sources[block.start + position]
+                for which, touch in enumerate(global_touches(instr)):
+                    found = self._judged(place, touch)
+                    if found is not None:
+                        yield judged(source, which, found)
+
+    def _judged(self, place: Place, touch: GlobalTouch) -> Found | None:
+        """The verdict on an access; None if it is one of another space."""
+        if touch.address.base is None and touch.reason:
+            return Found(UNKNOWN, touch.reason)
+        base, offset = self._values.address(touch.address, place.block, place.position)
+        if touch.generic and self._places.of(base).space == GENERIC:
+            return None  # an access to shared memory
+        try:
+            found = self._proved(place, touch, base, offset)
+        except TooLargeError:
+            found = Found(UNKNOWN, "its address is made of too many products")
+        if found.verdict == PROVED or touch.reason:
+            return found
+        found = found._replace(reason=found.reason + self._symbolic.goals.given_up)
+        if self._examples is None:
+            self._examples = Examples(
+                self._subject.kernel, self._homes, self._values, self._shape, self._contract
+            )
+        example = self._examples.find(place, touch)
+        if example is None:
+            return found
+        if isinstance(example, int):
+            given_up = f"; launches that go wrong were looked for in {example} steps only"
+            return found._replace(reason=found.reason + given_up)
+        witness = Witness(example.thread, example.values, example.offset)
+        return Found(
+            VIOLATION, f"{example.reason}: {witness}", example.array, witness=witness
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------ one access
+
+    def _proved(self, place: Place, touch: GlobalTouch, base: Node, offset: int) -> Found:
+        address = self._symbolic.poly(base) + offset
+        array = next(
+            (a for a in self._contract.arrays if self._is_of(address, a)), None
+        )  # fmt: skip
+        if array is None:
+            return Found(UNKNOWN, "its address is no sum of a pointer parameter and offsets")
+        if touch.reason:
+            return Found(UNKNOWN, touch.reason, array.pointer)
+        reached = self._facts(place)
+        found = Found(PROVED, "no thread gets there", array.pointer)
+        for nbytes, given in self._sizes(place, touch):
+            facts, lanes = self._split((*reached, *given))
+            size = nbytes.constant
+            if isinstance(size, np.ndarray):
+                lanes = lanes & (size > 0)
+            if not lanes.any() or (isinstance(size, int) and size <= 0):
+                continue
+            found = self._inside(address, array, nbytes, touch.nbytes or _BULK_ALIGN, facts, lanes)
+            if found.verdict != PROVED:
+                return found
+        return found
+
+    def _is_of(self, address: Poly, array: GlobalArray) -> bool:
+        (pointer,) = self._promised.known[array.pointer].terms
+        one = address.terms.get(pointer)
+        return isinstance(one, int) and one == 1
+
+    def _facts(self, place: Place) -> Facts:
+        guard = place.instr.guard
+        if guard is None:
+            found = self._reached.get(place.block)
+            if found is None:
+                found = self._symbolic.facts(self._paths.reach(place.block))
+                self._reached[place.block] = found
+            return found
+        node = self._values.at(guard.register, place.block, place.position)
+        own = self._symbolic.facts(Formula((Literal(node, guard.negated),)))
+        return (*self._symbolic.facts(self._paths.reach(place.block)), *own)
+
+    def _sizes(self, place: Place, touch: GlobalTouch) -> Iterator[tuple[Poly, Facts]]:
+        """How many bytes are accessed, and when."""
+        most = Poly.of(touch.nbytes)
+        if touch.size is None or touch.counted is None:
+            yield most, ()
+            return
+        node = self._values.operand(touch.size, touch.counted, place.block, place.position)
+        size = self._symbolic.exact(node, touch.counted.bits, False)
+        if size is None and touch.nbytes:
+            yield most, ()  # more than that is not read
+            return
+        if size is None:
+            size = Poly.of(1 << 32)
+        atoms = size.atoms()
+        either = self._atoms[min(atoms)] if len(atoms) == 1 else None
+        cases = either.cases if either is not None and either.poly.key == size.key else ()
+        if cases:
+            yield from cases
+        else:
+            yield size, ()
+
+    def _split(self, facts: Facts) -> tuple[Facts, Lanes]:
+        """The facts, and in which threads those hold that are about the thread alone."""
+        lanes = np.ones(self._shape.threads, np.bool_)
+        kept: list[Poly] = []
+        for fact in facts:
+            constant = fact.terms.get((), 0)
+            others = Poly({m: c for m, c in fact.terms.items() if m})
+            if others.terms:
+                kept.append(fact)
+            lanes &= np.asarray(constant) >= -self._atoms.bounds(others)[1]
+        return tuple(kept), lanes
+
+    def _inside(
+        self, address: Poly, array: GlobalArray, nbytes: Poly, need: int, facts: Facts, lanes: Lanes
+    ) -> Found:
+        """Whether some bytes at an address, a multiple of `need`, are in one element."""
+        found = Found(UNKNOWN, "its address is not made of whole multiples of strides")
+        tried: list[Poly] = []
+        for proper in (True, False):
+            parts = self._parts(address - self._promised.known[array.pointer], array, proper)
+            if parts is None or [p.key for p in parts] == [p.key for p in tried]:
+                continue
+            *indices, rest = tried = parts
+            reason = self._why_not(array, indices, rest, nbytes, facts, lanes)
+            if not reason:
+                return self._aligned(array, rest, need, lanes)
+            found = Found(UNKNOWN, reason)
+        return found._replace(allocation=array.pointer)
+
+    def _parts(self, offset: Poly, array: GlobalArray, proper: bool) -> list[Poly] | None:
+        """The index along each axis, and what is left."""
+        found = []
+        for axis in array.axes:
+            ((monomial, factor),) = self._promised.size(axis.stride).terms.items()
+            if not monomial:
+                whole = Poly({
+                    m: c // factor
+                    for m, c in offset.terms.items()
+                    if not m or not np.any(c % factor)
+                })  # fmt: skip
+                found.append(whole)
+                offset = offset - whole * factor
+                continue
+            # A size may be a stride and also be in an index, such as that of the last row.
+            shared = proper and all(self._atoms[a].kind == "size" for a in monomial)
+            split = offset.quotient(monomial, factor, proper=shared)
+            if split is None:
+                return None
+            index, offset = split
+            found.append(index)
+        return [*found, offset]
+
+    def _why_not(
+        self, array: GlobalArray, indices: list[Poly], rest: Poly, nbytes: Poly, facts: Facts,
+        lanes: Lanes,
+    ) -> str:  # fmt: skip
+        holds = self._holds
+        for axis, index in zip(array.axes, indices, strict=True):
+            what = f"its index along the axis of stride {axis.stride}"
+            if not holds(index, facts, lanes):
+                return f"{what} is not shown to be 0 or more"
+            if not holds(self._promised.size(axis.extent) - 1 - index, facts, lanes):
+                return f"{what} is not shown to be less than {axis.extent}"
+        if not holds(rest, facts, lanes):
+            return "its offset in an element is not shown to be 0 or more"
+        if not holds(Poly.of(array.nbytes) - nbytes - rest, facts, lanes):
+            return f"its bytes are not shown to be among the {array.nbytes} of an element"
+        return ""
+
+    def _holds(self, goal: Poly, facts: Facts, lanes: Lanes) -> bool:
+        """Whether a goal is shown; most accesses have goals in common."""
+        holds = self._symbolic.goals.holds
+        everywhere = (goal.key,)
+        if isinstance(goal.terms.get((), 0), int):
+            if everywhere not in self._held:
+                self._held[everywhere] = holds(goal)
+            if self._held[everywhere]:
+                return True
+        here = (goal.key, *[f.key for f in facts], lanes.tobytes())
+        if here not in self._held:
+            self._held[here] = holds(goal, facts, lanes)
+        return self._held[here]
+
+    def _aligned(self, array: GlobalArray, rest: Poly, need: int, lanes: Lanes) -> Found:
+        low, high = self._atoms.bounds(rest)
+        start = rest.terms.get((), 0)
+        if not isinstance(start, int):
+            low, high = (int(n) for n in (start[lanes].min(), start[lanes].max()))
+            start = start[lanes]
+        off = any(m and np.any(c % need) for m, c in rest.terms.items())
+        if array.align % need or off or np.any(np.asarray(start) % need):
+            reason = f"its address is not shown to be a multiple of {need} bytes"
+            return Found(UNKNOWN, reason, array.pointer)
+        return Found(PROVED, "", array.pointer, low, high + need - 1)

@@ -1,0 +1,359 @@
+"""Judges the matrices in shared memory that `wgmma.mma_async` reads by descriptors.
+
+A descriptor has bits of an address among others, so what it names cannot be told from a sum. It is
+computed, by the meaning of the instructions that make it, for every place that its variable can
+have among the 256 KiB that descriptors reach; from what does not depend on that place, every
+combination is taken once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.prove.listing.rows import MOST_ROWS, NotListedError, Table
+from ptxgen.check.prove.listing.search import Found, Place, Search
+from ptxgen.check.prove.listing.tables import Lister
+from ptxgen.check.prove.program.domain import register_dtype
+from ptxgen.check.prove.program.matrices import (
+    ADDRESS_BITS,
+    UNIT,
+    Fields,
+    Matrix,
+    fields_of,
+    start_of,
+    units_of,
+)
+from ptxgen.check.prove.program.places import ANYHOW
+from ptxgen.check.prove.program.shared_accesses import Home, Provenance, Touch, home_of
+from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION
+from ptxgen.types import u64
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_WINDOW: Final = 1 << ADDRESS_BITS
+_LINE: Final = 1024  # bytes after which the widest swizzle recurs
+_FIELD: Final = (1 << 14) - 1  # of the units of an address in a descriptor
+_UNIT_BITS: Final = 4
+_DEPENDS: Final = "what its descriptor names depends on where the variable lies"
+
+
+class Case(NamedTuple):
+    """A matrix: where it starts in its variable, what else the descriptor says, and where the
+    variable begins modulo the widest swizzle.
+    """
+
+    start: int
+    fields: Fields
+    phase: int
+
+    @property
+    def turn(self) -> int:
+        """Which turn of the swizzle's pattern the matrix starts with."""
+        return ((self.start + self.phase >> 7) - self.fields.base_offset) & self.fields.width - 1
+
+
+class Group(NamedTuple):
+    """One row of the table with its matrix, for each place modulo the swizzle that differs."""
+
+    row: int
+    cases: tuple[Case, ...]
+
+
+class Judged(NamedTuple):
+    """What is wrong with a group, empty if nothing; whether everywhere; and the bytes accessed."""
+
+    reason: str
+    everywhere: bool
+    first: int
+    last: int
+    home: Home
+
+
+class Descriptors:
+    """Judges the descriptors of one kernel."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def judge(self, place: Place, touch: Touch, matrix: Matrix) -> Found:
+        """The verdict on a matrix that an instruction reads."""
+        search = self._search
+        descriptor = search.values.operand(touch.descriptor, u64, place.block, place.position)
+        symbols = search.provenance.symbols(descriptor)
+        if not symbols or not symbols <= set(search.homes):
+            return _unknown(matrix, "its descriptor is not computed from a shared variable")
+        if len(symbols) > 1:
+            return _unknown(matrix, "its descriptor may be of one variable or another")
+        variable = search.homes[min(symbols)]
+        found = Found(UNKNOWN)
+        for thorough in (False, True):
+            try:
+                found = self._tried(place, descriptor, matrix, variable, thorough)
+            except NotListedError as error:
+                reason = f"its descriptor cannot be listed: {error}"
+                found = _unknown(matrix, reason, variable.name)
+            if found.verdict == PROVED:
+                break
+        return found
+
+    def _tried(
+        self, place: Place, descriptor: Node, matrix: Matrix, variable: Home, thorough: bool
+    ) -> Found:
+        search = self._search
+        lister, table = search.table(
+            [descriptor], search.condition(place), thorough, search.bases(0)
+        )
+        if not table.n:
+            return Found(PROVED, "no thread gets there", variable.name)
+        groups = self._groups(lister, table, descriptor, variable)
+        if groups is None:
+            return _unknown(matrix, _DEPENDS, variable.name)
+        home, constant = self._home(descriptor, variable)
+        judged = [self._judged(group, matrix, home, constant, variable) for group in groups]
+        wrong = [n for n, j in enumerate(judged) if j.reason]
+        turned = self._turned(groups, variable)
+        if wrong:
+            sure = [n for n in wrong if table.sure[groups[n].row] and judged[n].everywhere]
+            if not sure and turned.verdict != PROVED:
+                return turned
+            at = (sure or wrong)[0]
+            return self._wrong(lister, table, groups[at].row, judged[at], matrix, bool(sure))
+        low, high = min(j.first for j in judged), max(j.last for j in judged)
+        return turned._replace(allocation=judged[0].home.name, first=low, last=high)
+
+    def _wrong(
+        self, lister: Lister, table: Table, row: int, judged: Judged, matrix: Matrix, sure: bool
+    ) -> Found:
+        witness = self._search.witness(lister, table, row, judged.first)
+        reason = f"{matrix.name}: {judged.reason}: {witness}"
+        if not sure:
+            reason = f"{matrix.name}: perhaps {judged.reason}, but that may not happen ({witness})"
+        verdict = VIOLATION if sure else UNKNOWN
+        return Found(verdict, reason, judged.home.name, judged.first, judged.last, witness)
+
+    def _turned(self, groups: list[Group], variable: Home) -> Found:
+        """Proved, unless the swizzle is another one where the variable lies otherwise."""
+        for group in groups:
+            if len({case.turn for case in group.cases}) > 1:
+                needed = max(case.fields.pattern for case in group.cases)
+                reason = (
+                    f"{variable.name} is aligned to {variable.align} bytes only, and the swizzle "
+                    f"needs {needed}"
+                )
+                return Found(UNKNOWN, reason, variable.name)
+        return Found(PROVED)
+
+    # ------------------------------------------------------------------------------ homes
+
+    def _home(self, descriptor: Node, variable: Home) -> tuple[Home | None, int | None]:
+        """As for other accesses: the allocation that the constant part of the start is in."""
+        regions = self._search.regions
+        if variable.name != self._search.dynamic or not regions:
+            return variable, 0
+        constant = _Constant(self._search.values, self._search.provenance).of(
+            descriptor, in_units=True
+        )
+        if constant is None:
+            return None, None
+        return home_of(constant, variable, regions), constant
+
+    def _judged(
+        self, group: Group, matrix: Matrix, home: Home | None, constant: int | None, variable: Home
+    ) -> Judged:
+        found = []
+        for case in group.cases:
+            units = units_of(case.start + case.phase, case.fields, matrix) - case.phase
+            low, high = int(units.min()), int(units.max()) + UNIT - 1
+            found.append(self._in_home(low, high, home, constant, variable))
+        wrong = [j for j in found if j.reason]
+        worst = (wrong or found)[0]
+        return worst._replace(everywhere=len(wrong) == len(found))
+
+    def _in_home(
+        self, low: int, high: int, home: Home | None, constant: int | None, variable: Home
+    ) -> Judged:
+        """Whether the bytes from `low` to `high` of a variable are where they should be."""
+        reason = ""
+        if home is None and constant is not None:
+            reason = f"byte {constant} of {variable.name} is in none of its regions"
+        elif home is None:
+            inside = (h for h in self._search.regions.values() if _holds(h, low, high))
+            home = next(inside, None)
+            if home is None:
+                reason = f"bytes {low} to {high} of {variable.name} are not inside one region"
+        elif not _holds(home, low, high):
+            reason = (
+                f"bytes {low - home.start} to {high - home.start} are outside {home.name}, which "
+                f"has {home.nbytes} bytes"
+            )
+        of = home or variable
+        return Judged(reason, False, low - of.start, high - of.start, of)
+
+    # ------------------------------------------------------------------------------ listing
+
+    def _groups(
+        self, lister: Lister, table: Table, descriptor: Node, variable: Home
+    ) -> list[Group] | None:
+        """The matrices that a descriptor names; None if they depend on where the variable lies."""
+        fixed, moving, symbols = self._parts(descriptor)
+        base = self._search.bases(0)[variable.name]
+        columns = {node.id: lister.evaluate(table, node).astype(np.uint64) for node in fixed}
+        for node in moving:
+            columns[node.id] = lister.evaluate(table, node).astype(np.uint64) - np.uint64(base)
+        rows = _different(columns, table)
+        places = np.arange(0, _WINDOW - variable.nbytes + 1, variable.align)
+        if len(rows) * len(places) > MOST_ROWS:
+            raise NotListedError(f"more than {MOST_ROWS} combinations")
+        everywhere = np.tile(places, len(rows)).astype(np.uint64)
+        made = Table(len(everywhere), {}, np.ones(len(everywhere), np.bool_), {})
+        for node in (*fixed, *moving):
+            column = np.repeat(columns[node.id][rows], len(places))
+            column = column + everywhere if node in moving else column
+            made.columns[node.id] = column.astype(register_dtype(node.bits))
+        for node in symbols:
+            made.columns[node.id] = everywhere.astype(register_dtype(node.bits))
+        found = lister.evaluate(made, descriptor).reshape(len(rows), len(places))
+        return _grouped(found, places, rows, variable)
+
+    def _parts(self, descriptor: Node) -> tuple[list[Node], list[Node], list[Node]]:
+        """What a descriptor is computed from: the values that do not depend on the variable's
+        place, those of loops that move with it, and its address. Raises `NotListedError`.
+        """
+        fixed, moving, symbols = [], [], []
+        provenance = self._search.provenance
+        seen, stack = {descriptor.id}, [descriptor]
+        while stack:
+            node = stack.pop()
+            if node.kind == "symbol":
+                symbols.append(node)
+            elif not provenance.symbols(node):
+                fixed += [node] * (node.kind != "const")
+            elif node.kind in ("join", "header"):
+                if (
+                    self._search.places.of(node).period > 1
+                    or self._search.places.of(node) == ANYHOW
+                ):
+                    raise NotListedError("it is carried from turn to turn of a loop", node)
+                moving.append(node)
+            elif node.kind in ("shuffle", "mapped"):
+                raise NotListedError("it comes from another lane or CTA", node)
+            else:
+                new = [a for a in node.args if a.id not in seen]
+                seen |= {a.id for a in new}
+                stack += new
+        return fixed, moving, symbols
+
+
+def _unknown(matrix: Matrix, reason: str, allocation: str = "") -> Found:
+    return Found(UNKNOWN, f"{matrix.name}: {reason}", allocation)
+
+
+def _holds(home: Home, low: int, high: int) -> bool:
+    return home.start <= low and high < home.start + home.nbytes
+
+
+def _different(columns: dict[int, Lanes], table: Table) -> Lanes:
+    """A row of each combination of values, one that certainly happens if there is any."""
+    order = np.argsort(~table.sure, kind="stable")
+    if not columns:
+        return order[:1]
+    values = np.stack(list(columns.values()), axis=1)[order]
+    _, first = np.unique(values, axis=0, return_index=True)
+    rows: Lanes = order[np.sort(first)]
+    return rows
+
+
+def _grouped(found: Lanes, places: Lanes, rows: Lanes, variable: Home) -> list[Group] | None:
+    """The matrices of descriptors, of which each row has one for every place of the variable."""
+    before = _WINDOW - variable.nbytes >> 1  # bytes before the variable that are not taken for ones
+    start = (start_of(found) - places + before) % _WINDOW - before
+    rest = found & np.uint64(((1 << 64) - 1) ^ 0xFFFF)
+    count = min(max(_LINE // variable.align, 1), len(places))
+    again = np.arange(len(places)) % count
+    if (start != start[:, again]).any() or (rest != rest[:, again]).any():
+        return None
+    groups = []
+    for n, row in enumerate(rows.tolist()):
+        cases = {
+            _case(int(start[n, c]), int(rest[n, c]), int(places[c]) % _LINE): None
+            for c in range(count)
+        }
+        groups.append(Group(row, tuple(cases)))
+    return groups
+
+
+def _case(start: int, rest: int, phase: int) -> Case:
+    fields = fields_of(rest)
+    return Case(start, fields, phase if fields.width > 1 else 0)
+
+
+class _Constant:
+    """What is added to a variable's address in a descriptor, in bytes: which of its regions is
+    meant. None if that depends on the way taken, or is not known.
+    """
+
+    def __init__(self, values: Values, provenance: Provenance) -> None:
+        self._values = values
+        self._provenance = provenance
+
+    def of(self, node: Node, *, in_units: bool, seen: tuple[int, ...] = ()) -> int | None:
+        """The constant part of a value, which is the address, or has it `in_units` of 16 bytes."""
+        if node.kind == "const":
+            return _units(node.data) if in_units else _signed(node.data, node.bits)
+        if node.id in seen or node.kind == "choose":
+            return None
+        inner = (*seen, node.id)
+        if node.kind == "offset":
+            below = self.of(node.args[0], in_units=in_units, seen=inner)
+            return None if below is None else below + node.data * (UNIT if in_units else 1)
+        if node.kind in ("window", "unwindowed"):
+            return self.of(node.args[0], in_units=in_units, seen=inner)
+        if node.kind in ("join", "header"):
+            latches = self._values.graph.latches.get(node.block, ())
+            came = [v for b, v in self._values.meeting(node) if b not in latches]
+            found = {self.of(value, in_units=in_units, seen=inner) for value in came}
+            return found.pop() if len(found) == 1 else None
+        return self._applied(node, in_units, inner) if node.kind == "apply" else 0
+
+    def _applied(self, node: Node, in_units: bool, seen: tuple[int, ...]) -> int | None:
+        head = node.data.op.opcode.partition(".")[0]
+        if head in ("shr", "bfe") and in_units:
+            by = node.args[1]
+            if by.kind != "const" or by.data != _UNIT_BITS:
+                return None
+            return self.of(node.args[0], in_units=False, seen=seen)
+        if head in ("mov", "cvt"):  # of a pair, the low half
+            return self._sum(node.args[:1], in_units, seen)
+        if head in ("add", "or"):
+            return self._sum(node.args, in_units, seen)
+        if head == "mad":
+            return self._sum(node.args[2:], in_units, seen)
+        if head == "and":  # with a mask
+            kept = [a for a in node.args if a.kind != "const"]
+            return self._sum(kept, in_units, seen)
+        if head == "sub" and node.args[1].kind == "const":
+            left, right = (self.of(a, in_units=in_units, seen=seen) for a in node.args)
+            return None if left is None or right is None else left - right
+        return None if any(map(self._provenance.symbols, node.args)) else 0
+
+    def _sum(self, args: Sequence[Node], in_units: bool, seen: tuple[int, ...]) -> int | None:
+        total = 0
+        for arg in args:
+            part = self.of(arg, in_units=in_units, seen=seen)
+            if part is None:
+                return None
+            total += part
+        return total
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _units(value: int) -> int:
+    """The bytes that a number added to a descriptor moves its start by."""
+    return _signed(value & _FIELD, 14) * UNIT

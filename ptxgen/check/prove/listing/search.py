@@ -1,0 +1,479 @@
+"""Lists what one access does in every thread and turn, and judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.prove.listing.refined import Refined
+from ptxgen.check.prove.listing.rows import THREAD, Effort, NotListedError, Table, thread_of
+from ptxgen.check.prove.listing.tables import Lister
+from ptxgen.check.prove.program.domain import WINDOW, Domain, Shape
+from ptxgen.check.prove.program.matrices import box_span
+from ptxgen.check.prove.program.operands import WORD
+from ptxgen.check.prove.program.paths import ALWAYS, Formula, Literal, Paths
+from ptxgen.check.prove.program.places import (
+    ANYHOW,
+    CLUSTER,
+    GENERIC,
+    SHARED,
+    Placed,
+    Places,
+    ranks_of,
+)
+from ptxgen.check.prove.program.ranges import Range
+from ptxgen.check.prove.program.shared_accesses import Home, Provenance, Touch, home_of
+from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Witness
+from ptxgen.ir import Instr, TensorAddress
+from ptxgen.tensormap import TensorMap
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+SPACING: Final = 1 << 22  # bytes between the variables, where they are tried
+_MOST_PLACES: Final = 128  # of a variable that are tried
+_TWISTED: Final = "more than sums is made of the variable's address, so it depends on where it lies"
+_SPACES: Final = {
+    SHARED: "one in .shared", CLUSTER: "one in .shared::cluster", GENERIC: "a generic one"
+}  # fmt: skip
+_ATTEMPTS: Final = 12
+
+
+class Listing(NamedTuple):
+    """The addresses that an access takes, from one base: `relative` to the variable it is in, of
+    which `variable` is the number; `extent` are the bytes beyond the fixed ones.
+    """
+
+    lister: Lister
+    table: Table
+    relative: Lanes
+    variable: Lanes
+    extent: Lanes
+
+
+class Found(NamedTuple):
+    """A verdict without its instruction."""
+
+    verdict: str
+    reason: str = ""
+    allocation: str = ""
+    first: int = 0
+    last: int = -1
+    witness: Witness | None = None
+
+
+class Place(NamedTuple):
+    """Where an instruction stands."""
+
+    block: int
+    position: int
+    instr: Instr
+
+
+class Search:
+    """Judges the accesses of one kernel."""
+
+    def __init__(
+        self, values: Values, paths: Paths, shape: Shape, parameters: Mapping[str, Range],
+        homes: Mapping[str, Home], regions: Mapping[str, Home], dynamic: str,
+        maps: Mapping[str, TensorMap], effort: Effort, ctas: int = 0,
+    ) -> None:  # fmt: skip
+        self.values = values
+        self.paths = paths
+        self.provenance = Provenance(values)
+        self._shape = shape
+        self._parameters = parameters
+        self.homes = homes
+        self.regions = regions
+        self.dynamic = dynamic
+        self._maps = maps
+        self.names = list(homes)
+        self._effort = effort
+        self._ctas = ctas  # of a cluster, 0 if not known
+        self._plain = Domain(shape, parameters, takes_part=self._takes_part)
+        self.places = Places(values, self._plain.range, self._largest)
+        self._refined = Refined(values, paths)
+        self._taking_part: dict[int, bool] = {}
+        self._listings: dict[tuple[Any, ...], Listing | str] = {}
+        self._loops: dict[Any, Table | NotListedError] = {}
+
+    # ------------------------------------------------------------------------------ judging
+
+    def judge(self, place: Place, touch: Touch) -> Found | None:
+        """The verdict on an access; None if it is not one of shared memory."""
+        if touch.box is not None:
+            sized = self._sized(place, touch, touch.box)
+            if isinstance(sized, Found):
+                return sized
+            touch = sized
+        base, offset = self.values.address(touch.address, place.block, place.position)
+        placed = self.places.of(base)
+        if placed == ANYHOW:
+            symbols = self.provenance.symbols(base)
+            return Found(UNKNOWN, _TWISTED, self._allocation(base, offset) if symbols else "")
+        if not placed.space:
+            elsewhere = not self.homes or self.places.is_elsewhere(base)
+            if touch.space == GENERIC and elsewhere:
+                return None
+            return Found(UNKNOWN, "its address is not computed from a shared variable")
+        reason = self._other_space(place, placed, touch, base)
+        if reason:
+            return Found(UNKNOWN, reason, self._allocation(base, offset))
+        size = None
+        if touch.number is not None and touch.counted is not None:
+            size = self.values.operand(touch.number, touch.counted, place.block, place.position)
+            if not self.places.of(size).is_fixed:
+                return Found(UNKNOWN, _TWISTED, self._allocation(base, offset))
+        found = self._judged(place, touch, base, offset, size)
+        if touch.reason and found.verdict == PROVED:
+            return found._replace(verdict=UNKNOWN, reason=touch.reason)
+        return found
+
+    def _other_space(self, place: Place, placed: Placed, touch: Touch, base: Node) -> str:
+        """Why an instruction does not take an address of this space; empty if it does."""
+        if placed.space != touch.space and (placed.space, touch.space) != (SHARED, CLUSTER):
+            return f"its address is {_SPACES[placed.space]}, and it takes {_SPACES[touch.space]}"
+        for rank in ranks_of(self.values, base):
+            if not self._is_rank(place, rank):
+                return "the rank it is mapped to is not shown to be that of a CTA of the cluster"
+        return ""
+
+    def _is_rank(self, place: Place, rank: Node) -> bool:
+        r = self._plain.range(rank)
+        if r.first >= 0 and r.last < self._ctas:
+            return True
+        try:
+            bases = self.bases(0)
+            lister, table = self.table([rank], self.condition(place), True, bases)
+            ranks = lister.evaluate(table, rank)
+        except NotListedError:
+            return False
+        return bool((ranks < self._ctas).all())
+
+    def _sized(self, place: Place, touch: Touch, box: TensorAddress) -> Touch | Found:
+        """A copy of a box with the size that its tensor map says."""
+        name = self.values.parameter(box.base, place.block, place.position)
+        of = None if box.offset else self._maps.get(name)
+        if of is None:
+            which = f"{name}, which is not given" if name else "which is in none of the parameters"
+            return touch._replace(reason=f"the size of the box is in the tensor map, {which}")
+        dims = len(box.coordinates)
+        if of.rank != dims:
+            return Found(
+                VIOLATION,
+                f"the copy is of {dims} dimensions, and the tensor map {name} of {of.rank}",
+            )
+        return touch._replace(fixed=box_span(of))
+
+    def _judged(
+        self, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
+    ) -> Found:
+        bases = self.bases(0)
+        quick = self._listed(place, base, size, touch, False, bases)
+        if not isinstance(quick, str):
+            found = self._checked(quick, touch, base, offset)
+            if found.verdict == PROVED:
+                return self._anywhere(found, place, touch, base, offset, size)
+        thorough = self._listed(place, base, size, touch, True, bases)
+        if isinstance(thorough, str):
+            name = self._allocation(base, offset)
+            reason = quick if isinstance(quick, str) else thorough
+            return Found(UNKNOWN, f"its address cannot be listed: {reason}", name)
+        found = self._checked(thorough, touch, base, offset)
+        return self._anywhere(found, place, touch, base, offset, size)
+
+    def _anywhere(
+        self, found: Found, place: Place, touch: Touch, base: Node, offset: int, size: Node | None
+    ) -> Found:
+        """The verdict that holds wherever the variables lie."""
+        period = self.places.of(base).period
+        align = min(self.homes[name].align for name in self.provenance.symbols(base))
+        count = period // max(align, 1)
+        if count <= 1:
+            return found
+        if found.verdict != PROVED or count > _MOST_PLACES:
+            return found._replace(verdict=UNKNOWN, reason=_TWISTED, witness=None)
+        for n in range(1, count):
+            listed = self._listed(place, base, size, touch, True, self.bases(n * align))
+            if isinstance(listed, str):
+                return found._replace(verdict=UNKNOWN, reason=_TWISTED)
+            if self._checked(listed, touch, base, offset).verdict != PROVED:
+                return found._replace(verdict=UNKNOWN, reason=_TWISTED)
+        return found
+
+    def bases(self, moved: int) -> dict[str, int]:
+        """Where the variables lie while an access is tried."""
+        return {name: (n + 1) * SPACING + SPACING // 2 + moved for n, name in enumerate(self.names)}
+
+    def _allocation(self, base: Node, offset: int) -> str:
+        names = sorted(self.provenance.symbols(base))
+        home, _ = self._home(names[0], base, offset)
+        return home.name if home is not None else names[0]
+
+    def _home(self, name: str, base: Node, offset: int) -> tuple[Home | None, int | None]:
+        """The allocation that an address from a variable belongs to, and the constant that says so;
+        None for one that differs from row to row.
+        """
+        variable = self.homes[name]
+        if name != self.dynamic or not self.regions:
+            return variable, 0
+        constant = self.provenance.constant(base)
+        if constant is None:
+            return variable, None
+        return home_of(constant + offset, variable, self.regions), constant + offset
+
+    # ------------------------------------------------------------------------------ checking
+
+    def _checked(self, listing: Listing, touch: Touch, base: Node, offset: int) -> Found:
+        """The verdict on an access at an offset from a base that has been listed."""
+        first = Found(PROVED)
+        if not len(listing.relative):
+            return Found(PROVED, "no thread gets there", self._allocation(base, offset))
+        for number, rows in _each(listing.variable):
+            if not 0 <= number < len(self.names):
+                return self._wrong(listing, rows, offset, "it is outside every variable", "")
+            found = self._in_variable(listing, rows, touch, base, offset, self.names[number])
+            if found.verdict != PROVED:
+                return found
+            first = found
+        return first
+
+    def _in_variable(
+        self, listing: Listing, rows: Lanes, touch: Touch, base: Node, offset: int, name: str
+    ) -> Found:
+        start = listing.relative[rows] + offset
+        end = start + touch.fixed + (listing.extent[rows] if len(listing.extent) else 0)
+        home, constant = self._home(name, base, offset)
+        if constant is None:
+            return self._in_some_region(listing, rows, start, end, touch, name)
+        if home is None:
+            reason = f"byte {constant} of {name} is in none of its regions"
+            return self._wrong(listing, rows, offset, reason, name)
+        if not home.known and (start >= home.start).all():
+            reason = f"the size of {home.name} is not given (dynamic_smem)"
+            return Found(UNKNOWN, reason, home.name)
+        outside = (start < home.start) | (end > home.start + home.nbytes)
+        low, high = int(start.min()) - home.start, int(end.max()) - home.start - 1
+        if outside.any():
+            row = self._worst(listing, rows, outside)
+            at = int(start[row]) - home.start
+            last = int(end[row]) - home.start - 1
+            reason = f"bytes {at} to {last} are outside {home.name}, which has {home.nbytes} bytes"
+            found = self._wrong(
+                listing, rows[row : row + 1], offset - home.start, reason, home.name
+            )
+            return found._replace(first=low, last=high)
+        if len(listing.extent):
+            uneven = listing.extent[rows] % touch.multiple != 0
+            if uneven.any():
+                row = self._worst(listing, rows, uneven)
+                size = int(listing.extent[rows[row]])
+                reason = f"its {size} bytes are not a multiple of {touch.multiple}"
+                return self._wrong(
+                    listing, rows[row : row + 1], offset - home.start, reason, home.name
+                )
+        return self._aligned(listing, rows, start, touch, home)._replace(first=low, last=high)
+
+    def _aligned(
+        self, listing: Listing, rows: Lanes, start: Lanes, touch: Touch, home: Home
+    ) -> Found:
+        past = start % touch.align != 0
+        if past.any():
+            row = self._worst(listing, rows, past)
+            at = int(start[row]) - home.start
+            reason = f"byte {at} of {home.name} is not a multiple of {touch.align} bytes"
+            offset = at - int(listing.relative[rows[row]])
+            return self._wrong(listing, rows[row : row + 1], offset, reason, home.name)
+        if home.align % touch.align:
+            reason = (
+                f"{home.name} is aligned to {home.align} bytes only, and the access needs "
+                f"{touch.align}"
+            )
+            return Found(UNKNOWN, reason, home.name)
+        return Found(PROVED, "", home.name)
+
+    def _in_some_region(
+        self, listing: Listing, rows: Lanes, start: Lanes, end: Lanes, touch: Touch, name: str
+    ) -> Found:
+        """Of an address in one region or another: each access has to be in one of them."""
+        inside = np.zeros(len(rows), np.bool_)
+        for home in self.regions.values():
+            inside |= (start >= home.start) & (end <= home.start + home.nbytes)
+        if not inside.all():
+            row = self._worst(listing, rows, ~inside)
+            at, last = int(start[row]), int(end[row]) - 1
+            reason = f"bytes {at} to {last} of {name} are not inside one region"
+            offset = at - int(listing.relative[rows[row]])
+            return self._wrong(listing, rows[row : row + 1], offset, reason, name)
+        return self._aligned(listing, rows, start, touch, self.homes[name])
+
+    def _worst(self, listing: Listing, rows: Lanes, wrong: Lanes) -> int:
+        """The first wrong row, if possible one that certainly happens."""
+        certain_too = wrong & listing.table.sure[rows]
+        return int(np.argmax(certain_too if certain_too.any() else wrong))
+
+    def _wrong(
+        self, listing: Listing, rows: Lanes, offset: int, reason: str, allocation: str
+    ) -> Found:
+        row = int(rows[0])
+        verdict = VIOLATION if listing.table.sure[row] else UNKNOWN
+        at = int(listing.relative[row]) + offset
+        witness = self.witness(listing.lister, listing.table, row, at)
+        reason = f"{reason}: {witness}" if verdict == VIOLATION else (
+            f"perhaps {reason}, but that may not happen ({witness})"
+        )  # fmt: skip
+        return Found(verdict, reason, allocation, witness=witness)
+
+    def witness(self, lister: Lister, table: Table, row: int, address: int) -> Witness:
+        """The thread and the values of a row, with the address that it takes."""
+        number = thread_of(table, row)
+        x, y, _ = self._shape
+        thread = (number % x, number // x % y, number // (x * y))
+        held = {}
+        for leaf in sorted(lister.listed, key=lambda leaf: leaf.id):
+            column = table.columns.get(leaf.id)
+            if column is None or leaf.kind not in ("header", "join", "param"):
+                continue
+            name = leaf.data[0] if leaf.kind == "param" else leaf.data
+            held[name] = self._number(int(column[row]), leaf)
+        return Witness(thread, tuple(held.items()), address)
+
+    def _number(self, value: int, leaf: Node) -> int:
+        """A value of a loop as a person would write it: an address from where its variable lies."""
+        names = self.provenance.symbols(leaf)
+        if names:
+            return value - self.bases(0)[min(names)]
+        return value - (1 << leaf.bits) if value >> (leaf.bits - 1) and leaf.bits > 1 else value
+
+    # ------------------------------------------------------------------------------ listing
+
+    def _largest(self, node: Node) -> int | None:
+        """The largest value of a register in any thread and turn; None if they cannot be listed."""
+        try:
+            lister, table = self.table([node], ALWAYS, True, self.bases(0))
+            values = lister.evaluate(table, node)
+        except NotListedError:
+            return None
+        return int(values.max(initial=0))
+
+    def condition(self, place: Place) -> Formula:
+        """When the instruction is executed."""
+        reach = self.paths.reach(place.block)
+        guard = place.instr.guard
+        if guard is None:
+            return reach
+        node = self.values.at(guard.register, place.block, place.position)
+        return Formula((*((reach,) if reach.parts else ()), Literal(node, guard.negated)))
+
+    def _listed(
+        self, place: Place, base: Node, size: Node | None, touch: Touch, thorough: bool,
+        bases: dict[str, int],
+    ) -> Listing | str:  # fmt: skip
+        """The listing of a base, or why there is none."""
+        guard = place.instr.guard
+        node = self.values.at(guard.register, place.block, place.position) if guard else None
+        key = (
+            base.id, size and size.id, place.block, node and node.id, guard and guard.negated,
+            thorough, touch.lanes, touch.scale, bases[self.names[0]],
+        )  # fmt: skip
+        found = self._listings.get(key)
+        if found is None:
+            condition = self.condition(place)
+            found = self._tried(base, size, condition, touch, thorough, bases)
+            self._listings[key] = found
+        return found
+
+    def _tried(
+        self, base: Node, size: Node | None, condition: Formula, touch: Touch, thorough: bool,
+        bases: dict[str, int],
+    ) -> Listing | str:  # fmt: skip
+        nodes = [base] if size is None else [base, size]
+        try:
+            lister, table = self.table(nodes, condition, thorough, bases)
+            thread = table.columns.get(THREAD)
+            if touch.lanes < WORD and thread is not None:
+                table = table.take(np.flatnonzero(thread % WORD < touch.lanes))
+            addresses = lister.evaluate(table, base).astype(np.int64)
+            extent = np.zeros(0, np.int64)
+            if size is not None:
+                extent = lister.evaluate(table, size).astype(np.int64) * touch.scale
+        except NotListedError as error:
+            return str(error)
+        if self.places.of(base).space == GENERIC:
+            addresses -= WINDOW
+        names = self.provenance.symbols(base)
+        variable = addresses // SPACING - 1
+        if len(names) == 1:
+            variable = np.full(len(addresses), self.names.index(min(names)))
+        known = np.clip(variable, 0, len(self.names) - 1)
+        starts = np.array([bases[name] for name in self.names], np.int64)
+        return Listing(lister, table, addresses - starts[known], variable, extent)
+
+    def table(
+        self, nodes: list[Node], condition: Formula, thorough: bool, bases: dict[str, int]
+    ) -> tuple[Lister, Table]:
+        """The rows of some values under a condition. Raises `NotListedError`."""
+        domain = self._plain
+        failed: set[int] = set()
+        refined: dict[int, Range] = {}
+        for _ in range(_ATTEMPTS):
+            lister = Lister(
+                self.values, self.paths, domain, self.places, bases, thorough, self._loops,
+                self._effort,
+            )  # fmt: skip
+            try:
+                return lister, lister.table(nodes, condition)
+            except NotListedError as error:
+                node = error.node
+                if node is None:
+                    raise
+                if node.kind in ("header", "join") and node.id not in failed:
+                    failed.add(node.id)
+                elif refined:
+                    raise
+                else:
+                    refined = self._refined.bounds(nodes, condition, domain)
+                    if not refined:
+                        raise
+            domain = Domain(self._shape, self._parameters, failed, refined, self._takes_part)
+        raise NotListedError("too many of its values change in loops without an end")
+
+    # ------------------------------------------------------------------------------ shuffles
+
+    def _takes_part(self, shuffle: Node) -> bool:
+        """Whether all lanes of a warp come to a shuffle if any does: one that does not come gives
+        what is not defined.
+        """
+        known = self._taking_part
+        if shuffle.block not in known:
+            known[shuffle.block] = False  # as long as it rests on itself
+            guards = self.paths.guards_around(shuffle.block)
+            known[shuffle.block] = all(g is not None and self._of_warps(g) for g in guards)
+        return known[shuffle.block]
+
+    def _of_warps(self, guard: Node) -> bool:
+        """Whether the lanes of each warp agree on a predicate."""
+        if self.paths.uniform(guard):
+            return True
+        if any(n.kind not in ("const", "thread", "apply", "shuffle")
+               for n in self.paths.sources(guard)):  # fmt: skip
+            return False
+        try:
+            lister, table = self.table([guard], ALWAYS, True, self.bases(0))
+            holds = lister.evaluate(table, guard)
+        except NotListedError:
+            return False
+        first = holds[table.columns[THREAD] // WORD * WORD] if THREAD in table.columns else holds
+        return bool((holds == first).all())
+
+
+def _each(numbers: Lanes) -> Iterator[tuple[int, Lanes]]:
+    """Each number with the rows that have it; mostly there is but one."""
+    first = int(numbers[0])
+    if (numbers == first).all():
+        yield first, np.arange(len(numbers))
+        return
+    for number in np.unique(numbers):
+        yield int(number), np.flatnonzero(numbers == number)

@@ -1,0 +1,479 @@
+"""Every combination of what values can be, row by row: threads, iterations of loops, ways through
+branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.check.prove.listing.rows import (
+    MOST_ROWS,
+    THREAD,
+    Effort,
+    NotListedError,
+    Seen,
+    Table,
+    has,
+    merged,
+    stacked,
+)
+from ptxgen.check.prove.program.domain import MOVES, Domain, computed, listed, register_dtype
+from ptxgen.check.prove.program.operands import WORD
+from ptxgen.check.prove.program.paths import Formula, Literal, Paths, literals
+from ptxgen.check.prove.program.places import Places
+from ptxgen.check.prove.program.values import Node, Values
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+MOST_TURNS: Final = 4096  # of a loop that are followed
+# Where no condition is known that ends it: values that rotate come back sooner.
+_FEW_TURNS: Final = 64
+_MOST_MEETINGS: Final = 48  # values that meet, of values that meet, and so on
+_MORE_TURNS: Final = 1024
+# What a step of effort is worth.
+_ROWS_COMPUTED: Final = 1024
+_ROWS_TOLD_APART: Final = 32
+_STEPS_OF_TURN: Final = 8
+
+
+class Lister:
+    """Makes tables. With `thorough`, every condition on the way counts that can be listed, else
+    only those of values that are listed anyway.
+    """
+
+    def __init__(
+        self, values: Values, paths: Paths, domain: Domain, places: Places, bases: dict[str, int],
+        thorough: bool, loops: dict[Any, Table | NotListedError], effort: Effort,
+    ) -> None:  # fmt: skip
+        self.values = values
+        self.paths = paths
+        self.graph = paths.graph
+        self.domain = domain
+        self.places = places
+        self.thorough = thorough
+        self._bases = bases
+        self._loops = loops
+        self._effort = effort
+        self._deep = 0  # how many joins and loops are being listed, one for the other
+        self._left_open = False  # whether a condition was met that changes from turn to turn
+        self._wanted: set[Node] = set()
+        self._states: dict[int, list[Node]] = {}
+
+    # ------------------------------------------------------------------------------ the way in
+
+    def table(self, nodes: Iterable[Node], condition: Formula) -> Table:
+        """The rows of `nodes` in which the condition may hold."""
+        leaves = self._all_leaves(nodes)
+        self._collect(leaves)
+        if self.thorough:
+            self._collect(self._condition_leaves(condition))
+        for leaf in sorted(self._wanted, key=lambda leaf: leaf.id):
+            if leaf.kind in ("header", "join") and leaf.id not in self.domain.failed:
+                self._states.setdefault(leaf.block, []).append(leaf)
+        table = self._extend(Table.empty(), leaves)
+        return self._where(table, condition)
+
+    @property
+    def listed(self) -> frozenset[Node]:
+        """The values that rows are made of."""
+        return frozenset(self._wanted)
+
+    def _needed(self, node: Node) -> frozenset[Node]:
+        found = self.domain.leaves(node)
+        if found is None:
+            raise NotListedError(self._reason(node), node)
+        return found
+
+    def _reason(self, node: Node) -> str:
+        """Which value it is that may be anything."""
+        for source in self.paths.sources(node):
+            if source.kind in ("opaque", "function"):
+                what = source.data if isinstance(source.data, str) else source.data[0]
+                return f"it depends on {what}"
+            if source.kind == "param":
+                return f"it depends on the parameter {source.data[0]}, which has no bounds"
+        return "it changes in a loop of which no end was found"
+
+    def _collect(self, leaves: Iterable[Node]) -> None:
+        """Find all values that those in `leaves` are listed by."""
+        todo = [leaf for leaf in leaves if leaf not in self._wanted]
+        while todo:
+            leaf = todo.pop()
+            if leaf in self._wanted:
+                continue
+            self._wanted.add(leaf)
+            if leaf.kind not in ("join", "header") or leaf.id in self.domain.failed:
+                continue
+            for before, value in self.values.meeting(leaf):
+                found = self.domain.leaves(value)
+                if found is None:
+                    raise NotListedError(self._reason(value), leaf)
+                todo += found
+                if self.thorough:
+                    todo += self._condition_leaves(self.paths.arrival(before, leaf.block))
+
+    def _condition_leaves(self, condition: Formula) -> set[Node]:
+        found: set[Node] = set()
+        for literal in literals(condition):
+            if literal.node is not None:
+                found |= self._listable(literal.node) or set()
+        return found
+
+    def _listable(self, node: Node) -> frozenset[Node] | None:
+        """The leaves of a predicate; None if it is one that may be either, as one that depends on
+        where a variable lies.
+        """
+        if self._is_twisted(node):
+            return None
+        leaves = self.domain.leaves(node)
+        for leaf in leaves or ():
+            free = leaf.kind not in ("join", "header") or leaf.id in self.domain.failed
+            if leaf.bits == 1 and free and leaf not in self._wanted:
+                return None
+        return leaves
+
+    # ------------------------------------------------------------------------------ one by one
+
+    def _extend(self, table: Table, leaves: Iterable[Node]) -> Table:
+        """The table with all leaves as columns."""
+        for leaf in sorted(leaves, key=self._turn):
+            if has(table, leaf):
+                continue
+            if leaf.kind == "thread":
+                table = self._threads(table)
+            elif leaf.kind == "header" and leaf.id not in self.domain.failed:
+                table = self._loop(table, leaf.block)
+            elif leaf.kind == "join" and leaf.id not in self.domain.failed:
+                table = self._join(table, leaf.block)
+            else:
+                table = self._range(table, leaf)
+        return table
+
+    def _turn(self, leaf: Node) -> tuple[int, int, int]:
+        """Loops first, from the outside in, and threads last, which are the most."""
+        rank = self.graph.rank.get(leaf.block, 0)
+        order = {"header": 0, "join": 1, "thread": 3}.get(leaf.kind, 2)
+        return (order > 1) * order, rank, leaf.id
+
+    def _threads(self, table: Table) -> Table:
+        shape = self.domain.shape
+        made = table.take(np.repeat(np.arange(table.n), shape.threads))
+        made.columns[THREAD] = np.tile(np.arange(shape.threads), table.n)
+        return made
+
+    def _range(self, table: Table, leaf: Node) -> Table:
+        values = listed(self.domain.range(leaf), leaf.bits)
+        made = table.take(np.repeat(np.arange(table.n), len(values)))
+        made.columns[leaf.id] = np.tile(values, table.n)
+        either = leaf.bits == 1 and self.paths.uniform(leaf)  # as the launch has it
+        if leaf.kind != "param" and not either:
+            made.sure &= False
+        return made
+
+    def _join(self, table: Table, block: int) -> Table:
+        """The values that meet at a block, each way there by itself."""
+        nodes = self._states[block]
+        if self._deep == _MOST_MEETINGS:
+            raise NotListedError("too many values meet one after another", nodes[0])
+        self._deep += 1
+        try:
+            return self._entered(table, block, nodes, self.graph.before[block])
+        finally:
+            self._deep -= 1
+
+    def _all_leaves(self, nodes: Iterable[Node]) -> set[Node]:
+        found: set[Node] = set()
+        for node in nodes:
+            found |= self._needed(node)
+        return found
+
+    # ------------------------------------------------------------------------------ loops
+
+    def _loop(self, table: Table, header: int) -> Table:
+        """All that the loop's values can be at its beginning, in whatever turn."""
+        if self._deep == _MOST_MEETINGS:
+            raise NotListedError("too many values meet one after another", self._states[header][0])
+        if table.columns:
+            return self._followed(table, header)
+        # Asked for from many places, and the same for all of them.
+        key = (header, *[n.id for n in self._states[header]], self.thorough,
+               *sorted(self.domain.failed), *sorted(self.domain.refined.items()),
+               *self._bases.values())  # fmt: skip
+        found = self._loops.get(key)
+        if found is None:
+            try:
+                found = self._followed(table, header)
+            except NotListedError as error:
+                found = error
+            self._loops[key] = found
+        if isinstance(found, NotListedError):
+            raise NotListedError(str(found), found.node)
+        return found.take(np.arange(found.n))
+
+    def _followed(self, table: Table, header: int) -> Table:
+        nodes = self._states[header]
+        latches = self.graph.latches[header]
+        entries = [p for p in self.graph.before[header] if p not in latches]
+        first = self._entered(table, header, nodes, entries)
+        mark = THREAD - 1 - header
+        first.columns[mark] = np.arange(first.n)
+        inside = self._inside(header) - {node.id for node in nodes}
+        kept = {key: c for key, c in first.columns.items() if key not in inside}
+        outer, self._left_open = self._left_open, False
+        if len(kept) < len(first.columns):  # a value of a turn was listed before the turns
+            first.sure &= False
+        states = [np.stack([first.columns[n.id].astype(np.uint64) for n in nodes], axis=1)]
+        parents, sure = [first.columns[mark]], [first.sure]
+        seen = Seen(np.column_stack([parents[0].astype(np.uint64), states[0]]))
+        base = Table(first.n, kept, first.sure, first.assumed)
+        most = self._most_turns(header)
+        total = first.n
+        for turn in range(most + 1):
+            rows, certain = self._turned(base, nodes, header, parents[-1], states[-1], sure[-1])
+            self._effort.spend(_STEPS_OF_TURN + len(rows) // _ROWS_TOLD_APART)
+            fresh = seen.fresh(rows)
+            rows, certain = rows[fresh], certain[fresh]
+            if not len(rows):
+                break
+            total += len(rows)
+            if turn == most or total > MOST_ROWS // 4:
+                endless = self._endless(nodes, states)
+                raise NotListedError("it changes in a loop of which no end was found", endless)
+            parents.append(rows[:, 0].astype(np.int64))
+            states.append(rows[:, 1:])
+            sure.append(certain)
+        if self._left_open:  # the launch says how many turns there are: perhaps few
+            for turn, came_from in enumerate(parents):
+                from_turn = [seen.again.get(p, most + 1) for p in came_from.tolist()]
+                sure[turn] = sure[turn] & ((np.array(from_turn) <= turn) | (turn == 0))
+        self._left_open |= outer
+        made = first.take(np.concatenate(parents))
+        made.sure = np.concatenate(sure)
+        made.assumed = base.assumed
+        for column, node in enumerate(nodes):
+            values = np.concatenate([s[:, column] for s in states])
+            made.columns[node.id] = values.astype(register_dtype(node.bits))
+        del made.columns[mark]
+        return made
+
+    def _most_turns(self, header: int) -> int:
+        """How long the turns of a loop are worth following."""
+        states = set(self._states[header])
+        for latch in self.graph.latches[header]:
+            for literal in literals(self.paths.arrival(latch, header)):
+                leaves = None if literal.node is None else self._listable(literal.node)
+                if leaves is not None and leaves <= self._wanted and leaves & states:
+                    return MOST_TURNS
+        return _MORE_TURNS if self.thorough else _FEW_TURNS
+
+    def _endless(self, nodes: list[Node], states: list[Lanes]) -> Node:
+        """The value of a loop that has taken the most values."""
+        taken = np.concatenate(states)
+        counts = [len(np.unique(taken[:, column])) for column in range(len(nodes))]
+        return nodes[int(np.argmax(counts))]
+
+    def _entered(
+        self, table: Table, block: int, nodes: list[Node], entries: Sequence[int]
+    ) -> Table:
+        """The table with what values are that meet at a block, for each of some ways there."""
+        order = self.graph.before[block]
+        ways = []
+        for before in entries:
+            way = order.index(before)
+            came = [self.values.meeting(node)[way][1] for node in nodes]
+            ways.append((self.paths.arrival(before, block), came))
+        # Before the ways part, so that rows of all of them belong to the same threads and turns.
+        for condition, came in ways:
+            table = self._extend(table, self._all_leaves(came))
+            if self.thorough and len(ways) > 1:
+                wanted = self._condition_leaves(condition) & self._wanted
+                table = self._extend(table, wanted)
+        parts = []
+        for condition, came in ways:
+            part = self._where(table, condition) if len(ways) > 1 else table
+            parts.append((part, [self.evaluate(part, value) for value in came]))
+        return stacked(nodes, parts)
+
+    def _turned(
+        self, base: Table, nodes: list[Node], header: int, parents: Lanes, states: Lanes,
+        sure: Lanes,
+    ) -> tuple[Lanes, Lanes]:  # fmt: skip
+        """What the loop's values are one turn later: rows of the parent and the values, and which
+        are certain.
+        """
+        now = base.take(parents)
+        now.columns[THREAD - 1 - header] = parents
+        now.sure = sure.copy()
+        for column, node in enumerate(nodes):
+            now.columns[node.id] = states[:, column].astype(register_dtype(node.bits))
+        order = self.graph.before[header]
+        rows, certain = [], []
+        for before in self.graph.latches[header]:
+            came = [self.values.meeting(node)[order.index(before)][1] for node in nodes]
+            part = self._extend(now, self._all_leaves(came))
+            part = self._where(part, self.paths.arrival(before, header))
+            columns = [
+                part.columns[THREAD - 1 - header],
+                *(self.evaluate(part, value) for value in came),
+            ]
+            rows.append(np.column_stack([c.astype(np.uint64) for c in columns]))
+            certain.append(part.sure)
+            base.assumed = merged(base.assumed, part.assumed)
+        return np.concatenate(rows), np.concatenate(certain)
+
+    def _inside(self, header: int) -> set[int]:
+        """The columns that may change from one turn of a loop to the next."""
+        body = self.graph.bodies[header]
+        return {leaf.id for leaf in self._wanted if self._changes(leaf, body)}
+
+    def _changes(self, leaf: Node, body: frozenset[int]) -> bool:
+        if leaf.kind in ("thread", "param"):
+            return False
+        stack, seen = [leaf], set()
+        while stack:
+            node = stack.pop()
+            if node.id in seen:
+                continue
+            seen.add(node.id)
+            varies = node.kind in ("join", "header") or (
+                node.kind == "opaque" and not isinstance(node.data, str)
+            )
+            if varies and node.block in body:
+                return True
+            stack += node.args
+        return False
+
+    # ------------------------------------------------------------------------------ conditions
+
+    def _where(self, table: Table, condition: Formula) -> Table:
+        """The rows in which a condition may hold."""
+        if self.thorough:
+            wanted = self._condition_leaves(condition) & self._wanted
+            table = self._extend(table, wanted)
+        assumed: dict[int, set[bool]] = {}
+        may, must = self._truth(table, condition, assumed)
+        rows = np.flatnonzero(np.broadcast_to(may, table.n))
+        sure = table.sure & must
+        made = table if len(rows) == table.n else table.take(rows)
+        made = Table(made.n, made.columns, sure[rows], merged(table.assumed, assumed))
+        if any(len(ways) > 1 for ways in made.assumed.values()):  # of which not both can be
+            made.sure = np.zeros(made.n, np.bool_)
+        return made
+
+    def _truth(
+        self, table: Table, formula: Formula | Literal, assumed: dict[int, set[bool]]
+    ) -> tuple[Any, Any]:
+        """Where a formula may hold, and where it certainly does."""
+        if isinstance(formula, Literal):
+            return self._literal(table, formula, assumed)
+        if formula.left and not any(
+            leaf.id in table.columns and self._changes(leaf, formula.left) for leaf in self._wanted
+        ):
+            # Whichever turn is the last, the row is the same; and there is a last one.
+            return True, True
+        parts = [self._truth(table, part, assumed) for part in formula.parts]
+        combine: Callable[[Any, Any], Any] = np.logical_or if formula.either else np.logical_and
+        may: Any = not formula.either
+        must: Any = not formula.either
+        for possible, certain in parts:
+            may, must = combine(may, possible), combine(must, certain)
+        return (may, must) if parts else (True, True)
+
+    def _literal(
+        self, table: Table, literal: Literal, assumed: dict[int, set[bool]]
+    ) -> tuple[Any, Any]:
+        node = literal.node
+        if node is None:
+            return True, False
+        leaves = self._listable(node)
+        if leaves is not None and all(has(table, leaf) for leaf in leaves):
+            holds = self.evaluate(table, node) != literal.negated
+            return holds, holds
+        if leaves is not None or not self.paths.uniform(node) or self._is_twisted(node):
+            return True, False
+        # The same for the whole block, and as the launch has it. What changes from turn to turn of
+        # a loop may hold in one and not in another.
+        kinds = {source.kind for source in self.paths.sources(node)}
+        if "header" in kinds:
+            self._left_open = True
+        elif "join" not in kinds:
+            assumed.setdefault(node.id, set()).add(literal.negated)
+        return True, self.domain.failed.isdisjoint(s.id for s in self.paths.sources(node))
+
+    def _is_twisted(self, node: Node) -> bool:
+        return not self.places.of(node).is_fixed
+
+    # ------------------------------------------------------------------------------ values
+
+    def evaluate(self, table: Table, node: Node) -> Lanes:
+        """A value in each row, as its register holds it."""
+        known = table.computed
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            if top.id in known:
+                stack.pop()
+                continue
+            column = table.columns.get(top.id)
+            if column is not None:
+                known[top.id] = column
+                continue
+            missing = [a for a in top.args if a.id not in known]
+            if missing:
+                stack += missing
+            else:
+                known[top.id] = self._evaluated(table, top)
+        return known[node.id]
+
+    def _evaluated(self, table: Table, node: Node) -> Lanes:
+        self._effort.spend(1 + table.n // _ROWS_COMPUTED)
+        dtype = register_dtype(node.bits)
+        args = [table.computed[a.id] for a in node.args]
+        if not table.n:
+            return np.empty(0, dtype)
+        if node.kind == "thread":
+            column: Lanes = self.domain.shape.column(node.data)[table.columns[THREAD]]
+            return column
+        if node.kind == "const":
+            return np.full(table.n, node.data, dtype)
+        if node.kind == "symbol":
+            return np.full(table.n, self._bases[node.data], dtype)
+        if node.id in self.places.upward:
+            for n, a in zip(args, node.args, strict=True):
+                self._check_upward(n, a)
+        if node.kind in MOVES:
+            moved: Lanes = MOVES[node.kind](node, args)
+            return moved
+        if node.kind == "shuffle":
+            return self._shuffled(table, node)
+        return computed(node, args, table.n)
+
+    def _check_upward(self, value: Lanes, node: Node) -> None:
+        """Raise `NotListedError` for an address before its variable's beginning: at address 0 it
+        would wrap around.
+        """
+        placed = self.places.of(node)
+        if not placed.space:
+            return
+        starts = np.array([self._bases[name] for name in self._bases], np.int64)
+        if len(placed.names) == 1:
+            start: Any = self._bases[min(placed.names)]
+        else:
+            start = starts[np.clip(np.searchsorted(starts, value) - 1, 0, len(starts) - 1)]
+        above = value.astype(np.int64) - start
+        if ((above < 0) | (above >= 1 << (WORD - 2))).any():
+            raise NotListedError("it is compared or widened before its variable's beginning")
+
+    def _shuffled(self, table: Table, node: Node) -> Lanes:
+        """A value of another lane of the warp, where it follows from thread numbers alone."""
+        thread = table.columns.get(THREAD)
+        if thread is None:  # the same in all lanes
+            return self.evaluate(table, node.args[0])
+        alone = self._threads(Table.empty())
+        value = self.evaluate(alone, node.args[0])
+        source = thread // WORD * WORD + self.evaluate(table, node.args[1]).astype(np.int64)
+        taken: Lanes = value[source]
+        return taken

@@ -1,0 +1,1 @@
+"""What both ways to prove read of a program: its paths, values and accesses."""

@@ -1,0 +1,247 @@
+"""What is known of values without running anything: bounds, and what they have to be listed by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from ptxgen.check.prove.program.operands import WORD as WARP
+from ptxgen.check.prove.program.ranges import (
+    Range,
+    result,
+    rule_of,
+    signed,
+    single,
+    union,
+    unsigned,
+    whole,
+)
+from ptxgen.check.prove.program.values import Applied, Node
+from ptxgen.types import ScalarType
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+WINDOW: Final = 1 << 40  # where shared memory is taken to begin among generic addresses
+MOST_VALUES: Final = 4096  # of a range that are tried one by one
+
+
+class Shape(NamedTuple):
+    """The threads of a block along x, y and z."""
+
+    x: int
+    y: int
+    z: int
+
+    @property
+    def threads(self) -> int:
+        """All of them."""
+        return self.x * self.y * self.z
+
+    def column(self, name: str) -> Lanes:
+        """A special register of all threads, uint32."""
+        number = np.arange(self.threads)
+        found = {
+            "%tid.x": number % self.x,
+            "%tid.y": number // self.x % self.y,
+            "%tid.z": number // (self.x * self.y),
+            "%laneid": number % 32,
+        }[name]
+        return found.astype(np.uint32)
+
+
+class Domain:
+    """What values can be, as far as it is known at one place.
+
+    `parameters` bounds parameters, `refined` other values by their number. Those in `failed` are
+    values of loops of which no end was found. `takes_part` says whether all lanes of a warp come to
+    a shuffle together. A value is listed by its `leaves`: thread numbers,
+    values that meet, and what lies between close bounds; None if it cannot be listed.
+    """
+
+    def __init__(
+        self, shape: Shape, parameters: Mapping[str, Range], failed: Iterable[int] = (),
+        refined: Mapping[int, Range] | None = None,
+        takes_part: Callable[[Node], bool] = lambda _: True,
+    ) -> None:  # fmt: skip
+        self.shape = shape
+        self.parameters = parameters
+        self.failed = frozenset(failed)
+        self.refined = dict(refined or {})
+        self._takes_part = takes_part
+        self._leaves: dict[int, frozenset[Node] | None] = {}
+        self._ranges: dict[int, Range] = {}
+
+    def leaves(self, node: Node) -> frozenset[Node] | None:
+        """What a value is listed by."""
+        return _bottom_up(node, self._leaves, self._found)
+
+    def _found(self, node: Node) -> frozenset[Node] | None:
+        if node.kind in ("const", "symbol"):
+            return _NONE
+        if node.kind == "thread" or (
+            node.kind in ("join", "header") and node.id not in self.failed
+        ):
+            return frozenset((node,))
+        if node.kind in _MADE:
+            parts = [self._leaves[a.id] for a in node.args]
+            if all(p is not None for p in parts):
+                union_of = _NONE.union(*(p for p in parts if p is not None))
+                if node.kind != "shuffle" or self._exchanged(node, union_of):
+                    return union_of
+        return frozenset((node,)) if self.range(node).size <= MOST_VALUES else None
+
+    def _exchanged(self, node: Node, leaves: frozenset[Node]) -> bool:
+        """Whether it is known what a shuffle gives: it follows from numbers of threads, and every
+        warp has the lane.
+        """
+        lane = node.args[1]
+        last = (self.shape.threads - 1) % WARP + 1  # lanes of the last warp
+        there = lane.kind == "const" and lane.data < last
+        return there and all(n.kind == "thread" for n in leaves) and self._takes_part(node)
+
+    def range(self, node: Node) -> Range:
+        """Between what bounds a value is."""
+        return _bottom_up(node, self._ranges, self._bounded)
+
+    def _bounded(self, node: Node) -> Range:
+        found = whole(node.bits)
+        if node.kind == "const":
+            found = single(node.data)
+        elif node.kind == "thread":
+            sizes = {"%laneid": 32, **dict(zip(("%tid.x", "%tid.y", "%tid.z"), self.shape,
+                                               strict=True))}  # fmt: skip
+            found = Range(0, sizes[node.data] - 1, 1 if sizes[node.data] > 1 else 0)
+        elif node.kind == "param":
+            name, _, whole_of_it = node.data
+            found = self.parameters.get(name, found) if whole_of_it else found
+        elif node.kind == "extended":
+            (of,) = node.args
+            fitting = signed if node.data else unsigned
+            found = fitting(self._ranges[of.id], of.bits)
+        elif node.kind == "choose":
+            a, b = (self._ranges[n.id] for n in node.args[1:])
+            found = union(unsigned(a, node.bits), unsigned(b, node.bits))
+        elif node.kind == "apply":
+            found = self._applied(node)
+        narrower = self.refined.get(node.id)
+        if narrower is not None and narrower.size < found.size:
+            found = narrower
+        return found
+
+    def _applied(self, node: Node) -> Range:
+        data: Applied = node.data
+        kinds = []
+        for _, place, type in data.slots:
+            if type is None or isinstance(place, tuple):
+                return whole(node.bits)
+            kinds.append((type.bits, type.is_signed))
+        rule = rule_of(data.op.opcode)
+        if rule is None or data.result >= 0 or data.element >= 0 or data.type.kind == "p":
+            return whole(node.bits)
+        ranges = [self._ranges[a.id] for a in node.args]
+        return result(rule, ranges, kinds, data.type.bits, data.type.is_signed)
+
+
+_NONE: Final[frozenset[Node]] = frozenset()
+# Values that follow from their arguments by what is known of instructions.
+_MADE: Final = frozenset({
+    "apply", "choose", "offset", "extended", "shuffle", "window", "unwindowed", "mapped",
+})  # fmt: skip
+
+
+def listed(r: Range, bits: int) -> Lanes:
+    """Every value of a range as a register holds it."""
+    values = [(r.first + n * r.step) & ((1 << bits) - 1) for n in range(r.size)]
+    return np.array(values, register_dtype(bits))
+
+
+def register_dtype(bits: int) -> np.dtype[Any]:
+    """What holds registers of so many bits here."""
+    return np.dtype(np.bool_) if bits == 1 else np.dtype(f"u{bits // 8}")
+
+
+def extended(node: Node, lanes: Lanes) -> Lanes:
+    """The value of an `extended` node from that of its argument."""
+    bits = node.args[0].bits
+    found = lanes.view(f"i{bits // 8}") if node.data else lanes
+    return found.astype(f"i{node.bits // 8}").view(register_dtype(node.bits))
+
+
+def _offset(node: Node, args: list[Lanes]) -> Lanes:
+    dtype = register_dtype(node.bits)
+    moved: Lanes = args[0].astype(dtype) + dtype.type(node.data & ((1 << node.bits) - 1))
+    return moved
+
+
+def _window(by: int) -> Callable[[Node, list[Lanes]], Lanes]:
+    return lambda _, args: args[0].astype(np.uint64) + np.uint64(by % (1 << 64))
+
+
+# How values are computed that are no instruction's, by kind.
+MOVES: Final[dict[str, Callable[[Node, list[Lanes]], Lanes]]] = {
+    "offset": _offset,
+    "window": _window(WINDOW),
+    "unwindowed": _window(-WINDOW),
+    "mapped": lambda node, args: args[0].astype(register_dtype(node.bits)),
+    "extended": lambda node, args: extended(node, args[0]),
+    "choose": lambda _, args: np.where(*args),
+}
+
+
+def computed(node: Node, args: list[Lanes], n: int) -> Lanes:
+    """What an instruction gives for `n` rows of arguments, by its own meaning."""
+    data: Applied = node.data
+    takes = data.op.row.parameters
+    given: dict[str, Any] = {k: v for k, v in data.op.modifiers.items() if k in takes}
+    for name, place, type in data.slots:
+        if type is None:
+            given[name] = -1 - place
+        elif isinstance(place, tuple):
+            given[name] = tuple(_as_type(args[p], type) for p in place)
+        else:
+            of = node.args[place]
+            value = _as_type(args[place], type)
+            given[name] = value[0] if of.kind == "const" else value
+    with np.errstate(all="ignore"):
+        found = data.op.row.semantics(**given)
+    if data.result >= 0:
+        found = found[data.result]
+    if data.element >= 0:
+        found = found[data.element]
+    return _in_register(np.broadcast_to(found, n), data.type, node.bits)
+
+
+def _as_type(lanes: Lanes, type: ScalarType) -> Lanes:
+    """The low bits of a register as a type."""
+    if type.kind == "p":
+        return lanes
+    return lanes.astype(f"u{type.nbytes}").view(type.dtype)
+
+
+def _in_register(lanes: Lanes, type: ScalarType, bits: int) -> Lanes:
+    """A result in a register, extended by the sign if the type has one."""
+    if bits == 1:
+        return np.ascontiguousarray(lanes, np.bool_)
+    if type.is_signed:
+        return lanes.astype(f"i{bits // 8}").view(register_dtype(bits))
+    return np.ascontiguousarray(lanes).view(f"u{type.nbytes}").astype(register_dtype(bits))
+
+
+_Found = TypeVar("_Found")
+
+
+def _bottom_up(node: Node, known: dict[int, _Found], find: Callable[[Node], _Found]) -> _Found:
+    """What `find` says of a node, and of all it is made from before; `known` keeps it by number."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        missing = [a for a in top.args if a.id not in known] if top.id not in known else []
+        if missing:
+            stack += missing
+            continue
+        if top.id not in known:
+            known[top.id] = find(top)
+        stack.pop()
+    return known[node.id]

@@ -1,0 +1,106 @@
+"""Which bytes of global memory an instruction accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ptxgen.check.prove.program.operands import pairs
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Address, Instr, IntImm, Operand
+from ptxgen.isa.spec import BoundOperand, Op
+from ptxgen.tensormap import NBYTES
+from ptxgen.types import ScalarType
+
+_COPY_BYTES: Final = 16
+# What names an address and accesses nothing: hints, conversions and barriers in shared memory.
+_NO_ACCESS: Final = ("prefetch", "discard", "applypriority", "isspacep", "cvta", "mapa", "mbarrier",
+                     "createpolicy", "cp.async.mbarrier", "cp.async.bulk.prefetch",
+                     "fence", "ld.param", "st.param")  # fmt: skip
+
+
+class GlobalTouch(NamedTuple):
+    """One access: up to `nbytes` bytes at an address, or `size` bytes, if that is less or `nbytes`
+    is 0. `generic` if the address may be one of another space; one that is not followed has a
+    `reason`.
+    """
+
+    address: Address
+    nbytes: int
+    size: Operand | None = None
+    counted: ScalarType | None = None
+    generic: bool = False
+    reason: str = ""
+
+
+def global_touches(instr: Instr) -> Iterator[GlobalTouch]:
+    """The accesses to global memory of an instruction, and those to generic addresses."""
+    if instr.opcode.startswith(_NO_ACCESS):
+        return
+    words = instr.opcode.split(".")
+    shape = shape_of(instr)
+    if shape.complaints or shape.op is None:
+        if "global" in words and words[0] != "mov":
+            yield GlobalTouch(Address(None), 1, reason="the instruction is not in the table")
+        return
+    op = shape.op
+    addresses = [(w, a) for w, a in pairs(op, instr) if w.address and isinstance(a, Address)]
+    if not addresses or not _is_global(op, words):
+        return
+    if words[0] in ("ld", "ldu", "st", "atom", "red"):
+        yield from _plain(op, words, addresses)
+    elif words[0] == "cp":
+        yield from _copy(op, instr, addresses)
+    else:
+        yield from _other(words, addresses)
+
+
+def _is_global(op: Op, words: list[str]) -> bool:
+    if "space" in op.modifiers:
+        space = op.modifiers["space"]
+        return space is None or str(space) == "global"
+    others = any(w in ("param", "const", "local") or w.startswith("shared") for w in words)
+    return "global" in words or not others
+
+
+def _plain(
+    op: Op, words: list[str], addresses: list[tuple[BoundOperand, Address]]
+) -> Iterator[GlobalTouch]:
+    type = op.modifiers.get("type")
+    count = max((o.count for o in op.operands if not o.address), default=0) or 1
+    for _, address in addresses:
+        if isinstance(type, ScalarType):
+            yield GlobalTouch(address, type.nbytes * count, generic="global" not in words)
+        else:
+            yield GlobalTouch(address, 1, reason="how much it accesses is not followed")
+
+
+def _other(
+    words: list[str], addresses: list[tuple[BoundOperand, Address]]
+) -> Iterator[GlobalTouch]:
+    generic = "global" not in words
+    for want, address in addresses:
+        if words[0] != "tensormap":
+            reason = f"how much {words[0]} accesses is not followed"
+            yield GlobalTouch(address, 1, generic=generic, reason=reason)
+        elif want.name != "src":  # that is in shared memory
+            yield GlobalTouch(address, NBYTES, generic=generic)
+
+
+def _copy(
+    op: Op, instr: Instr, addresses: list[tuple[BoundOperand, Address]]
+) -> Iterator[GlobalTouch]:
+    by_name = {want.name: (want, got) for want, got in pairs(op, instr)}
+    for want, address in addresses:
+        if want.type is None or want.type.bits != 64:  # a 32-bit one is in shared memory
+            continue
+        if ".tensor" in op.opcode:
+            yield GlobalTouch(address, 1, reason="the array is in the tensor map")
+        elif ".bulk" in op.opcode:
+            counted, size = by_name["size"]
+            yield GlobalTouch(address, 0, size, counted.type)
+        else:
+            given = by_name.get("cp_size", (None, None))[1]
+            nbytes = given.value if isinstance(given, IntImm) else _COPY_BYTES
+            less, size = by_name.get("src_size", (None, None))
+            yield GlobalTouch(address, nbytes, size, less.type if less is not None else None)

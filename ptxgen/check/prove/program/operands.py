@@ -1,0 +1,86 @@
+"""What an instruction reads and writes, and whether its result can be computed without a run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ptxgen.check.verify.shapes import registers_of, shape_of
+from ptxgen.ir import FloatImm, Instr, IntImm, Not, Pair
+from ptxgen.isa.spec import BoundOperand, Effect, Op
+from ptxgen.types import ScalarType
+
+WORD: Final = 32
+# Instructions that write the same place differently.
+ADDRESSES: Final = frozenset({"cvta", "cvta_to", "mapa"})
+_FOLLOWED: Final = ("global", "shared", "shared::cta")  # by `cvta`
+SHUFFLES: Final = frozenset({"shfl", "shfl_pred"})
+
+
+def pairs(op: Op, instr: Instr) -> Iterator[tuple[BoundOperand, Any]]:
+    """The declared operands with what is given for each, None for one that is left out."""
+    given: list[object] = []
+    for operand in instr.operands:
+        given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+    return zip(op.operands, [*given, *[None] * (len(op.operands) - len(given))], strict=True)
+
+
+def written(instr: Instr) -> tuple[str, ...]:
+    """The registers that an instruction writes, by name."""
+    shape = shape_of(instr)
+    if not shape.complaints:
+        return shape.names(instr.operands)[: shape.dests]
+    # Not known to be read only, so it may be written.
+    return tuple(r.name for operand in instr.operands for r in registers_of(operand))
+
+
+def type_of(instr: Instr) -> ScalarType | None:
+    """The type of each element that an instruction loads."""
+    op = shape_of(instr).op
+    type = None if op is None else op.modifiers.get("type")
+    return type if isinstance(type, ScalarType) else None
+
+
+def operation(instr: Instr) -> Op | None:
+    """The op, if what it gives can be computed from integers alone."""
+    shape = shape_of(instr)
+    op = None if shape.complaints else shape.op
+    if op is None or not _computable(op):
+        return None
+    if op.row.name in SHUFFLES:
+        return op if _broadcasts(op, instr) and instr.guard is None else None
+    if op.row.name in ("cvta", "cvta_to") and str(op.modifiers["space"]) not in _FOLLOWED:
+        return None
+    read = (got for want, got in pairs(op, instr) if not want.written)
+    return None if any(isinstance(got, (Not, FloatImm)) for got in read) else op
+
+
+@functools.cache
+def _computable(op: Op) -> bool:
+    if op.row.name in ADDRESSES or op.row.name in SHUFFLES:
+        return True
+    if op.effect is not Effect.NONE or "machine" in op.row.parameters:
+        return False
+    return all(
+        o.kind in ("value", "imm")
+        and not o.address
+        and (o.type is None or o.type.is_integer or o.type.kind == "p")
+        for o in op.operands
+    )
+
+
+def _broadcasts(op: Op, instr: Instr) -> bool:
+    """Whether every lane of a warp gets the value of one that a literal says."""
+    by_name = {want.name: got for want, got in pairs(op, instr)}
+    lane, clamp, members = (by_name.get(name) for name in ("b", "c", "membermask"))
+    full = isinstance(members, IntImm) and members.value & 0xFFFFFFFF == 0xFFFFFFFF
+    return (
+        op.modifiers.get("mode") == "idx"
+        and full
+        and isinstance(lane, IntImm)
+        and 0 <= lane.value < WORD
+        and isinstance(clamp, IntImm)
+        and clamp.value == WORD - 1
+        and not isinstance(instr.operands[0], Pair)
+    )

@@ -1,0 +1,221 @@
+"""Under which conditions a block runs, as formulas over the guards of branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ptxgen.check.flow import Block
+from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.values import Node, Values
+from ptxgen.ir import Reg, Symbol
+
+
+class Literal(NamedTuple):
+    """A predicate that holds, or with `negated` does not; None for one that nothing is known of."""
+
+    node: Node | None
+    negated: bool
+
+
+class Formula(NamedTuple):
+    """All of `parts`, or with `either` at least one of them.
+
+    If it says when loops are left that always are, `left` has their blocks: it holds in the end,
+    and restricts only what changes there.
+    """
+
+    parts: tuple[Formula | Literal, ...]
+    either: bool = False
+    left: frozenset[int] = frozenset()
+
+
+ALWAYS: Final = Formula(())
+_ENDING: Final = ("ret", "exit", "trap")
+
+
+def literals(formula: Formula | Literal) -> Iterator[Literal]:
+    """Every literal of a formula."""
+    stack: list[Formula | Literal] = [formula]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Literal):
+            yield part
+        else:
+            stack += part.parts
+
+
+def certain(formula: Formula | Literal) -> Iterator[Literal]:
+    """The literals that hold whenever the formula does."""
+    stack: list[Formula | Literal] = [formula]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Literal):
+            yield part
+        elif not part.either or len(part.parts) == 1:
+            stack += part.parts
+
+
+def _all(parts: Iterable[Formula | Literal]) -> Formula:
+    kept = tuple(p for p in parts if p != ALWAYS)
+    return Formula(kept) if kept else ALWAYS
+
+
+def _any(parts: Sequence[Formula | Literal]) -> Formula:
+    return ALWAYS if ALWAYS in parts else Formula(tuple(parts), either=True)
+
+
+class Paths:
+    """The conditions of a kernel's blocks."""
+
+    def __init__(self, graph: Graph, values: Values) -> None:
+        self.graph = graph
+        self._values = values
+        self._local: dict[int, Formula] = {}
+        self._edges: dict[tuple[int, int], Formula] = {}
+        self._arrivals: dict[tuple[int, int], Formula] = {}
+        self._uniform: dict[int, bool] = {}
+
+    def reach(self, block: int, above: int | None = None) -> Formula:
+        """When `block` runs, once `above` (which dominates it; default: the kernel) has."""
+        root = self.graph.order[0]
+        top = root if above is None else above
+        parts = []
+        while block not in (top, root):
+            parts.append(self._reached(block))
+            block = self.graph.idom[block]
+        return _all(parts)
+
+    def arrival(self, before: int, block: int) -> Formula:
+        """When `block` is entered from `before`, once its immediate dominator has run; of a way
+        back to the beginning of a loop, once that has.
+        """
+        found = self._arrivals.get((before, block))
+        if found is None:
+            back = self.graph.dominates(block, before)
+            above = block if back else self.graph.idom[block]
+            found = _all((self.reach(before, above), self.edge(before, block)))
+            self._arrivals[before, block] = found
+        return found
+
+    def edge(self, before: int, block: int) -> Formula:
+        """When control goes on from one block to the next."""
+        found = self._edges.get((before, block))
+        if found is None:
+            found = self._edges[before, block] = self._edge(self.graph.blocks[before], block)
+        return found
+
+    def _edge(self, before: Block, after: int) -> Formula:
+        last = before.instrs[-1] if before.instrs else None
+        if last is None or len(before.successors) == 0:
+            return ALWAYS
+        head = last.opcode.partition(".")[0]
+        falls = before.falls_through and after == before.index + 1
+        if head == "brx":
+            return Formula((Literal(None, False),))
+        if last.guard is None or head not in ("bra", *_ENDING):
+            return ALWAYS
+        target = last.operands[-1] if last.operands else None
+        labels = self.graph.blocks[after].labels
+        taken = head == "bra" and isinstance(target, Symbol) and target.name in labels
+        if taken and falls:
+            return ALWAYS
+        node = self._values.at(last.guard.register, before.index, len(before.instrs) - 1)
+        return Formula((Literal(node, last.guard.negated == taken),))
+
+    def _reached(self, block: int) -> Formula:
+        """When `block` runs, once its immediate dominator has."""
+        found = self._local.get(block)
+        if found is not None:
+            return found
+        graph = self.graph
+        above = graph.idom[block]
+        latches = graph.latches.get(block, ())
+        entries = [p for p in graph.before[block] if p not in latches]
+        # Behind a loop it matters in which turn that was left.
+        left = [b for b in graph.bodies.values() if above in b and block not in b]
+        follows = graph.always_follows(block, above)
+        if len(entries) > 1 and not left and follows:
+            found = ALWAYS
+        elif block in graph.wild:
+            found = Formula((Literal(None, False),))
+        else:
+            found = _any([
+                _all((self.reach(p, above), self.edge(p, block))) for p in entries
+            ])  # fmt: skip
+            if left and follows:
+                found = Formula((found,), left=frozenset[int]().union(*left))
+        self._local[block] = found
+        return found
+
+    # ------------------------------------------------------------------------------- uniformity
+
+    def uniform(self, node: Node) -> bool:
+        """Whether all threads of a block hold the same value whenever they get there together:
+        nothing that it follows from depends on the thread or on memory that may be written.
+        """
+        found = self._uniform.get(node.id)
+        if found is None:
+            found = self._uniform[node.id] = not any(
+                n.kind in ("thread", "shuffle") or (n.kind == "opaque" and not n.uniform)
+                for n in self.sources(node)
+            )
+        return found
+
+    def sources(self, node: Node) -> Iterator[Node]:
+        """Every value that a value follows from, itself included; for those that meet, what decides
+        which, too.
+        """
+        seen = {node.id}
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            yield node
+            more = list(node.args)
+            if node.kind in ("join", "header"):
+                more += [value for _, value in self._values.meeting(node)]
+                more += self._deciding(node)
+            for other in more:
+                if other.id not in seen:
+                    seen.add(other.id)
+                    stack.append(other)
+
+    def _deciding(self, node: Node) -> Iterator[Node]:
+        """The conditions that decide which of the values that meet it is, or how many turns of a
+        loop there have been. When a loop on the way is left matters only to what changes in it.
+        """
+        graph, block = self.graph, node.block
+        for before in graph.before[block]:
+            top = block if graph.dominates(block, before) else graph.idom[block]
+            for branch in sorted({before, *graph.controlling(before)}):
+                if graph.dominates(top, branch):
+                    yield from self._decision(branch)
+        for inside in graph.bodies.get(block, ()):
+            for after in graph.blocks[inside].successors:
+                if after not in graph.bodies[block]:
+                    yield from self._decision(inside)
+
+    def _decision(self, branch: int) -> Iterator[Node]:
+        """What decides how control goes on behind a block, if anything does."""
+        instrs = self.graph.blocks[branch].instrs
+        last = instrs[-1] if instrs else None
+        if last is None or last.opcode.partition(".")[0] not in ("bra", "brx", *_ENDING):
+            return
+        registers = [last.guard.register] if last.guard is not None else []
+        if last.opcode.startswith("brx"):
+            registers += [o for o in last.operands if isinstance(o, Reg)]
+        for register in registers:
+            yield self._values.at(register, branch, len(instrs) - 1)
+
+    def guards_around(self, block: int) -> list[Node | None]:
+        """The predicates of all branches that decide whether a block runs."""
+        found: dict[int, Node | None] = {}
+        for branch in sorted(self.graph.controlling(block)):
+            last = self.graph.blocks[branch].instrs[-1]
+            if last.guard is None:
+                found[-1 - branch] = None
+                continue
+            at = len(self.graph.blocks[branch].instrs) - 1
+            node = self._values.at(last.guard.register, branch, at)
+            found[node.id] = node
+        return list(found.values())

@@ -1,0 +1,347 @@
+"""How values depend on where the variables in shared memory lie, which nobody knows.
+
+A proof computes with some places of the variables. What it finds holds for all places if each value
+is a number that does not depend on them, or an address that moves with its variable. That is told
+here by rules for each instruction; where there is none, a value may depend on the places in any
+way, and nothing may follow from what it is for some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Final, NamedTuple
+
+from ptxgen.check.prove.program.ranges import Range
+from ptxgen.check.prove.program.values import ADDRESS_OF, Node, Values
+
+SHARED: Final = "shared"  # an address in the window of `.shared::cta`
+CLUSTER: Final = "cluster"  # in the window of another CTA of the cluster
+GENERIC: Final = "generic"
+_LARGEST: Final = 1 << 12  # the largest period of which anything is said
+
+
+class Placed(NamedTuple):
+    """How a value follows its variables.
+
+    A number has no `space`. An address is a variable's, one of `names`, plus what does not depend
+    on the variable's place, or only on the place modulo `period` bytes. A number with a period
+    depends on the places modulo so many bytes.
+    """
+
+    space: str = ""
+    names: frozenset[str] = frozenset()
+    period: int = 1
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is the same number wherever the variables lie."""
+        return not self.space and self.period == 1
+
+
+NUMBER: Final = Placed()
+ANYHOW: Final = Placed("anyhow")  # no rule says how it depends on the places
+
+
+class Places:
+    """Tells how the values of one kernel depend on the places of variables.
+
+    `bounds` gives the range of a number, `largest` the largest value, read as unsigned, that one
+    which follows from no address has anywhere in the kernel; None if that cannot be listed.
+    """
+
+    def __init__(
+        self, values: Values, bounds: Callable[[Node], Range],
+        largest: Callable[[Node], int | None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._values = values
+        self._bounds = bounds
+        self._largest = largest
+        self._limits: dict[int, int] = {}
+        self._known: dict[int, Placed] = {}
+        # Numbers of the instructions that are followed only for addresses that are not before the
+        # beginning of their variable: below address 0 they would wrap around.
+        self.upward: set[int] = set()
+        self._pointers: dict[int, str] = {}
+
+    def of(self, wanted: Node) -> Placed:
+        """How a value depends on the places: the least solution of the rules, as loops go round."""
+        if wanted.id not in self._known:
+            needed = _behind(wanted, self._parts, self._known)
+            made: dict[int, Placed] = {}
+            changed = True
+            while changed:
+                changed = False
+                for node in needed:
+                    new = self._made(node, made)
+                    if new is not None and new != made.get(node.id):
+                        made[node.id] = new
+                        changed = True
+            # What has no solution follows from itself alone and from no address.
+            self._known |= {node.id: made.get(node.id, NUMBER) for node in needed}
+        return self._known[wanted.id]
+
+    def _parts(self, node: Node) -> Sequence[Node]:
+        if node.kind in ("join", "header"):
+            return [value for _, value in self._values.meeting(node)]
+        return () if node.kind == "function" else node.args
+
+    # ------------------------------------------------------------------------------ rules
+
+    def _made(self, node: Node, made: dict[int, Placed]) -> Placed | None:
+        """How a value depends on the places, given as much as is known of its parts."""
+        if node.kind == "symbol":
+            return Placed(SHARED, frozenset({node.data}))
+        parts = [made.get(p.id, self._known.get(p.id)) for p in self._parts(node)]
+        known = [p for p in parts if p is not None]
+        if node.kind in ("join", "header"):
+            return _either(known) if known else None
+        if len(known) < len(parts):
+            return None
+        if ANYHOW in known:
+            return ANYHOW
+        if not any(p.space for p in known):
+            return Placed(period=max((p.period for p in known), default=1))
+        return self._from_address(node, known)
+
+    def _from_address(self, node: Node, parts: list[Placed]) -> Placed:
+        """Where a value points that is computed from at least one address."""
+        first = parts[0]
+        if node.kind == "choose":
+            return _either(parts[1:]) if first.is_fixed else ANYHOW
+        if node.kind == "window":
+            return first._replace(space=GENERIC) if first.space == SHARED else ANYHOW
+        if node.kind == "unwindowed":
+            return first._replace(space=SHARED) if first.space == GENERIC else ANYHOW
+        if node.kind == "mapped":
+            return _mapped(node, first, parts[1])
+        if node.kind == "offset":
+            return self._sized(node, first, is_plain=True)
+        if node.kind == "shuffle":
+            return first if parts[1].is_fixed else ANYHOW
+        if node.kind != "apply" or node.data.result > 0 or node.data.element >= 0:
+            return ANYHOW
+        words = node.data.op.opcode.split(".")
+        if any(isinstance(place, tuple) for _, place, _ in node.data.slots):
+            return ANYHOW
+        rule = _RULES.get(words[0])
+        return ANYHOW if rule is None else rule(self, node, parts, words)
+
+    def _sized(self, node: Node, of: Placed, *, is_plain: bool) -> Placed:
+        """Where an address points after a move to a register of another size."""
+        source = node.args[0].bits
+        if not is_plain or node.bits < _WORD or source < _WORD:
+            return ANYHOW
+        if of.space == GENERIC:  # all its bits count
+            return of if node.bits == source == _LONG else ANYHOW
+        if node.bits > source:
+            self.upward.add(node.id)
+        return of
+
+    def _converted(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        types = [t.bits for _, _, t in node.data.slots if t is not None]
+        is_whole = types == [node.args[0].bits] and node.data.type.bits == node.bits
+        return self._sized(node, parts[0], is_plain=is_whole and len(words) == _PLAIN_CVT)
+
+    def _added(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        """A sum of numbers and one address."""
+        del node
+        addresses = [p for p in parts if p.space]
+        if len(addresses) > 1 or len(words) > _PLAIN:
+            return ANYHOW
+        return addresses[0]._replace(period=max(p.period for p in parts))
+
+    def _subtracted(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        left, right = parts
+        if len(words) > _PLAIN:
+            return ANYHOW
+        if not right.space:
+            return left._replace(period=max(left.period, right.period))
+        apart = left == right and len(left.names) == 1 and left.period == 1
+        return NUMBER if apart and node.bits == node.args[0].bits == node.args[1].bits else ANYHOW
+
+    def _multiplied(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        del node
+        a, b, c = parts
+        if a.space or b.space or words[1] not in ("lo", "wide") or len(words) > _PLAIN + 1:
+            return ANYHOW
+        return c._replace(period=max(p.period for p in parts))
+
+    def _masked(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        """Low bits of an address changed, kept, or cleared."""
+        if len(words) > _PLAIN or all(p.space for p in parts):
+            return ANYHOW
+        address, other = (0, 1) if parts[0].space else (1, 0)
+        mask = node.args[other]
+        old = max(p.period for p in parts)
+        low = self._below(mask)
+        if words[0] != "and":
+            return parts[address]._replace(period=max(old, low)) if low <= _LARGEST else ANYHOW
+        if low <= _LARGEST:
+            return Placed(period=max(old, low))
+        cleared = 1 << mask.bits
+        if mask.kind == "const" and not (cleared - mask.data) & (cleared - mask.data - 1):
+            low = cleared - mask.data
+            if low <= _LARGEST:
+                return parts[address]._replace(period=max(old, low))
+        return ANYHOW
+
+    def _below(self, mask: Node) -> int:
+        """A power of two that a number is below; more than any period if it may be negative."""
+        if mask.id not in self._limits:
+            first, last, _ = self._bounds(mask)
+            if first < 0 or last >= _LARGEST:
+                last = self._listed_limit(mask)
+            self._limits[mask.id] = 1 << last.bit_length()
+        return self._limits[mask.id]
+
+    def _listed_limit(self, mask: Node) -> int:
+        """The largest value of a number, as the counters of loops let it be."""
+        if any(node.kind == "symbol" for node in _behind(mask, self._parts)):
+            return _LARGEST  # what it is depends on this very answer
+        largest = self._largest(mask)
+        return _LARGEST if largest is None else largest
+
+    def _compared(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        """Two addresses of one variable compare as their distances from its beginning do."""
+        if len(parts) != _PAIR or len(words) > _PLAIN + 1:
+            return ANYHOW
+        left, right = parts
+        whole = all(t is not None and t.bits == a.bits
+                    for (_, _, t), a in zip(node.data.slots, node.args, strict=True))  # fmt: skip
+        if left != right or len(left.names) != 1 or left.period != 1 or not whole:
+            return ANYHOW
+        if left.space != GENERIC:
+            self.upward.add(node.id)
+        return NUMBER
+
+    def _selected(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        del node, words
+        return _either(parts[:2]) if parts[2].is_fixed else ANYHOW
+
+    def _moved(self, node: Node, parts: list[Placed], words: list[str]) -> Placed:
+        del words
+        return self._sized(node, parts[0], is_plain=node.data.type.bits == node.args[0].bits)
+
+    # ------------------------------------------------------------------------------ other spaces
+
+    def is_elsewhere(self, wanted: Node) -> bool:
+        """Whether a generic address is computed from a pointer that is a parameter, or from the
+        address of a variable that is not in shared memory. A launch gives pointers to global
+        memory.
+        """
+        return self._pointer(wanted) == _POINTER
+
+    def _pointer(self, wanted: Node) -> str:
+        """Whether sums of a value have a pointer in them, or what might be any."""
+        known = self._pointers
+        needed = _behind(wanted, self._summed, known)
+        made = dict.fromkeys((node.id for node in needed), "")
+        changed = True
+        while changed:
+            changed = False
+            for node in needed:
+                parts = [known.get(p.id, made.get(p.id, "")) for p in self._summed(node)]
+                new = self._pointing(node, parts)
+                if new != made[node.id]:
+                    made[node.id] = new
+                    changed = True
+        known |= made
+        return known[wanted.id]
+
+    def _summed(self, node: Node) -> Sequence[Node]:
+        """What an address is the sum of, or one of."""
+        if node.kind in ("join", "header"):
+            return [value for _, value in self._values.meeting(node)]
+        if node.kind == "choose":
+            return node.args[1:]
+        if node.kind == "offset":
+            return node.args
+        head = node.data.op.opcode.partition(".")[0] if node.kind == "apply" else ""
+        return node.args[_SUMMED[head]] if head in _SUMMED else ()
+
+    def _pointing(self, node: Node, parts: list[str]) -> str:
+        """`_POINTER`, `_NO_POINTER`, `_PERHAPS`, or "" while nothing is known."""
+        if not parts:
+            if node.kind in ("opaque", "function"):
+                if isinstance(node.data, str) or node.bits != _LONG:
+                    return _NO_POINTER
+                return _POINTER if node.data[0].startswith((ADDRESS_OF, _CVTA)) else _PERHAPS
+            whole = node.kind == "param" and node.bits == _LONG and node.data[2]
+            unknown = node.kind in ("window", "unwindowed", "mapped", "shuffle", "symbol")
+            return _POINTER if whole else _PERHAPS if unknown else _NO_POINTER
+        if node.kind in ("join", "header", "choose") or (
+            node.kind == "apply" and node.data.op.opcode.startswith("selp")
+        ):
+            found = set(parts) - {""}
+            return found.pop() if len(found) == 1 else _PERHAPS if found else ""
+        # A sum with a part that a loop has yet to tell may still be either.
+        return next((kind for kind in (_PERHAPS, "", _POINTER) if kind in parts), _NO_POINTER)
+
+
+_WORD: Final = 32
+_LONG: Final = 64
+_PAIR: Final = 2
+_PLAIN: Final = 2  # words of an opcode without modifiers: name and type
+_PLAIN_CVT: Final = 3
+_POINTER: Final = "a pointer"
+_NO_POINTER: Final = "a number"
+_PERHAPS: Final = "perhaps a pointer"
+_CVTA: Final = "a result of cvta"
+# Which operands of an instruction a pointer may be in.
+_SUMMED: Final = {
+    "mov": slice(0, 1), "cvt": slice(0, 1), "add": slice(0, 2), "sub": slice(0, 1),
+    "mad": slice(2, 3), "selp": slice(0, 2),
+}  # fmt: skip
+
+_Rule = Callable[[Places, Node, list[Placed], list[str]], Placed]
+_RULES: Final[dict[str, _Rule]] = {
+    "mov": Places._moved, "cvt": Places._converted, "add": Places._added,
+    "sub": Places._subtracted, "mad": Places._multiplied, "and": Places._masked,
+    "or": Places._masked, "xor": Places._masked, "setp": Places._compared,
+    "selp": Places._selected,
+}  # fmt: skip
+
+
+def _either(parts: Sequence[Placed]) -> Placed:
+    """Where a value points that is one of several: all addresses of one space, or all numbers."""
+    spaces = {p.space for p in parts}
+    if len(spaces) > 1:
+        return ANYHOW
+    names: frozenset[str] = frozenset().union(*(p.names for p in parts))
+    return Placed(spaces.pop(), names, max(p.period for p in parts))
+
+
+def _behind(
+    wanted: Node, parts: Callable[[Node], Sequence[Node]], known: Container[int] = ()
+) -> list[Node]:
+    """A value and all that it is made of, by their `parts`, but for what is known; parts mostly
+    first.
+    """
+    seen, stack, found = {wanted.id}, [wanted], []
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        for other in parts(node):
+            if other.id not in seen and other.id not in known:
+                seen.add(other.id)
+                stack.append(other)
+    return found[::-1]
+
+
+def _mapped(node: Node, address: Placed, rank: Placed) -> Placed:
+    """Where `mapa` points: the same place in the shared memory of the CTA of a rank."""
+    is_shared = ".shared" in node.data
+    if not rank.is_fixed or address.space != (SHARED if is_shared else GENERIC):
+        return ANYHOW
+    return address._replace(space=CLUSTER) if is_shared else address
+
+
+def ranks_of(values: Values, wanted: Node) -> list[Node]:
+    """The ranks of the CTAs that an address has been mapped to on the way."""
+
+    def parts(node: Node) -> Sequence[Node]:
+        if node.kind in ("join", "header"):
+            return [value for _, value in values.meeting(node)]
+        return node.args
+
+    return [node.args[1] for node in _behind(wanted, parts) if node.kind == "mapped"]

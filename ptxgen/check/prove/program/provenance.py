@@ -1,0 +1,203 @@
+"""From which allocation of shared memory each address of a kernel is computed, as far as its text
+tells.
+
+Where variables lie beside each other, PTX does not say, so an address that is computed from one of
+them is meant for it. No claim is made of an address that may be a pointer from elsewhere, or that
+is computed from two variables, or by more than sums, masks and choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ptxgen.check.flow import blocks
+from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.inlining import Source, inlined
+from ptxgen.check.prove.program.operands import pairs
+from ptxgen.check.prove.program.shared_accesses import Home, Provenance, home_of, homes, region_home
+from ptxgen.check.prove.program.values import Node, Values, param_bits
+from ptxgen.check.verify.shapes import shape_of
+from ptxgen.ir import Address, Instr, Kernel, Module
+
+
+class Allowed(NamedTuple):
+    """A part of a shared variable, or all of it, that an address may lie in."""
+
+    variable: str
+    home: Home
+
+
+class Operand(NamedTuple):
+    """An address among the operands of an instruction: the kernel or function that this is in, its
+    number there, and the operand's name.
+    """
+
+    owner: str
+    number: int
+    name: str
+
+
+Variables = frozenset[str]  # that an address is computed from; empty of a number
+
+_NUMBER: Final[Variables] = frozenset()
+
+
+def derived(module: Module, kernel: Kernel, dynamic: int) -> dict[Operand, tuple[Allowed, ...]]:
+    """What each address in shared memory may lie in, wholly in one of them; those of which nothing
+    can be said are left out. `dynamic` are the bytes of dynamic shared memory.
+    """
+    whole = inlined(module, kernel)
+    found = homes(module, kernel, dynamic)
+    for function in whole.functions:
+        found |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
+    if not found:
+        return {}
+    graph = Graph(blocks(whole.kernel))
+    values = Values(graph, {}, frozenset(found), {}, param_bits(kernel))
+    origins = _Origins(values, kernel, found)
+    known: dict[Operand, frozenset[Allowed] | None] = {}
+    for block in graph.order:
+        for position, instr in enumerate(graph.blocks[block].instrs):
+            source = whole.sources[graph.blocks[block].start + position]
+            for operand, address in _addresses(source, instr):
+                allowed = origins.allowed(address, block, position)
+                before = known.get(operand, frozenset())
+                known[operand] = None if allowed is None or before is None else allowed | before
+    return {operand: tuple(sorted(of)) for operand, of in known.items() if of}
+
+
+def _addresses(source: Source, instr: Instr) -> Iterator[tuple[Operand, Address]]:
+    shape = shape_of(instr)
+    if shape.complaints or shape.op is None:
+        return
+    for want, got in pairs(shape.op, instr):
+        if want.address and isinstance(got, Address):
+            yield Operand(source.owner, source.number, want.name), got
+
+
+class _Origins:
+    """What the addresses of a kernel may lie in."""
+
+    def __init__(self, values: Values, kernel: Kernel, found: dict[str, Home]) -> None:
+        self._values = values
+        self._provenance = Provenance(values)
+        self._homes = found
+        self._dynamic = kernel.dynamic_shared
+        self._regions = {}
+        if self._dynamic:
+            of = found[self._dynamic]
+            self._regions = {r.name: region_home(r, of) for r in kernel.regions if r.nbytes > 0}
+        self._known: dict[int, Variables | None] = {}  # None: nothing can be said
+
+    def allowed(self, address: Address, block: int, position: int) -> frozenset[Allowed] | None:
+        """What an address may lie in; None if nothing can be said."""
+        base, offset = self._values.address(address, block, position)
+        variables = self._variables(base)
+        if not variables:
+            return None
+        return frozenset(
+            Allowed(name, home) for name in variables for home in self._inside(name, base, offset)
+        )
+
+    def _inside(self, name: str, base: Node, offset: int) -> tuple[Home, ...]:
+        """The allocations of a variable that an address from it may lie in."""
+        if name != self._dynamic or not self._regions:
+            return (self._homes[name],)
+        constant = self._provenance.constant(base)
+        if constant is None:
+            return tuple(self._regions.values())
+        home = home_of(constant + offset, self._homes[name], self._regions)
+        return (self._homes[name] if home is None else home,)
+
+    def _variables(self, wanted: Node) -> Variables | None:
+        """The variables that a value is computed from: the least solution for all that it follows
+        from, as loops go round.
+        """
+        if wanted.id not in self._known:
+            needed = list(self._needed(wanted))
+            made: dict[int, Variables | None] = {}
+            changed = True
+            while changed:
+                changed = False
+                for node in reversed(needed):
+                    new = self._made(node, made)
+                    if new != made.get(node.id, _OPEN) and new is not _OPEN:
+                        made[node.id] = new
+                        changed = True
+            self._known |= {node.id: made.get(node.id) for node in needed}
+        return self._known[wanted.id]
+
+    def _needed(self, node: Node) -> Iterator[Node]:
+        """A value and what it follows from, but for what is known."""
+        seen, stack = {node.id}, [node]
+        while stack:
+            node = stack.pop()
+            yield node
+            for other in self._parts(node):
+                if other.id not in seen and other.id not in self._known:
+                    seen.add(other.id)
+                    stack.append(other)
+
+    def _parts(self, node: Node) -> tuple[Node, ...]:
+        if node.kind in ("join", "header"):
+            return tuple(value for _, value in self._values.meeting(node))
+        if node.kind == "function":
+            return ()
+        if node.kind == "mapped":
+            return node.args[:1]
+        return node.args[1:] if node.kind == "choose" else node.args
+
+    def _made(self, node: Node, made: dict[int, Variables | None]) -> Variables | None:
+        """What a value is computed from, given as much as is known of its parts."""
+        if node.kind == "symbol":
+            return frozenset({node.data})
+        parts = [made.get(p.id, self._known.get(p.id, _OPEN)) for p in self._parts(node)]
+        if node.kind in ("join", "header", "choose"):
+            return _either([p for p in parts if p is not _OPEN])
+        if any(p is _OPEN for p in parts):
+            return _OPEN
+        if node.kind in ("shuffle", "window", "unwindowed", "mapped"):
+            return parts[0]
+        return _computed(node, parts) if parts else _NUMBER
+
+
+# What is not known yet: part of a loop that has not been followed.
+_OPEN: Final[Variables] = frozenset({""})
+
+
+def _either(parts: list[Variables | None]) -> Variables | None:
+    """Of a choice: all from variables, or all numbers."""
+    if not parts:
+        return _OPEN
+    sets = [p for p in parts if p is not None]
+    if len(sets) < len(parts) or len({bool(s) for s in sets}) > 1:
+        return None
+    return frozenset().union(*sets)
+
+
+def _computed(node: Node, parts: list[Variables | None]) -> Variables | None:
+    """Of an instruction: from the one part that is an address, if it leaves it one."""
+    if not any(p is None or p for p in parts):
+        return _NUMBER
+    if node.kind == "offset":
+        return parts[0]
+    head = node.data.op.opcode.partition(".")[0]
+    if head == "selp":
+        return _either(parts[:2])
+    if head in _CARRYING:
+        carried = parts
+    elif head in _CARRYING_AT:
+        carried = [parts.pop(_CARRYING_AT[head])]
+        if any(p is None or p for p in parts):
+            return None
+    else:
+        return None
+    addresses = [p for p in carried if p is None or p]
+    return addresses[0] if len(addresses) == 1 else None
+
+
+# Instructions of which one operand, whichever, may be an address, and the result is one as well.
+_CARRYING: Final = frozenset({"mov", "cvt", "add", "and", "or", "xor", "lop3"})
+# Those of which only one operand may be.
+_CARRYING_AT: Final = {"sub": 0, "mad": 2}

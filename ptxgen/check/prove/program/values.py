@@ -1,0 +1,466 @@
+"""What a register holds at a place of a kernel, as an expression of thread numbers, parameters and
+values that meet where paths join: static single assignment, made only as far as it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.operands import (
+    ADDRESSES,
+    SHUFFLES,
+    WORD,
+    operation,
+    pairs,
+    type_of,
+    written,
+)
+from ptxgen.check.prove.program.readonly import ReadOnly
+from ptxgen.check.verify.shapes import registers_of, shape_of
+from ptxgen.ir import (
+    Address,
+    Function,
+    Instr,
+    IntImm,
+    Kernel,
+    Reg,
+    Special,
+    Symbol,
+    Vector,
+)
+from ptxgen.isa.spec import BoundOperand, Op
+from ptxgen.types import TYPES, ScalarType
+
+THREAD: Final = frozenset({"%tid.x", "%tid.y", "%tid.z", "%laneid"})
+# Special registers that all threads of a block read alike.
+_UNIFORM: Final = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_", "%gridid",
+                   "%dynamic_smem_size", "%total_smem_size", "%nsmid", "%nwarpid")  # fmt: skip
+
+
+class Node:
+    """One value.
+
+    `kind` says what `data` and `args` are:
+
+    * `const`: an integer; `thread`: a special register; `symbol`: the address of a shared variable;
+    * `function`: what is not computed here but follows from args[0] alone: what lies at an address
+      and is not written while the kernel runs, or an address for another space; in words, and more;
+    * `param`: bytes of a parameter, by its name, the first one, and whether they are all of it;
+    * `extended`: args[0] in a wider register, with copies of its sign if `data` is true;
+    * `opaque`: what it is, in words, and whether it is `uniform`;
+    * `join`, `header`: the register whose values meet at the beginning of `block`, of a loop or
+      not;
+    * `apply`: an instruction of `args`; `choose`: args[1] where args[0], else args[2];
+    * `shuffle`: args[0] of the lane that args[1] says, in `block`;
+    * `offset`: args[0] plus `data`, perhaps in a register of another size;
+    * `window`: the generic address of an address in shared memory, `unwindowed`: the address in
+      shared memory of a generic one; `mapped`: that of the same place in the CTA of rank args[1].
+    """
+
+    __slots__ = ("args", "bits", "block", "data", "id", "kind", "uniform")
+
+    def __init__(
+        self, id: int, kind: str, bits: int, data: Any, args: tuple[Node, ...], block: int,
+        uniform: bool,
+    ) -> None:  # fmt: skip
+        self.id = id
+        self.kind = kind
+        self.bits = bits
+        self.data = data
+        self.args = args
+        self.block = block
+        self.uniform = uniform
+
+    def __repr__(self) -> str:
+        inner = ", ".join(str(a.id) for a in self.args)
+        return f"Node({self.id}: {self.kind} {self.data} [{inner}])"
+
+
+class Applied(NamedTuple):
+    """An instruction with what it gets: by operand, a literal, a place among the arguments, or
+    several; and which of its results is meant.
+    """
+
+    op: Op
+    slots: tuple[tuple[str, Any, ScalarType | None], ...]
+    result: int
+    element: int
+    type: ScalarType
+
+    def __str__(self) -> str:
+        return self.op.opcode
+
+
+class Site(NamedTuple):
+    """Where a register gets its value: at an instruction of a block, or at the beginning (-1)."""
+
+    block: int
+    position: int
+    register: str
+
+
+_NOWHERE: Final = Site(-1, -1, "")
+
+
+class Values:
+    """The values of the registers of one kernel or function.
+
+    `specials` are the special registers that have a known value, `shared` the names of shared
+    variables, `params` has the bits of each parameter (0 if it is no number), and `given` what is
+    known of these; `space` is the one whose addresses are followed through `cvta`; `like` are
+    other values of the same kernel or function.
+    """
+
+    def __init__(
+        self, graph: Graph, specials: Mapping[str, int], shared: frozenset[str],
+        given: Mapping[str, int], params: Mapping[str, int], like: Values | None = None,
+    ) -> None:  # fmt: skip
+        self.graph = graph
+        self._specials = specials
+        self._shared = shared
+        self._given = given
+        self._params = params
+        self._defs: dict[str, dict[int, list[int]]] = (
+            _definitions(graph) if like is None else like._defs
+        )
+        self._joins: dict[str, frozenset[int]] = {} if like is None else like._joins
+        self._like = like
+        self._known: dict[Site, Node] = {}
+        self._meetings: dict[int, tuple[tuple[int, Node], ...]] = {}
+        self._nodes: dict[tuple[Any, ...], Node] = {}
+        self._declared: dict[str, str] = {}
+
+    def in_launch(self, specials: Mapping[str, int], given: Mapping[str, int]) -> Values:
+        """The values of the same kernel in a launch of which more is known."""
+        return Values(self.graph, specials, self._shared, given, self._params, self)
+
+    @property
+    def count(self) -> int:
+        """How many values have been made."""
+        return len(self._nodes)
+
+    @functools.cached_property
+    def _read_only(self) -> ReadOnly:
+        if self._like is not None:
+            return self._like._read_only
+        return ReadOnly(i for b in self.graph.order for i in self.graph.blocks[b].instrs)
+
+    # -------------------------------------------------------------------------------- asking
+
+    def at(self, register: Reg, block: int, position: int) -> Node:
+        """What the register holds just before an instruction."""
+        return self._value(self._site(register, block, position))
+
+    def operand(self, got: Any, want: ScalarType, block: int, position: int) -> Node:
+        """What an operand is just before its instruction."""
+        if isinstance(got, Reg):
+            return self.at(got, block, position)
+        found = self._simple(got, want, block)
+        return found or self._opaque(f"the operand {got}", want.bits, block)
+
+    def address(self, address: Address, block: int, position: int) -> tuple[Node, int]:
+        """The base of an address just before its instruction, and the offset."""
+        if isinstance(address.base, Reg):
+            return self.at(address.base, block, position), address.offset
+        if address.base is None:
+            return self.constant(address.offset, 64), 0
+        return self._symbol(address.base.name, 64), address.base.offset + address.offset
+
+    def meeting(self, node: Node) -> tuple[tuple[int, Node], ...]:
+        """For a `join` or a `header`, the blocks that lead there with the value from each."""
+        found = self._meetings.get(node.id)
+        if found is None:
+            register = Reg(node.data, self._declared[node.data])
+            blocks = self.graph.blocks
+            found = tuple(
+                (p, self.at(register, p, len(blocks[p].instrs)))
+                for p in self.graph.before[node.block]
+            )
+            self._meetings[node.id] = found
+        return found
+
+    def parameter(self, base: Reg | Symbol, block: int, position: int) -> str:
+        """The parameter whose address, or whose value, a base of an address is; empty if it is none
+        or not known.
+        """
+        if isinstance(base, Symbol):
+            return base.name if base.name in self._params else ""
+        node = self.at(base, block, position)
+        while len(node.args) == 1 and (
+            (node.kind == "offset" and not node.data)
+            or (node.kind == "apply" and node.data.op.opcode.startswith(("mov.", "cvt.u64.u32")))
+        ):
+            node = node.args[0]
+        name = ""
+        if node.kind == "param" and not node.data[1]:
+            name = node.data[0]
+        elif node.kind == "opaque" and node.data[:1] == (f"{ADDRESS_OF}{node.data[1]}",):
+            name = node.data[1]
+        return name if name in self._params else ""
+
+    def constant(self, value: int, bits: int) -> Node:
+        """A literal."""
+        return self._node("const", bits, value & ((1 << bits) - 1), uniform=True)
+
+    # -------------------------------------------------------------------------------- finding
+
+    def _site(self, register: Reg, block: int, position: int) -> Site:
+        name = register.name
+        self._declared[name] = register.declared
+        places = self._defs.get(name)
+        if places is None:
+            return _NOWHERE._replace(register=name)
+        inside = places.get(block)
+        if inside:
+            before = bisect_left(inside, position)
+            if before:
+                return Site(block, inside[before - 1], name)
+        joins = self._joins.get(name)
+        if joins is None:
+            joins = self._joins[name] = self.graph.joins_of(tuple(places))
+        root = self.graph.order[0]
+        while True:
+            if block in joins:
+                return Site(block, -1, name)
+            if block == root:
+                return _NOWHERE._replace(register=name)
+            block = self.graph.idom[block]
+            if block in places:
+                return Site(block, places[block][-1], name)
+
+    def _value(self, wanted: Site) -> Node:
+        known = self._known
+        stack = [wanted]
+        while stack:
+            site = stack[-1]
+            if site in known:
+                stack.pop()
+                continue
+            if site.position < 0:
+                known[site] = self._met(site)
+                continue
+            missing = [s for s in self._needs(site) if s not in known]
+            if missing:
+                stack += missing
+            else:
+                self._define(site)
+        return known[wanted]
+
+    def _met(self, site: Site) -> Node:
+        """The value of a register at the beginning of a block, or of one that has none."""
+        bits = TYPES[self._declared[site.register]].bits
+        graph, block = self.graph, site.block
+        if block < 0:
+            return self._opaque(f"{site.register}, which has no value there", bits, 0)
+        if block in graph.wild or TYPES[self._declared[site.register]].is_float:
+            return self._opaque(f"{site.register} of a loop with two entries", bits, block)
+        kind = "header" if block in graph.latches else "join"
+        return self._node(kind, bits, site.register, block=block)
+
+    # -------------------------------------------------------------------------------- making
+
+    def _needs(self, site: Site) -> Iterator[Site]:
+        """Where the registers that an instruction reads get their values."""
+        instr = self.graph.blocks[site.block].instrs[site.position]
+        op = operation(instr)
+        if op is not None:
+            for want, got in pairs(op, instr):
+                if not want.written:
+                    for register in registers_of(got):
+                        yield self._site(register, site.block, site.position)
+        if instr.guard is not None:
+            yield self._site(instr.guard.register, site.block, site.position)
+            old = Reg(site.register, self._declared[site.register])
+            yield self._site(old, site.block, site.position)
+
+    def _define(self, site: Site) -> None:
+        """Make the value that an instruction gives a register."""
+        instr = self.graph.blocks[site.block].instrs[site.position]
+        declared = TYPES[self._declared[site.register]]
+        op = operation(instr)
+        if op is None or declared.is_float:
+            new = self._given_by(instr, declared.bits, site)
+        else:
+            new = self._computed(op, instr, site, declared)
+        if instr.guard is not None:
+            register, negated = instr.guard
+            guard = self.at(register, site.block, site.position)
+            old = self.at(Reg(site.register, declared.register), site.block, site.position)
+            chosen = (guard, old, new) if negated else (guard, new, old)
+            new = self._node("choose", declared.bits, "choose", chosen)
+        self._known[site] = new
+
+    def _computed(self, op: Op, instr: Instr, site: Site, declared: ScalarType) -> Node:
+        args: list[Node] = []
+        slots: list[tuple[str, Any, ScalarType | None]] = []
+        result = element = 0
+        written: ScalarType | None = None
+        of_results = 0
+        for want, got in pairs(op, instr):
+            if want.written:
+                for n, item in enumerate(got.items if isinstance(got, Vector) else (got,)):
+                    if isinstance(item, Reg) and item.name == site.register:
+                        result, element, written = of_results, n, want.type
+                of_results += 1
+            else:
+                slots.append(self._slot(want, got, site, args))
+        assert written is not None
+        if op.row.name in ADDRESSES:
+            return self._converted(op, args, declared.bits)
+        if op.row.name in SHUFFLES:
+            between = tuple(args[:2])
+            return self._node("shuffle", declared.bits, instr.opcode, between, block=site.block)
+        data = Applied(
+            op, tuple(slots), result if of_results > 1 else -1,
+            element if any(o.written and o.count for o in op.operands) else -1, written,
+        )  # fmt: skip
+        return self._node("apply", declared.bits, data, tuple(args))
+
+    def _converted(self, op: Op, args: list[Node], bits: int) -> Node:
+        """An address that `cvta` or `mapa` converts to another space. Generic addresses in global
+        memory are those of `.global` (PTX ISA, "Generic Addressing").
+        """
+        if op.row.name == "mapa":
+            return self._node("mapped", bits, op.opcode, tuple(args))
+        if str(op.modifiers["space"]) == "global":
+            return self._resized(args[0], bits)
+        kind = "window" if op.row.name == "cvta" else "unwindowed"
+        return self._node(kind, bits, "", tuple(args))
+
+    def _slot(
+        self, want: BoundOperand, got: Any, site: Site, args: list[Node]
+    ) -> tuple[str, Any, ScalarType | None]:
+        if want.kind == "imm":
+            return want.name, -1 - got.value, None
+        assert want.type is not None
+        items = got.items if isinstance(got, Vector) else (got,)
+        first = len(args)
+        args += [self.operand(item, want.type, site.block, site.position) for item in items]
+        where = tuple(range(first, len(args))) if isinstance(got, Vector) else first
+        return want.name, where, want.type
+
+    def _simple(self, got: Any, want: ScalarType, block: int) -> Node | None:
+        """An operand that is no register."""
+        match got:
+            case IntImm():
+                return self.constant(got.value, want.bits)
+            case Special(name) if name in THREAD:
+                return self._node("thread", WORD, name)
+            case Special(name) if name in self._params:  # of which bounds are known
+                return self._param(name, 0, WORD)
+            case Special(name) if name in self._specials:
+                return self.constant(self._specials[name], WORD)
+            case Special(name):
+                if name.startswith(_UNIFORM):
+                    return self._node("opaque", want.bits, name, uniform=True)
+                return self._opaque(name, want.bits, block)
+            case Symbol(name, offset):
+                return self._moved(self._symbol(name, want.bits), offset, want)
+            case _:
+                return None
+
+    def _moved(self, node: Node, offset: int, type: ScalarType) -> Node:
+        """`name+offset` of a variable."""
+        return self._node("offset", type.bits, offset, (node,)) if offset else node
+
+    def _symbol(self, name: str, bits: int) -> Node:
+        if name in self._shared:
+            return self._node("symbol", bits, name, uniform=True)
+        return self._node("opaque", bits, (ADDRESS_OF + name, name), uniform=True)
+
+    def _resized(self, node: Node, bits: int) -> Node:
+        """An address in a register of another size."""
+        return node if node.bits == bits else self._node("offset", bits, 0, (node,))
+
+    def _given_by(self, instr: Instr, bits: int, site: Site) -> Node:
+        """What an instruction gives that cannot be computed here."""
+        block = site.block
+        head = instr.opcode.partition(".")[0]
+        source = instr.operands[-1] if instr.operands else None
+        if instr.opcode.startswith("ld.param") and isinstance(source, Address):
+            base = source.base
+            if isinstance(base, Symbol) and base.name in self._params:
+                loaded = self._loaded(instr, base.name, base.offset + source.offset, bits, site)
+                if loaded is not None:
+                    return loaded
+        if instr.opcode.startswith("cvta.param") and isinstance(source, Reg):
+            return self._resized(self.at(source, block, site.position), bits)
+        read = source if instr.opcode.startswith("ld.global.nc.") else None
+        if isinstance(read, Address) and self._read_only.holds(read):
+            # PTX ISA, "ld.global.nc": it is read-only memory for as long as the kernel runs.
+            result = next(n for n, r in enumerate(written(instr)) if r == site.register)
+            address, offset = self.address(read, block, site.position)
+            data = ("a value from memory", instr.opcode, offset, result)
+            return self._node("function", bits, data, (address,))
+        if head == "cvta" and isinstance(source, Reg):
+            address = self.at(source, block, site.position)
+            return self._node("function", bits, ("a result of cvta", instr.opcode), (address,))
+        constant = instr.opcode.startswith("ld.const") and isinstance(source, Address)
+        uniform = constant and not isinstance(getattr(source, "base", None), Reg)
+        if head in _BARRIERS and ".red." in instr.opcode:  # of all threads, if no number is given
+            uniform = len(instr.operands) == _RED_OF_ALL
+        what = "a value from memory" if head in ("ld", "ldu", "atom") else f"a result of {head}"
+        return self._opaque(what, bits, block, uniform=uniform)
+
+    def _loaded(self, instr: Instr, name: str, offset: int, bits: int, site: Site) -> Node | None:
+        """What a load from a parameter gives a register of `bits` bits: as many bytes as its type
+        has, those of the element that goes to this register, extended as the type says.
+        """
+        type = None if shape_of(instr).complaints else type_of(instr)
+        if type is None or type.bits > bits:
+            return None
+        offset += written(instr).index(site.register) * type.nbytes
+        found = self._param(name, offset, type.bits)
+        if type.bits == bits:
+            return found
+        return self._node("extended", bits, type.is_signed, (found,))
+
+    def _param(self, name: str, offset: int, bits: int) -> Node:
+        of = self._params[name]
+        if name in self._given and offset >= 0 and 8 * offset + bits <= of:
+            return self.constant(self._given[name] >> 8 * offset, bits)
+        data = (name, offset, offset == 0 and bits == of)
+        return self._node("param", bits, data, uniform=True)
+
+    def _opaque(self, what: str, bits: int, block: int, *, uniform: bool = False) -> Node:
+        # Each time it is computed it may be another value, so no two are the same.
+        data = (what, len(self._nodes))
+        return self._node("opaque", bits, data, block=block, uniform=uniform)
+
+    def _node(
+        self, kind: str, bits: int, data: Any, args: tuple[Node, ...] = (), *, block: int = 0,
+        uniform: bool = False,
+    ) -> Node:  # fmt: skip
+        key = (kind, bits, data, block, *[a.id for a in args])
+        found = self._nodes.get(key)
+        if found is None:
+            found = Node(len(self._nodes), kind, bits, data, args, block, uniform)
+            self._nodes[key] = found
+        return found
+
+
+_BARRIERS: Final = frozenset({"bar", "barrier"})
+_RED_OF_ALL: Final = 3  # operands of a reduction by all threads: result, barrier, predicate
+# How the address of what is not in shared memory is described.
+ADDRESS_OF: Final = "the address of "
+
+
+def param_bits(kernel: Kernel | Function) -> dict[str, int]:
+    """The bits of each parameter that is a number; 0 of a structure or a tensor map."""
+    return {
+        p.name: TYPES[p.type].bits if not p.count and p.type in TYPES else 0 for p in kernel.params
+    }
+
+
+def _definitions(graph: Graph) -> dict[str, dict[int, list[int]]]:
+    """By register and block, at which instructions it is written."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for index in graph.order:
+        for position, instr in enumerate(graph.blocks[index].instrs):
+            for register in written(instr):
+                found.setdefault(register, {}).setdefault(index, []).append(position)
+    return found

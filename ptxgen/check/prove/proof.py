@@ -1,0 +1,130 @@
+"""Proof, before anything runs, that a kernel accesses memory only where it may.
+
+`prove` judges the accesses to shared memory, the barriers, and with a contract the accesses to
+global memory. Its checks and its reading of the kernel are the same for all of them;
+`docs/sanitizers.md` says why what is proved holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ptxgen.check.prove.contract import GlobalContract
+from ptxgen.check.prove.global_memory import global_proof
+from ptxgen.check.prove.global_verdicts import GlobalProof
+from ptxgen.check.prove.shared_memory import Bound, shared_proof
+from ptxgen.check.prove.subject import subject_of
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Proof, Verdict, Witness
+from ptxgen.errors import VerifyError
+from ptxgen.ir import Module
+
+__all__ = [
+    "PROVED",
+    "UNKNOWN",
+    "VIOLATION",
+    "Bound",
+    "GlobalProof",
+    "Proof",
+    "Proofs",
+    "Verdict",
+    "Witness",
+    "prove",
+    "prove_global",
+    "prove_shared",
+    "require_global",
+    "require_proved",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """The proof of a kernel's shared memory and barriers, and that of its global memory, which is
+    None without a contract.
+    """
+
+    shared: Proof
+    global_memory: GlobalProof | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every access and barrier is proved."""
+        return self.shared.complete and (self.global_memory is None or self.global_memory.complete)
+
+    def require(self) -> None:
+        """Raise `VerifyError` if something is shown to be wrong; what is unknown passes."""
+        require_proved(self.shared)
+        if self.global_memory is not None:
+            require_global(self.global_memory)
+
+
+def prove(
+    ptx: str | Module,
+    entry: str | None = None,
+    *,
+    block: int | tuple[int, ...],
+    contract: GlobalContract | None = None,
+    dynamic_smem: int | None = None,
+    dynamic_align: int = 1,
+    params: Mapping[str, Bound] | None = None,
+) -> Proofs:
+    """What can be proved of a kernel's accesses to memory and of its barriers.
+
+    `ptx` is text or a module, `entry` a kernel's name (may be left out if there is one kernel),
+    `block` the threads along x, y and z; `contract` says what the kernel may access in global
+    memory and what holds for each launch.
+
+    The rest is for shared memory. `dynamic_smem` are the bytes of dynamic shared memory of the
+    launch (default: the end of the kernel's last region; without regions it is not known).
+    `dynamic_align` is what the launch is
+    known to align that to, if to more than the text says; no manual promises more, but kernels of
+    Triton rely on 1024 on sm_90. `params` bounds integer parameters: a number, or the lowest and
+    the highest, or a range; of a parameter that is a tensor map, or the address of one, it has the
+    `TensorMap`. Raises `LaunchError` for arguments that do not fit, `ParseError` for text that
+    cannot be read.
+    """
+    subject = subject_of(ptx, entry, block)
+    shared = shared_proof(subject, dynamic_smem, dynamic_align, params)
+    return Proofs(shared, None if contract is None else global_proof(subject, contract))
+
+
+def prove_shared(
+    ptx: str | Module,
+    entry: str | None = None,
+    *,
+    block: int | tuple[int, ...],
+    dynamic_smem: int | None = None,
+    dynamic_align: int = 1,
+    params: Mapping[str, Bound] | None = None,
+) -> Proof:
+    """The proof of shared memory and barriers alone, as `prove` gives it."""
+    subject = subject_of(ptx, entry, block)
+    return shared_proof(subject, dynamic_smem, dynamic_align, params)
+
+
+def prove_global(
+    ptx: str | Module,
+    entry: str | None = None,
+    *,
+    block: int | tuple[int, ...],
+    contract: GlobalContract,
+) -> GlobalProof:
+    """The proof of global memory alone, as `prove` gives it."""
+    return global_proof(subject_of(ptx, entry, block), contract)
+
+
+def require_proved(proof: Proof) -> None:
+    """Raise `VerifyError` if the proof of shared memory shows that something is wrong."""
+    _require("shared memory", (*proof.problems, *proof.violations))
+
+
+def require_global(proof: GlobalProof) -> None:
+    """Raise `VerifyError` if the proof of global memory shows that something is wrong."""
+    _require("global memory", proof.violations)
+
+
+def _require(which: str, wrong: tuple[object, ...]) -> None:
+    if wrong:
+        listed = "\n".join(f"* {w}" for w in wrong)
+        count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
+        raise VerifyError(f"{which}: {count}:\n{listed}", wrong)

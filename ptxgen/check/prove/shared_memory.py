@@ -1,0 +1,284 @@
+"""Proof, before anything runs, that a kernel's accesses to shared memory stay inside what they are
+meant for.
+
+Every address is turned into a function of the thread, the turns of loops and the ways through
+branches, all combinations of which are then tried with numpy. There is no solver. What cannot be
+listed so is reported as unknown, never as safe.
+
+Proved means: in every thread of the block and every turn that can be reached, the access is inside
+the variable that its address is computed from, or the region that holds that address's constant
+part, and aligned to its size. A value read from memory may be anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.arguments import integer
+from ptxgen.check.flow import blocks
+from ptxgen.check.problems import Problem
+from ptxgen.check.prove.listing.descriptors import Descriptors
+from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError
+from ptxgen.check.prove.listing.search import SPACING, Found, Place, Search
+from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.graph import EXIT, Graph
+from ptxgen.check.prove.program.inlining import Inlined, Source
+from ptxgen.check.prove.program.operands import WORD
+from ptxgen.check.prove.program.paths import ALWAYS, Paths
+from ptxgen.check.prove.program.places import GENERIC
+from ptxgen.check.prove.program.ranges import Range, spaced
+from ptxgen.check.prove.program.shared_accesses import Home, region_home, touches
+from ptxgen.check.prove.program.values import Node, Values, param_bits
+from ptxgen.check.prove.subject import Judged, Subject, judged, merged, verdict_of
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Proof, Verdict
+from ptxgen.check.verify.budget import declaration_problems, static_shared_bytes
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.ir import Instr, Kernel, Module
+from ptxgen.target import TARGETS
+from ptxgen.tensormap import TensorMap
+
+# What waits for every thread of the block, by the first words of the opcode.
+_BARRIERS: Final = ("bar.sync", "bar.red", "barrier.sync", "barrier.red", "barrier.cta.sync",
+                    "bar.cta.sync", "barrier.cta.red", "bar.cta.red")  # fmt: skip
+
+# What may be spent on a kernel, and on one access: see `Effort`.
+_STEPS: Final = 160_000
+_STEPS_OF_ACCESS: Final = 80_000
+_SPENT: Final = f"its address is listed in {_STEPS_OF_ACCESS} steps only"
+_RANK: Final = "%cluster_ctarank"
+
+_LOWEST: Final = -(1 << 63)  # of a parameter, if it is signed
+_HIGHEST: Final = (1 << 64) - 1  # and if it is not
+_MOST_BYTES: Final = (1 << 32) - 1  # that an address of shared memory tells apart
+
+Bound = int | tuple[int, ...] | range | TensorMap
+
+
+def shared_proof(
+    subject: Subject,
+    dynamic_smem: int | None,
+    dynamic_align: int,
+    params: Mapping[str, Bound] | None,
+) -> Proof:
+    """What can be proved of a kernel's accesses to shared memory and of its barriers; arguments as
+    `ptxgen.check.prove.prove` has them.
+    """
+    kernel, shape = subject.kernel, subject.shape
+    known = kernel.dynamic_shared_bytes or None
+    if dynamic_smem is not None:
+        known = _count("dynamic_smem", dynamic_smem, 0)
+    dynamic_align = _count("dynamic_align", dynamic_align, 1)
+    dynamic = known or 0
+    given = _parameters(kernel, {} if params is None else params)
+    variables = subject.homes(known, dynamic_align)
+    accesses, barriers = _Prover(subject.whole, shape, variables, given).run()
+    accesses += subject.left_out(lambda i: _judged_of(i, bool(variables)))
+    barriers += subject.left_out(_is_barrier)
+    problems = tuple(_problems(subject.module, kernel, dynamic))
+    threads = (shape.x, shape.y, shape.z)
+    return Proof(kernel.name, threads, dynamic, merged(accesses), merged(barriers), problems)
+
+
+def _judged_of(instr: Instr, variables: bool) -> int:
+    """How many accesses of an instruction may be to shared memory."""
+    return sum(touch.space != GENERIC or variables for touch in touches(instr))
+
+
+# ------------------------------------------------------------------------------ arguments
+
+
+class _Given(NamedTuple):
+    """The parameters that are known, the bounds of others, and tensor maps."""
+
+    known: dict[str, int]
+    ranges: dict[str, Range]
+    maps: dict[str, TensorMap]
+
+
+def _count(name: str, given: object, least: int) -> int:
+    found = integer(given, least, _MOST_BYTES)
+    if found is None:
+        raise LaunchError(
+            f"prove: {name} must be an integer from {least} to {_MOST_BYTES}, got {shown(given)}"
+        )
+    return found
+
+
+def _parameters(kernel: Kernel, params: Mapping[str, Bound]) -> _Given:
+    names = [p.name for p in kernel.params]
+    if not isinstance(params, Mapping):
+        raise LaunchError(
+            f"prove: params must be a mapping from names to bounds, got {shown(params)}"
+        )
+    given = _Given({}, {}, {})
+    known, ranges = given.known, given.ranges
+    for name, bound in params.items():
+        if name not in names:
+            raise LaunchError(
+                f"prove: {kernel.name} has no parameter {shown(name)}{did_you_mean(name, names)}"
+            )
+        number, ends = integer(bound, _LOWEST, _HIGHEST), _ends(bound)
+        if isinstance(bound, TensorMap):
+            given.maps[name] = bound
+        elif number is not None:
+            known[name] = number
+        elif isinstance(bound, range) and len(bound) and bound.step > 0:
+            ranges[name] = spaced(bound[0], bound[-1], bound.step)
+        elif ends is not None:
+            ranges[name] = spaced(*ends, 1)
+        else:
+            raise LaunchError(
+                f"prove: the bounds of {name} must be a number, the lowest and the highest, "
+                f"or a range with a positive step, got {shown(bound)}"
+            )
+    return given
+
+
+def _ends(bound: object) -> tuple[int, int] | None:
+    """The lowest and the highest number, if these are what is given."""
+    if not isinstance(bound, tuple | list) or len(bound) != len(("lowest", "highest")):
+        return None
+    low, high = (integer(end, _LOWEST, _HIGHEST) for end in bound)
+    return None if low is None or high is None or low > high else (low, high)
+
+
+def _problems(module: Module, kernel: Kernel, dynamic: int) -> Iterator[Problem]:
+    limits = TARGETS.get(module.target)
+    yield from (p for p in declaration_problems(kernel, limits) if p.kind == "shared")
+    needed = kernel.dynamic_shared_bytes
+    if dynamic < needed:
+        message = f"its regions need {needed} bytes of dynamic shared memory, got {dynamic}"
+        yield Problem("shared", message, kernel.name)
+    total = static_shared_bytes(kernel) + dynamic
+    if limits is not None and total > limits.shared_per_block_optin and dynamic > needed:
+        message = (
+            f"{total} bytes of shared memory, {dynamic} of them dynamic, but a block has at most "
+            f"{limits.shared_per_block_optin} on {limits.name}"
+        )
+        yield Problem("shared", message, kernel.name)
+
+
+# ------------------------------------------------------------------------------ one kernel
+
+
+class _Prover:
+    def __init__(self, whole: Inlined, shape: Shape, found: dict[str, Home], given: _Given) -> None:
+        kernel = whole.kernel
+        self._sources = whole.sources
+        self._graph = Graph(blocks(kernel))
+        specials = {f"%ntid.{axis}": n for axis, n in zip("xyz", shape, strict=True)}
+        params = param_bits(kernel)
+        ctas = math.prod(kernel.cluster) if kernel.cluster else 0
+        ranges = dict(given.ranges)
+        if ctas:
+            specials["%cluster_nctarank"] = ctas
+            params[_RANK] = WORD
+            ranges[_RANK] = spaced(0, ctas - 1, 1)
+        self._values = Values(self._graph, specials, frozenset(found), given.known, params)
+        self._paths = Paths(self._graph, self._values)
+        self._effort = Effort(_STEPS)
+        regions = {}
+        if kernel.dynamic_shared:
+            of = found[kernel.dynamic_shared]
+            regions = {r.name: region_home(r, of) for r in kernel.regions if r.nbytes > 0}
+        self._search = Search(
+            self._values, self._paths, shape, ranges, found, regions, kernel.dynamic_shared,
+            given.maps, self._effort, ctas,
+        )  # fmt: skip
+        self._descriptors = Descriptors(self._search)
+        self._shape = shape
+
+    def run(self) -> tuple[list[Judged], list[Judged]]:
+        """The verdicts on the accesses and on the barriers, in the order of the text."""
+        accesses: list[Judged] = []
+        barriers: list[Judged] = []
+        reached = set(self._graph.order)
+        for block in self._graph.blocks:
+            if block.index not in reached:
+                continue
+            for position, instr in enumerate(block.instrs):
+                place = Place(block.index, position, instr)
+                source = self._sources[block.start + position]
+                accesses += self._accesses(place, source)
+                if _is_barrier(instr):
+                    barriers.append((source, 0, self._barrier(place, source)))
+        return accesses, barriers
+
+    def _accesses(self, place: Place, source: Source) -> Iterator[Judged]:
+        for which, touch in enumerate(touches(place.instr)):
+            self._effort.allow(_STEPS_OF_ACCESS)
+            try:
+                if touch.matrix is None:
+                    found = self._search.judge(place, touch)
+                else:
+                    found = self._descriptors.judge(place, touch, touch.matrix)
+            except SpentError:
+                found = Found(UNKNOWN, _SPENT)
+            if found is not None:
+                yield judged(source, which, found)
+
+    # ----------------------------------------------------------------------------- barriers
+
+    def _barrier(self, place: Place, source: Source) -> Verdict:
+        """Whether all threads of the block come to a barrier together."""
+        guards = self._paths.guards_around(place.block)
+        if place.instr.guard is not None:
+            register = place.instr.guard.register
+            guards.append(self._values.at(register, place.block, place.position))
+        verdict, reason = PROVED, ""
+        for guard in guards:
+            verdict, reason = self._agreed(guard, place)
+            if verdict != PROVED:
+                break
+        return verdict_of(source, verdict, reason)
+
+    def _agreed(self, guard: Node | None, place: Place) -> tuple[str, str]:
+        """Whether all threads agree on a predicate that decides whether a barrier is reached."""
+        if guard is None:
+            return UNKNOWN, "a jump through a table decides whether it is reached"
+        if self._paths.uniform(guard):
+            return PROVED, ""
+        simple = all(n.kind not in ("join", "header", "opaque", "param", "function")
+                     for n in self._paths.sources(guard))  # fmt: skip
+        unsure = "a condition on the way to it may differ between threads"
+        if not simple:
+            return UNKNOWN, unsure
+        try:
+            if not self._search.places.of(guard).is_fixed:
+                return UNKNOWN, unsure
+            bases = dict.fromkeys(self._search.homes, SPACING)
+            self._effort.allow(_STEPS_OF_ACCESS)
+            lister, table = self._search.table([guard], ALWAYS, True, bases)
+            holds = lister.evaluate(table, guard)
+        except (NotListedError, SpentError):
+            return UNKNOWN, unsure
+        if holds.all() or not holds.any():
+            return PROVED, ""
+        other = int(np.argmax(holds != holds[0]))
+        first, second = (_thread(n, self._shape) for n in (0, other))
+        differ = f"threads {first} and {second} differ in a condition on the way to it"
+        counted = len(place.instr.operands) > 1
+        if counted or not self._skipped(place):
+            return UNKNOWN, f"{differ}, and whether they meet at another barrier is not followed"
+        return VIOLATION, f"{differ}, so not all threads come to it"
+
+    def _skipped(self, place: Place) -> bool:
+        """Whether this is the only barrier of the kernel, and threads that pass it by go on."""
+        count = sum(
+            _is_barrier(instr) for b in self._graph.order for instr in self._graph.blocks[b].instrs
+        )
+        deciding = self._graph.controlling(place.block)
+        return count == 1 and all(self._graph.post.get(b, EXIT) != EXIT for b in deciding)
+
+
+def _thread(number: int, shape: Shape) -> tuple[int, int, int]:
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)
+
+
+def _is_barrier(instr: Instr) -> bool:
+    return instr.opcode.startswith(_BARRIERS)

@@ -1,0 +1,137 @@
+"""The kernel that a proof is about: the checks that all proofs share, and its calls inlined."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ptxgen.arguments import extents
+from ptxgen.check.problems import where_from
+from ptxgen.check.prove.listing.search import Found
+from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.inlining import Inlined, Source, inlined
+from ptxgen.check.prove.program.shared_accesses import Home, homes
+from ptxgen.check.prove.verdicts import PROVED, UNKNOWN, VIOLATION, Verdict
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.ir import Instr, Kernel, Module
+from ptxgen.parse import module_of
+from ptxgen.text import render_instr
+
+# PTX ISA, section "Special Registers: %ntid"; CUDA C++ Programming Guide, "Compute Capabilities".
+_MOST_THREADS: Final = 1024
+_MOST_ALONG_Z: Final = 64
+_DIMENSIONS: Final = 3
+
+# Where an access stands, which of its instruction's it is, and the verdict.
+Judged = tuple[Source, int, Verdict]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel with the bodies of the functions that it calls, for blocks of one shape."""
+
+    module: Module
+    kernel: Kernel
+    shape: Shape
+    whole: Inlined
+
+    def homes(self, dynamic: int | None, dynamic_align: int = 1) -> dict[str, Home]:
+        """The variables in shared memory that the kernel and its functions may name; dynamic ones
+        have `dynamic` bytes, None if that is not known.
+        """
+        found = homes(self.module, self.kernel, dynamic, dynamic_align)
+        for function in self.whole.functions:
+            found |= {s.name: Home(s.name, 0, s.nbytes, s.align) for s in function.shared}
+        return found
+
+    def left_out(self, is_judged: Callable[[Instr], int]) -> Iterator[Judged]:
+        """The instructions of functions that are not followed, each as often as is to be judged."""
+        for function in self.module.functions:
+            reason = self.whole.left_out.get(function.name)
+            if reason is None:
+                continue
+            instrs = [s for s in function.body or () if isinstance(s, Instr)]
+            for number, instr in enumerate(instrs):
+                source = Source(function.name, number, instr)
+                for which in range(is_judged(instr)):
+                    yield source, which, verdict_of(source, UNKNOWN, reason)
+
+
+def subject_of(ptx: object, entry: object, block: object) -> Subject:
+    """What a proof is about. Raises `LaunchError` for arguments that do not fit, `ParseError` for
+    text that cannot be read.
+    """
+    shape = _shape(block)
+    module = module_of("prove", ptx)
+    kernel = _kernel(module, entry)
+    return Subject(module, kernel, shape, inlined(module, kernel))
+
+
+def _kernel(module: Module, entry: object) -> Kernel:
+    names = [k.name for k in module.kernels]
+    if entry is None and len(names) == 1:
+        return module.kernels[0]
+    if not isinstance(entry, str) or entry not in names:
+        wanted = "which kernel is meant" if entry is None else f"no kernel {shown(entry)}"
+        hint = did_you_mean(entry, names)
+        raise LaunchError(f"prove: {wanted}; the module has {', '.join(names)}{hint}")
+    return module.kernels[names.index(entry)]
+
+
+def _shape(block: object) -> Shape:
+    sizes = extents(block, _DIMENSIONS)
+    fits = sizes is not None and math.prod(sizes) <= _MOST_THREADS
+    if sizes is None or not fits or sizes[_DIMENSIONS - 1 :] > (_MOST_ALONG_Z,):
+        raise LaunchError(
+            f"prove: block must be one to three positive numbers of threads, at most "
+            f"{_MOST_THREADS} in all and {_MOST_ALONG_Z} along z, got {shown(block)}"
+        )
+    return Shape(*sizes, *(1,) * (_DIMENSIONS - len(sizes)))
+
+
+# ------------------------------------------------------------------------------ verdicts
+
+
+def verdict_of(source: Source, verdict: str, reason: str) -> Verdict:
+    """A verdict on an instruction, with the calls that lead to it."""
+    called = "".join(f", called from {place}" for place in reversed(source.via))
+    return Verdict(
+        verdict, source.owner, source.number, render_instr(source.instr),
+        where_from(source.instr.origin), f"{reason}{called}" if reason else "",
+    )  # fmt: skip
+
+
+def judged(source: Source, which: int, found: Found) -> Judged:
+    """The verdict on access number `which` of an instruction, from what a search has found."""
+    made = verdict_of(source, found.verdict, found.reason)
+    return (
+        source,
+        which,
+        replace(
+            made,
+            allocation=found.allocation,
+            first=found.first,
+            last=found.last,
+            witness=found.witness,
+        ),
+    )
+
+
+def merged(judged: Iterable[Judged]) -> tuple[Verdict, ...]:
+    """One verdict for each place: of several calls, the worst."""
+    found: dict[tuple[str, int, int], Verdict] = {}
+    for source, which, verdict in judged:
+        key = (source.owner, source.number, which)
+        known = found.get(key)
+        found[key] = verdict if known is None else _worse(known, verdict)
+    return tuple(found.values())
+
+
+def _worse(a: Verdict, b: Verdict) -> Verdict:
+    order = (VIOLATION, UNKNOWN, PROVED)
+    worst, other = sorted((a, b), key=lambda v: order.index(v.verdict))
+    if worst.verdict != PROVED or a.allocation != b.allocation:
+        return worst
+    return replace(worst, first=min(a.first, other.first), last=max(a.last, other.last))

@@ -1,0 +1,250 @@
+"""Launches that are tried where an access to global memory could not be proved: one that goes wrong
+tells more than that nothing is known.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.prove.contract import MOST_BLOCKS, GlobalArray, GlobalContract
+from ptxgen.check.prove.listing.rows import Effort, NotListedError, SpentError, thread_of
+from ptxgen.check.prove.listing.search import SPACING, Place, Search
+from ptxgen.check.prove.program.domain import Shape
+from ptxgen.check.prove.program.global_accesses import GlobalTouch
+from ptxgen.check.prove.program.paths import Paths
+from ptxgen.check.prove.program.shared_accesses import Home
+from ptxgen.check.prove.program.values import Values
+from ptxgen.ir import Kernel
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_SEED: Final = 4
+_LAUNCHES: Final = 24  # that are tried
+_DRAWS: Final = 400  # of launches, of which many are not allowed
+_STEPS: Final = 50_000  # of all searches in a kernel: half a second, more or less
+_STEPS_OF_TRY: Final = 80  # besides those of what is listed
+_VALUES_OF_TRY: Final = 1000  # that a try may make without spending steps on them
+_FEW: Final = (0, 1, 2, 3, 12, 17, 64, 65, 90, 100, 129)  # sizes to try, if they are allowed
+_HUGE: Final = 1 << 33  # bytes between rows, so that 32 bits do not hold an offset
+_APART: Final = 1 << 58  # bytes between arrays
+_WORD: Final = 32
+
+
+class Example(NamedTuple):
+    """An access outside: its array, what is wrong, the thread, the launch and the byte from the
+    array's pointer.
+    """
+
+    array: str
+    reason: str
+    thread: tuple[int, int, int]
+    values: tuple[tuple[str, int], ...]
+    offset: int
+
+
+# By array its first address, and the number of indices and bytes between them along each axis.
+Layout = dict[str, tuple[int, list[tuple[int, int]]]]
+
+
+class Launch(NamedTuple):
+    """The values of the names of a contract, where its arrays are, and the blocks."""
+
+    names: dict[str, int]
+    layout: Layout
+    grid: tuple[int, int, int]
+
+
+class Examples:
+    """Tries launches of one kernel."""
+
+    def __init__(
+        self, kernel: Kernel, found: Mapping[str, Home], values: Values, shape: Shape,
+        contract: GlobalContract,
+    ) -> None:  # fmt: skip
+        self._kernel = kernel
+        self._values = values
+        self._shape = shape
+        self._contract = contract
+        self._homes = found
+        # With little to list at first.
+        self._launches = dict(enumerate(sorted(self._chosen(), key=self._size)))
+        self._effort = Effort(_STEPS)
+        self._searches: dict[tuple[int, int], Search] = {}
+
+    def find(self, place: Place, touch: GlobalTouch) -> Example | int | None:
+        """A thread of a launch that certainly accesses what is no element of an array; or after how
+        many steps the search was given up.
+        """
+        allowed = self._effort.share()
+        try:
+            return self._found(place, touch)
+        except SpentError:
+            return allowed
+
+    def _found(self, place: Place, touch: GlobalTouch) -> Example | None:
+        for number, launch in self._launches.items():
+            x, y, z = launch.grid
+            for block in sorted({0, x * y * z - 1, x * y * z // 2}):
+                self._effort.spend(_STEPS_OF_TRY)
+                found = self._tried(number, launch, block, place, touch)
+                if found is not None:
+                    # What is wrong once is wrong more often.
+                    self._launches = {number: launch} | self._launches
+                    return found
+        return None
+
+    # ------------------------------------------------------------------------------ launches
+
+    def _chosen(self) -> Iterator[Launch]:
+        rng = random.Random(_SEED)
+        made = 0
+        for n in range(_DRAWS):
+            names = {
+                name: rng.choice([m for m in _FEW if low <= m <= high] or [low])
+                for name, (low, high) in self._contract.bounds.items()
+            }
+            for name, size in self._contract.equal.items():
+                names[name] = self._number(size, names)
+            layout = {}
+            for place, array in enumerate(self._contract.arrays, 1):
+                axes = self._laid_out(array, names, n % 2 == 0, rng)
+                layout[array.pointer] = place * _APART, axes
+                names[array.pointer] = place * _APART
+            x, y, z = (self._number(size, names) for size in self._contract.grid)
+            if self._may_be(names, layout, (x, y, z)):
+                yield Launch(names, layout, (x, y, z))
+                made += 1
+            if made == _LAUNCHES:
+                return
+
+    def _size(self, launch: Launch) -> int:
+        return sum(launch.names[name] for name in self._contract.bounds)
+
+    def _may_be(self, names: dict[str, int], layout: Layout, grid: tuple[int, int, int]) -> bool:
+        """Whether the contract allows a launch, and arrays do not reach each other."""
+        bounds = self._contract.bounds
+        spans = (extent * stride for _, axes in layout.values() for extent, stride in axes)
+        return (
+            all(low <= names[name] <= high for name, (low, high) in bounds.items())
+            and all(0 < n <= MOST_BLOCKS[a] for a, n in zip("xyz", grid, strict=True))
+            and max(spans) < _APART // 4
+        )
+
+    def _laid_out(
+        self, array: GlobalArray, names: dict[str, int], huge: bool, rng: random.Random
+    ) -> list[tuple[int, int]]:
+        """Extent and stride in bytes of each axis, the innermost last; strides that are parameters
+        are set so that every element has its own place.
+        """
+        found: list[tuple[int, int]] = []
+        dense = array.nbytes
+        for axis in reversed(array.axes):
+            extent = self._number(axis.extent, names)
+            free = [n for n in _named(axis.stride) if n in self._contract.strides]
+            for name in free:
+                names[name] = 1
+                unit = self._number(axis.stride, names)
+                gap = rng.randrange(3) * array.align + (_HUGE if huge and not found else 0)
+                step = -(-(dense + gap) // max(unit, array.align)) * max(unit, array.align)
+                names[name] = step // unit
+            stride = self._number(axis.stride, names)
+            found.append((extent, stride))
+            dense = max(stride * max(extent, 1), dense)
+        return found[::-1]
+
+    def _number(self, size: int | str, names: Mapping[str, int]) -> int:
+        return int(self._contract.value(size, names, lambda a, b: a // b))
+
+    # ------------------------------------------------------------------------------ one block
+
+    def _tried(
+        self, number: int, launch: Launch, block: int, place: Place, touch: GlobalTouch
+    ) -> Example | None:
+        search = self._search(number, launch, block)
+        values = search.values
+        known = values.count
+        base, offset = values.address(touch.address, place.block, place.position)
+        nodes = [base]
+        if touch.size is not None and touch.counted is not None:
+            nodes.append(values.operand(touch.size, touch.counted, place.block, place.position))
+        try:
+            bases = dict.fromkeys(self._homes, SPACING)
+            lister, table = search.table(nodes, search.condition(place), True, bases)
+            addresses = lister.evaluate(table, base).astype(np.int64) + offset
+            nbytes = np.full(table.n, touch.nbytes or (1 << 30))
+            if len(nodes) > 1:
+                nbytes = np.minimum(nbytes, lister.evaluate(table, nodes[1]).astype(np.int64))
+        except NotListedError:
+            return None
+        finally:
+            self._effort.spend(4 * max(values.count - known - _VALUES_OF_TRY, 0))
+        if not table.n:
+            return None
+        array = int(np.clip((int(addresses[0]) + _APART // 2) // _APART, 1, len(launch.layout))) - 1
+        name = list(launch.layout)[array]
+        outside = table.sure & (nbytes > 0) & self._outside(addresses, nbytes, launch, name)
+        if not outside.any():
+            return None
+        row = int(np.argmax(outside))
+        thread = thread_of(table, row)
+        x, y, _ = self._shape
+        shown = {k: v for k, v in launch.names.items() if k not in launch.layout}
+        shown["block"] = block
+        for leaf in sorted(lister.listed, key=lambda leaf: leaf.id):
+            column = table.columns.get(leaf.id)
+            if column is not None and leaf.kind in ("header", "join") and leaf.bits == _WORD:
+                shown[leaf.data] = int(column[row].astype(np.int32))
+        at = int(addresses[row]) - launch.layout[name][0]
+        reason = self._reason(at, int(nbytes[row]), launch, name)
+        where = (thread % x, thread // x % y, thread // (x * y))
+        return Example(name, reason, where, tuple(shown.items()), at)
+
+    def _reason(self, at: int, nbytes: int, launch: Launch, name: str) -> str:
+        array = next(a for a in self._contract.arrays if a.pointer == name)
+        rest = at
+        for axis, (extent, stride) in zip(array.axes, launch.layout[name][1], strict=True):
+            index, rest = divmod(rest, stride)
+            if not 0 <= index < extent:
+                return (
+                    f"byte {at} of {name} has index {index} along the axis of stride "
+                    f"{axis.stride}, where {axis.extent} is {extent}"
+                )
+        return (
+            f"byte {at} of {name} is in no element: bytes {rest} to {rest + nbytes - 1} after the "
+            f"beginning of one, which has {array.nbytes} bytes"
+        )
+
+    def _outside(self, addresses: Lanes, nbytes: Lanes, launch: Launch, name: str) -> Lanes:
+        array = next(a for a in self._contract.arrays if a.pointer == name)
+        start, axes = launch.layout[name]
+        rest = addresses - start
+        outside = np.zeros(len(rest), np.bool_)
+        for extent, stride in axes:
+            index = rest // stride
+            outside |= (index < 0) | (index >= extent)
+            rest = rest - index * stride
+        return outside | (rest + nbytes > array.nbytes)
+
+    def _search(self, number: int, launch: Launch, block: int) -> Search:
+        found = self._searches.get((number, block))
+        if found is None:
+            x, y, _ = launch.grid
+            where = {"x": block % x, "y": block // x % y, "z": block // (x * y)}
+            specials = {f"%ntid.{a}": n for a, n in zip("xyz", self._shape, strict=True)}
+            specials |= {f"%ctaid.{a}": n for a, n in where.items()}
+            specials |= {f"%nctaid.{a}": n for a, n in zip("xyz", launch.grid, strict=True)}
+            params = frozenset(p.name for p in self._kernel.params)
+            given = {k: v for k, v in launch.names.items() if k in params}
+            values = self._values.in_launch(specials, given)
+            paths = Paths(values.graph, values)
+            search = Search(values, paths, self._shape, {}, self._homes, {}, "", {}, self._effort)
+            found = self._searches[number, block] = search
+        return found
+
+
+def _named(size: int | str) -> list[str]:
+    return str(size).replace("*", " ").split()

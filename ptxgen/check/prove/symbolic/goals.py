@@ -1,0 +1,303 @@
+"""Shows that a polynomial is never negative, from others that are not and from what its atoms are.
+
+Each step replaces the goal by goals that imply it, for all whole values of the atoms. The search is
+short and gives up; it never takes for shown what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.check.prove.polynomials import ONE, UNBOUNDED, ZERO, Atom, Atoms, Poly, TooLargeError
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+Facts = tuple[Poly, ...]
+
+_STEPS: Final = 2000  # of one search
+# Of all: proofs of attention take less than 30 thousand, of f32 with narrow rows, a mask and parts
+# of padded keys ten times as many.
+_ALL_STEPS: Final = 400_000
+_DEPTHS: Final = (2, 4, 7, 10, 14)  # one after the other: most that can be shown is near
+_GROUPS: Final = 64  # of threads whose goals differ in more than the constant
+
+
+class Goals:
+    """Searches. `promised` are facts of every launch; `before(block)` gives what held when the loop
+    at a block went round, as facts on the turn that was over then.
+    """
+
+    def __init__(self, atoms: Atoms, promised: Facts, before: Callable[[int], Facts]) -> None:
+        self._atoms = atoms
+        self._promised = promised
+        self._before = before
+        self._left = 0
+        self._left_of_all = _ALL_STEPS
+        self._deepest = 0
+        # At which depths goals were tried in vain, with the facts, so that these are not freed.
+        self._failed: dict[tuple[Any, ...], tuple[int, Facts]] = {}
+
+    @property
+    def given_up(self) -> str:
+        """What to say of a goal that is not shown, if there was no time left to search."""
+        if self._left_of_all >= 0:
+            return ""
+        return f"; proofs were looked for in {_ALL_STEPS} steps only"
+
+    def holds(self, goal: Poly, facts: Facts = (), lanes: Lanes | None = None) -> bool:
+        """Whether `goal` is shown not to be negative in any of the threads `lanes` (default: all),
+        where no fact is.
+        """
+        if self._low(goal, lanes) >= 0:
+            return True
+        if goal.is_uniform:
+            return self._searched(goal, facts, lanes)
+        groups = _groups(goal, lanes)
+        return len(groups) <= _GROUPS and all(
+            self._searched(goal.for_thread(g[0]), tuple(f.for_thread(g[0]) for f in facts), None)
+            if len(g) == 1
+            else self._searched(*_alike(goal, facts, g))
+            for g in groups
+        )
+
+    def _searched(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+        outer = self._left, self._deepest, self._failed  # of the search that needs this one
+        usable = tuple(f.tightened() for f in (*facts, *self._promised) if f.is_uniform)
+        found = self._searched_with(goal, usable, lanes)
+        if not found:  # few goals need these, and they make a search long
+            bounds = self._bounds_of(usable)
+            found = bool(bounds) and self._searched_with(goal, (*usable, *bounds), lanes)
+        self._left, self._deepest, self._failed = outer
+        return found
+
+    def _bounds_of(self, facts: Facts) -> Facts:
+        """That no `min` of which the facts speak is more than what it is of."""
+        atoms = [self._atoms[n] for n in sorted(set().union(*[fact.atoms() for fact in facts]))]
+        return tuple(of - a.poly for a in atoms if a.kind == "min" for of in a.args)
+
+    def _searched_with(self, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+        self._left = _STEPS
+        return any(self._to_depth(n, goal, facts, lanes) for n in _DEPTHS)
+
+    def _to_depth(self, deepest: int, goal: Poly, facts: Facts, lanes: Lanes | None) -> bool:
+        self._deepest, self._failed = deepest, {}
+        return self._search(goal, facts, lanes, 0, frozenset())
+
+    # ------------------------------------------------------------------------------ steps
+
+    def _search(
+        self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]
+    ) -> bool:
+        key = (goal.key, id(facts), split)
+        failed = self._failed.get(key)
+        if failed is not None and failed[0] <= depth:
+            return False
+        try:
+            found = self._step(goal, facts, lanes, depth, split)
+        except TooLargeError:
+            found = False
+        if not found:
+            self._failed[key] = depth, facts
+        return found
+
+    def _step(
+        self, goal: Poly, facts: Facts, lanes: Lanes | None, depth: int, split: frozenset[int]
+    ) -> bool:
+        given, goal = goal, goal.tightened()
+        constant = goal.constant
+        if constant is not None:
+            held = np.asarray(constant) >= 0
+            return bool((held if lanes is None or held.ndim == 0 else held[lanes]).all())
+        if self._low(goal, lanes) >= 0:
+            return True
+        self._left -= 1
+        self._left_of_all -= 1
+        if min(self._left, self._left_of_all) < 0 or depth > self._deepest or not goal.is_uniform:
+            return False
+        top = max((a for m in goal.terms for a in m), key=self._atoms.order)
+        return any(
+            self._search(g, facts, lanes, depth + 1, split)
+            for g in (
+                *self._factors(goal), *_combined(goal, top, facts),
+                *_loose(given, goal, top, facts),
+            )
+        ) or self._opened(given, goal, self._atoms[top], facts, lanes, depth, split)  # fmt: skip
+
+    def _factors(self, goal: Poly) -> Iterator[Poly]:
+        """The goal without an atom that all of it is multiplied with, if that is not negative."""
+        common = frozenset.intersection(*[frozenset(m) for m in goal.terms])
+        for number in common:
+            parts = goal.split(number)
+            if parts is not None and self._atoms[number].low >= 0:
+                yield parts[0]
+
+    def _low(self, goal: Poly, lanes: Lanes | None) -> int:
+        constant = goal.terms.get((), 0)
+        if isinstance(constant, int) or lanes is None:
+            return self._atoms.bounds(goal)[0]
+        rest = Poly({m: c for m, c in goal.terms.items() if m})
+        return self._atoms.bounds(rest)[0] + int(constant[lanes].min())
+
+    def _opened(
+        self, given: Poly, goal: Poly, atom: Atom, facts: Facts, lanes: Lanes | None, depth: int,
+        split: frozenset[int],
+    ) -> bool:  # fmt: skip
+        """Try what the highest atom is, of the goal as it was given and tightened."""
+
+        def search(goal: Poly, facts: Facts = facts, done: frozenset[int] = split) -> bool:
+            return self._search(goal, facts, lanes, depth + 1, done)
+
+        parts = goal.split(atom.number)
+        factor = parts[0].constant if parts is not None else None
+        if parts is not None and isinstance(factor, int):
+            rest = parts[1]
+            if atom.kind == "either":
+                return all(search(rest + c.value * factor, (*facts, *c.given)) for c in atom.cases)
+            if (atom.kind, factor > 0) in (("min", True), ("max", False)):
+                return all(search(rest + a * factor) for a in atom.args)
+            if any(search(g) for g in _implying(atom, factor, rest)):
+                return True
+        if any(search(g) for g in (*self._bounded(goal, atom), *self._times_divisor(goal, atom))):
+            return True
+        if atom.kind == "turn" and atom.number not in split:
+            return self._each_turn(given, atom, facts, split, search)
+        return False
+
+    def _bounded(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
+        """The goal with a bound for the atom, where what it is multiplied with is not negative."""
+        highest: list[Poly | None] = [Poly.of(atom.high) if atom.high < UNBOUNDED else None]
+        if atom.kind == "rem":
+            highest.append(atom.args[1] - 1)
+        elif atom.kind == "min":
+            highest += atom.args
+        for high in highest:
+            found = self._at_bounds(goal, atom, high)
+            if found is not None:
+                yield found
+
+    def _at_bounds(self, goal: Poly, atom: Atom, high: Poly | None) -> Poly | None:
+        """The goal with the least the atom may be where more would be more, else with `high`."""
+        low = Poly.of(atom.low) if atom.low > -UNBOUNDED else None
+        found = ZERO
+        for m, c in goal.terms.items():
+            if atom.number not in m:
+                found = found + Poly({m: c})
+                continue
+            rest = list(m)
+            rest.remove(atom.number)
+            bound = low if c > 0 else high
+            if bound is None or self._atoms.product(tuple(rest))[0] < 0:
+                return None
+            found = found + Poly({tuple(rest): c}) * bound
+        return found
+
+    def _times_divisor(self, goal: Poly, atom: Atom) -> Iterator[Poly]:
+        """The goal without a quotient that only stands where it is multiplied with its divisor:
+        that product is at most what is divided, and more than that less the divisor.
+        """
+        if atom.kind != "div" or len(atom.args[1].terms) != 1:
+            return
+        of, by = atom.args
+        ((divisor, one),) = by.terms.items()
+        parts = goal.split(atom.number)
+        if parts is None or one != 1 or not divisor:
+            return
+        found = parts[1]
+        for m, c in parts[0].terms.items():
+            factor = Poly({m: c}).quotient(divisor, 1, proper=False)
+            if factor is not None and not factor[1].terms:
+                bound = of if c < 0 else of - by + 1
+            elif c > 0:
+                factor, bound = (Poly({m: c}), ZERO), Poly.of(atom.low)
+            else:
+                return
+            if self._atoms.bounds(factor[0] * c)[0] < 0:
+                return
+            found = found + factor[0] * bound
+        yield found
+
+    def _each_turn(
+        self, goal: Poly, turn: Atom, facts: Facts, split: frozenset[int],
+        search: Callable[..., bool],
+    ) -> bool:  # fmt: skip
+        """The first turn, and any other after one that led to it."""
+        done = split | {turn.number}
+        replaced, number = self._atoms.all_replaced, turn.number
+        goal_0, *facts_0 = replaced((goal, *facts), number, ZERO)
+        if not search(goal_0, tuple(facts_0), done):
+            return False
+        goal_n, *facts_n = replaced((goal, *facts), number, turn.poly + ONE)
+        return search(goal_n, (*facts_n, *self._before(min(turn.blocks))), done)
+
+
+def _combined(goal: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
+    """The goal without a monomial of its highest atom, less a multiple of a fact that has it."""
+    for m, c in goal.terms.items():
+        if top not in m:
+            continue
+        for fact in facts:
+            d = fact.terms.get(m, 0)
+            if isinstance(d, int) and c * d > 0:
+                yield goal * abs(d) - fact * abs(c)
+
+
+def _loose(given: Poly, tight: Poly, top: int, facts: Sequence[Poly]) -> Iterator[Poly]:
+    """The same of a goal that lost something when it was tightened: with facts that are no
+    multiples of what it was divided by, more may be left of it.
+    """
+    m = next(m for m in tight.terms if m)
+    factor = given.terms[m] // tight.terms[m]
+    if np.any(given.terms.get((), 0) != tight.terms.get((), 0) * factor):
+        yield from _combined(given, top, facts)
+
+
+def _implying(atom: Atom, factor: int, rest: Poly) -> Iterator[Poly]:
+    """Goals of which each implies that `factor * atom + rest` is not negative."""
+    if atom.kind in ("min", "max"):  # the bound that either argument is
+        yield from (rest + a * factor for a in atom.args)
+    elif atom.kind == "div":
+        of, by = atom.args
+        if factor == -1:
+            yield (rest + 1) * by - 1 - of
+        elif factor == 1:
+            yield rest * by + of
+        elif factor < 0:
+            yield rest * by + of * factor
+        else:
+            yield rest * by + (of - by + 1) * factor
+        if factor < 0:
+            yield rest + of * factor
+    elif atom.kind == "rem":
+        of, by = atom.args
+        if factor < 0:
+            yield rest + (by - 1) * factor
+            yield rest + of * factor
+
+
+def _groups(goal: Poly, lanes: Lanes | None) -> list[Lanes]:
+    """Threads with the same coefficients before all atoms."""
+    columns = [c for m, c in goal.terms.items() if m and not isinstance(c, int)]
+    _, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    chosen = np.arange(len(which)) if lanes is None else np.flatnonzero(lanes)
+    return [chosen[which[chosen] == n] for n in np.unique(which[chosen])]
+
+
+def _alike(goal: Poly, facts: Facts, group: Lanes) -> tuple[Poly, Facts, Lanes]:
+    """A goal and facts for threads that agree on its coefficients."""
+    one = goal.for_thread(int(group[0]))
+    terms = {m: c for m, c in one.terms.items() if m}
+    terms[()] = goal.terms.get((), 0)
+    alike = []
+    for fact in facts:
+        columns = [c[group] for m, c in fact.terms.items() if m and not isinstance(c, int)]
+        if all(bool((c == c[0]).all()) for c in columns):
+            terms_of_one = dict(fact.for_thread(int(group[0])).terms)
+            terms_of_one[()] = fact.terms.get((), 0)
+            alike.append(Poly(terms_of_one))
+    count = max(len(c) for c in goal.terms.values() if not isinstance(c, int))
+    mask = np.zeros(count, np.bool_)
+    mask[group] = True
+    return Poly(terms), tuple(alike), mask

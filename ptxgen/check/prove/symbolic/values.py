@@ -1,0 +1,496 @@
+"""What registers hold as polynomials of a launch's sizes, of thread numbers and of turns of loops.
+
+A polynomial of a 64-bit register equals it modulo 2**64, which is how addresses are meant. One of a
+32-bit register equals it modulo 2**32; before it is widened, compared or divided it has to be shown
+that the polynomial itself fits, so a product that may overflow 32 bits gives nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.check.prove.contract import Promised
+from ptxgen.check.prove.polynomials import ONE, UNBOUNDED, ZERO, Atoms, Case, Poly, TooLargeError
+from ptxgen.check.prove.program.domain import Shape, computed, register_dtype
+from ptxgen.check.prove.program.graph import Graph
+from ptxgen.check.prove.program.paths import Formula, Literal, Paths, certain
+from ptxgen.check.prove.program.values import Applied, Node, Values
+from ptxgen.check.prove.symbolic.goals import Facts, Goals
+from ptxgen.types import ScalarType
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+_MOST_WAYS: Final = 16  # that meet in a value of which anything is said
+_MOST_FACTS: Final = 256  # comparisons on the way to a place
+_MOST_MEETINGS: Final = 16  # values that meet, of values that meet, and so on
+
+
+class Symbolic:
+    """The values of one kernel. `promised` is what is known of a launch."""
+
+    def __init__(
+        self, graph: Graph, values: Values, paths: Paths, shape: Shape, atoms: Atoms,
+        promised: Promised,
+    ) -> None:  # fmt: skip
+        self.atoms = atoms
+        self.goals = Goals(atoms, promised.facts, self._before)
+        self._graph = graph
+        self._values = values
+        self._paths = paths
+        self._shape = shape
+        self._known = promised.known
+        self._polys: dict[int, Poly] = {}
+        self._exact: dict[tuple[int, int, bool], Poly | None] = {}
+        self._rounds: dict[int, Facts] = {}
+        self._facts_of: dict[Literal, Facts] = {}
+        self._deep = 0  # how many values that meet are being looked at, one for the other
+        self._open = 0  # values of loops of which the step is being looked for
+        # What has been found, in order, so that what rests on a failed assumption can be undone.
+        self._trail: list[tuple[dict[Any, Any], Any]] = []
+        # Values that are being shown to fit, and None wherever an earlier turn is looked at.
+        self._shown: list[tuple[int, int, bool] | None] = []
+
+    # ------------------------------------------------------------------------------ registers
+
+    def poly(self, node: Node) -> Poly:
+        """A register's value, modulo 2**bits."""
+        stack = [node]
+        while stack:  # arguments first, because chains of sums are long
+            top = stack[-1]
+            missing = [a for a in top.args if a.id not in self._polys]
+            if top.id in self._polys or not missing:
+                stack.pop()
+                self._found(top)
+            else:
+                stack += missing
+        return self._found(node)
+
+    def _found(self, node: Node) -> Poly:
+        found = self._polys.get(node.id)
+        if found is None:
+            try:
+                found = self._made(node)
+            except TooLargeError:
+                found = None
+            if found is None:
+                found = self._unknown(node)
+            # A predicate is 0 or 1, and no number that wraps.
+            found = found if node.bits == 1 else found.modulo(node.bits)
+            self._keep(self._polys, node.id, found)
+        return self._polys[node.id]
+
+    def _keep(self, where: dict[Any, Any], key: Any, found: object) -> None:
+        where[key] = found
+        self._trail.append((where, key))
+
+    def _unknown(self, node: Node) -> Poly:
+        blocks = {node.block} if node.kind in ("opaque", "join", "header") else set()
+        for a in node.args:
+            blocks |= self._blocks(self.poly(a))
+        return self.atoms.named("unknown", f"value {node.id}", 0, (1 << node.bits) - 1, *blocks)
+
+    def _blocks(self, poly: Poly) -> set[int]:
+        """Where that is computed on which a value depends."""
+        return {b for atom in self.atoms.within(poly) for b in atom.blocks}
+
+    def _made(self, node: Node) -> Poly | None:
+        if node.kind == "const":
+            return Poly.of(_signed(node.data, node.bits))
+        if node.kind == "thread":
+            return Poly.of(self._shape.column(node.data).astype(np.int64))
+        if node.kind == "param":
+            name, _, is_whole = node.data
+            return self._known.get(name) if is_whole else None
+        if node.kind == "extended":
+            return self.exact(node.args[0], node.args[0].bits, node.data)
+        if node.kind == "opaque" and isinstance(node.data, str):
+            return self._known.get(node.data)
+        if node.kind == "offset":
+            return self.poly(node.args[0]) + int(node.data)
+        if node.kind == "choose":
+            return self._chosen(node.args[0], node.args[1], node.args[2], node.bits)
+        if node.kind == "header":
+            return self._repeated(node)
+        if node.kind == "join":
+            return self._joined(node)
+        return self._applied(node) if node.kind == "apply" else None
+
+    # ------------------------------------------------------------------------------ instructions
+
+    def _applied(self, node: Node) -> Poly | None:
+        data: Applied = node.data
+        folded = self._folded(node)
+        if folded is not None:
+            return folded
+        if data.result >= 0 or data.element >= 0 or data.type.kind == "p":
+            return None
+        if any(t is None or isinstance(place, tuple) for _, place, t in data.slots):
+            return None
+        words = data.op.opcode.split(".")
+        if {"sat", "cc", "hi", "relu"} & set(words) or words[-1][-2:] in ("x2", "x4"):
+            return None
+        return _RULES.get(words[0], _nothing)(self, node, words)
+
+    def _folded(self, node: Node) -> Poly | None:
+        """What follows from numbers of threads alone, by the instruction's own meaning."""
+        constants = []
+        for a in node.args:
+            constant = self.poly(a).constant
+            if constant is None:
+                return None
+            constants.append(constant)
+        n = self._shape.threads if any(not isinstance(c, int) for c in constants) else 1
+        args = [_register(c, a.bits, n) for c, a in zip(constants, node.args, strict=True)]
+        found = computed(node, args, n)
+        if node.bits > 1:
+            found = found.view(f"i{node.bits // 8}")
+        return Poly.of(np.array(found).astype(np.int64))
+
+    def types(self, node: Node) -> list[ScalarType]:
+        """How an instruction reads its operands."""
+        return [t for _, _, t in node.data.slots if t is not None]
+
+    def _whole(self, node: Node, n: int) -> Poly | None:
+        """An operand as the number that the instruction reads."""
+        type = self.types(node)[n]
+        return self.exact(node.args[n], type.bits, type.is_signed)
+
+    def _ring(self, node: Node, combine: Callable[..., Poly]) -> Poly | None:
+        """A result whose low bits follow from those of the operands."""
+        if any(t.bits != node.bits for t in (*self.types(node), node.data.type)):
+            return None
+        return combine(*[self.poly(a) for a in node.args])
+
+    def _product(self, node: Node, words: list[str]) -> Poly | None:
+        if "wide" not in words:
+            if "lo" not in words:
+                return None
+            return self._ring(node, lambda a, b, c=ZERO: a * b + c)
+        a, b = self._whole(node, 0), self._whole(node, 1)
+        if a is None or b is None:
+            return None
+        return a * b + (self.poly(node.args[2]) if len(node.args) > 2 else ZERO)
+
+    def _converted(self, node: Node, words: list[str]) -> Poly | None:
+        to, (source,) = node.data.type, self.types(node)
+        if len(words) != 3 or source.is_float:
+            return None
+        if to.bits == node.bits <= source.bits == node.args[0].bits:
+            return self.poly(node.args[0])
+        return self._whole(node, 0) if to.bits == node.bits else None
+
+    def _shifted(self, node: Node, words: list[str]) -> Poly | None:
+        by = self.poly(node.args[1]).constant
+        if not isinstance(by, int) or not 0 <= by < node.bits or node.data.type.bits != node.bits:
+            return None
+        if words[0] == "shl":
+            return self.poly(node.args[0]) * (1 << by)
+        value = self._whole(node, 0)
+        return None if value is None else self._divided(value, Poly.of(1 << by), "div")
+
+    def _masked(self, node: Node, words: list[str]) -> Poly | None:
+        """The low bits of a number that is not negative, or all but those."""
+        del words
+        for value, mask in (node.args, node.args[::-1]):
+            bits = self.poly(mask).constant
+            if isinstance(bits, int):
+                below = bits if bits >= 0 else ~bits
+                whole = self.exact(value, node.bits, True)
+                if below & (below + 1) or whole is None:
+                    return None
+                low = self._divided(whole, Poly.of(below + 1), "rem")
+                return low if bits >= 0 or low is None else whole - low
+        return None
+
+    def _quotient(self, node: Node, words: list[str]) -> Poly | None:
+        a, b = self._whole(node, 0), self._whole(node, 1)
+        return None if a is None or b is None else self._divided(a, b, words[0])
+
+    def _divided(self, a: Poly, b: Poly, kind: str) -> Poly | None:
+        holds = self.goals.holds
+        if not holds(a) or not holds(b - 1):
+            return None
+        by = b.constant
+        if isinstance(by, int):
+            whole = Poly({m: c // by for m, c in a.terms.items() if not m or not np.any(c % by)})
+            rest = a - whole * by
+            low, high = self.atoms.bounds(rest)
+            if low >= 0 and high < by:
+                return whole if kind == "div" else rest
+        elif len(b.terms) == 1:  # such as heads / group, where heads is kv_heads * group
+            ((monomial, factor),) = b.terms.items()
+            parts = a.quotient(monomial, factor, proper=False) if isinstance(factor, int) else None
+            if parts is not None and not parts[1].terms:
+                return parts[0] if kind == "div" else ZERO
+        return self.atoms.made(kind, a, b)
+
+    def _least(self, node: Node, words: list[str]) -> Poly | None:
+        a, b = (self._whole(node, n) or self._any(node, n) for n in range(2))
+        return self.atoms.made(words[0], a, b)
+
+    def _any(self, node: Node, n: int) -> Poly:
+        """An operand of which nothing is known, such as one from memory: some number of its type,
+        which `min` and `max` bound.
+        """
+        type, of = self.types(node)[n], node.args[n]
+        low = -(1 << (type.bits - 1)) if type.is_signed else 0
+        name = f"value {of.id} as {type}"
+        blocks = self._blocks(self.poly(of))
+        return self.atoms.named("unknown", name, low, low + (1 << type.bits) - 1, *blocks)
+
+    def _selected(self, node: Node, words: list[str]) -> Poly | None:
+        del words
+        return self._chosen(node.args[2], node.args[0], node.args[1], node.bits)
+
+    def _chosen(self, predicate: Node, a: Node, b: Node, bits: int) -> Poly | None:
+        held = self.poly(predicate).constant
+        if held is not None:
+            return self.poly(a) * Poly.of(held) + self.poly(b) * (ONE - Poly.of(held))
+        cases = self._cases([
+            (a, Formula((Literal(predicate, False),))), (b, Formula((Literal(predicate, True),)))
+        ], bits)  # fmt: skip
+        return None if cases is None else self.atoms.either(cases)
+
+    # ------------------------------------------------------------------------------ meetings
+
+    def _cases(self, met: list[tuple[Node, Formula]], bits: int) -> tuple[Case, ...] | None:
+        if bits == 1:  # a predicate is no number
+            return None
+        cases = []
+        for node, formula in met:
+            value = self.poly(node) if bits == 64 else self.exact(node, bits, True)
+            if value is None:
+                return None
+            cases.append(Case(value, self.facts(formula)))
+        return tuple(cases)
+
+    def _joined(self, node: Node) -> Poly | None:
+        met = self._values.meeting(node)
+        if len(met) > _MOST_WAYS or self._deep == _MOST_MEETINGS:
+            return None
+        # Until it is known it is something else in each turn of the loops around it.
+        self._keep(self._polys, node.id, self._unknown(node))
+        self._deep += 1
+        try:
+            ways = [(v, self._paths.arrival(b, node.block)) for b, v in met]
+            cases = self._cases(ways, node.bits)
+        finally:
+            self._deep -= 1
+            del self._polys[node.id]
+        if cases is None or any(self._is_self(c, node) for c in cases):
+            return None
+        if len({c.value.key for c in cases}) == 1:
+            return cases[0].value
+        return self.atoms.either(cases)
+
+    def _is_self(self, case: Case, node: Node) -> bool:
+        own = self._unknown(node)
+        return any(
+            a.poly.key == own.key for p in (case.value, *case.given) for a in self.atoms.within(p)
+        )
+
+    def _repeated(self, node: Node) -> Poly | None:
+        """A value that each turn of a loop adds the same to."""
+        if self._deep == _MOST_MEETINGS:
+            return None
+        own = self._unknown(node)
+        mark = len(self._trail)
+        self._keep(self._polys, node.id, own)
+        self._open += 1
+        self._deep += 1
+        latches = self._graph.latches[node.block]
+        met = [(b, self.poly(v)) for b, v in self._values.meeting(node)]
+        self._deep -= 1
+        self._open -= 1
+        self._undo(mark)
+        first = [p for b, p in met if b not in latches]
+        steps = [(p - own).modulo(node.bits) for b, p in met if b in latches]
+        if any(p.key != first[0].key for p in first) or not first:
+            return None
+        if any(s.key != steps[0].key for s in steps) or not self._lasts(steps[0], node.block):
+            return None
+        return first[0] + steps[0] * self.turn(node.block)
+
+    def turn(self, header: int) -> Poly:
+        """How often the loop has gone round since it was entered."""
+        return self.atoms.named("turn", f"turn {header}", 0, UNBOUNDED, header)
+
+    def _lasts(self, poly: Poly, header: int) -> bool:
+        """Whether a value is the same in all turns of a loop."""
+        return not self._blocks(poly) & self._graph.bodies[header]
+
+    def _before(self, header: int) -> Facts:
+        """What held when the loop went round, by the turn that was over then."""
+        found = self._rounds.get(header)
+        if found is not None:
+            return found
+        inside = self._graph.bodies[header]
+        self._shown.append(None)
+        try:
+            known: list[dict[tuple[Any, ...], Poly]] = []
+            for latch in self._graph.latches[header]:
+                held = self.facts(self._paths.arrival(latch, header))
+                known.append({p.key: p for p in held if self._of_turn(p, header, inside)})
+        finally:
+            self._shown.pop()
+        found = tuple(p for key, p in known[0].items() if all(key in other for other in known))
+        if not self._shown and not self._open:  # or it rests on an assumption, or misses something
+            self._rounds[header] = found
+        return found
+
+    def _of_turn(self, poly: Poly, header: int, inside: frozenset[int]) -> bool:
+        return all(
+            not a.blocks & inside or (a.kind == "turn" and header in a.blocks)
+            for a in self.atoms.within(poly)
+        )
+
+    # ------------------------------------------------------------------------------ whole numbers
+
+    def exact(self, node: Node, bits: int, is_signed: bool) -> Poly | None:
+        """A register's value as the number that its low bits are read as, which it is shown to be;
+        None if that cannot be shown.
+        """
+        poly = self.poly(node)
+        if bits > node.bits or (bits < node.bits and poly.constant is None):
+            return None
+        low = -(1 << (bits - 1)) if is_signed else 0
+        high = low + (1 << bits) - 1
+        constant = poly.constant
+        if constant is not None:
+            register = _register(constant, bits, 1 if isinstance(constant, int) else len(constant))
+            return Poly.of(_read(register, bits, is_signed))
+        lowest, highest = self.atoms.bounds(poly)
+        if lowest >= low and highest <= high:
+            return poly
+        key = (node.id, bits, is_signed)
+        if key in self._exact:
+            return self._exact[key]
+        if key in self._shown:
+            # Only what held in an earlier turn may rest on what is being shown.
+            return poly if None in self._shown[self._shown.index(key) :] else None
+        mark = len(self._trail)
+        self._shown.append(key)
+        holds = self.goals.holds
+        fits = holds(poly - low) and holds(high - poly)
+        self._shown.pop()
+        if not fits:
+            self._undo(mark)
+        if fits or not self._shown:
+            self._keep(self._exact, key, poly if fits else None)
+        return poly if fits else None
+
+    def _undo(self, mark: int) -> None:
+        for where, key in self._trail[mark:]:
+            where.pop(key, None)
+        del self._trail[mark:]
+
+    # ------------------------------------------------------------------------------ conditions
+
+    def facts(self, formula: Formula) -> Facts:
+        """What is not negative where a formula holds; a constant one that is negative in some
+        threads says that they do not get there.
+        """
+        # Only the last literals are kept: they are the nearest to the access.
+        literals = list(dict.fromkeys(certain(formula)))[-_MOST_FACTS:]
+        return tuple(p for literal in literals for p in self._found_facts(literal))
+
+    def _found_facts(self, literal: Literal) -> Facts:
+        if literal not in self._facts_of:
+            found = tuple(self._facts(literal))
+            if self._shown or self._open:  # it may rest on an assumption
+                return found
+            self._facts_of[literal] = found
+        return self._facts_of[literal]
+
+    def _facts(self, literal: Literal) -> Iterator[Poly]:
+        node, negated = literal
+        if node is None:
+            return
+        constant = self.poly(node).constant
+        if constant is not None:
+            held = np.atleast_1d(np.asarray(constant) != 0)
+            yield Poly.of(-(held == negated).astype(np.int64))
+            return
+        if node.kind != "apply":
+            return
+        words = node.data.op.opcode.split(".")
+        if words[0] == "not":
+            yield from self._facts(Literal(node.args[0], not negated))
+        elif words[0] == ("or" if negated else "and") and len(node.args) == 2:
+            for a in node.args:
+                yield from self._facts(Literal(a, negated))
+        elif words[0] == "setp" and len(words) == 3 and len(node.args) == 2:
+            opposite = negated != (node.data.result == 1)  # the second result is the first negated
+            asked = _OPPOSITE.get(words[1], "") if opposite else words[1]
+            yield from self._compared(node, asked)
+
+    def _compared(self, node: Node, asked: str) -> Iterator[Poly]:
+        a, b = self._whole(node, 0), self._whole(node, 1)
+        type = self.types(node)[0]
+        is_below = asked in ("lt", "lo", "le", "ls") and not type.is_signed
+        if a is None and b is not None and is_below:
+            # Below an unsigned limit, which is not negative either, if it is read as signed. Above
+            # such a limit nothing follows: a negative number is a large one there.
+            signed = self.exact(node.args[0], type.bits, True)
+            half = (1 << (type.bits - 1)) - 1
+            if signed is not None and self.goals.holds(half - b):
+                a = signed
+                yield a
+        if a is None or b is None:
+            return
+        if asked in ("lt", "lo"):
+            yield b - a - 1
+        elif asked in ("le", "ls"):
+            yield b - a
+        elif asked in ("gt", "hi"):
+            yield a - b - 1
+        elif asked in ("ge", "hs"):
+            yield a - b
+        elif asked == "eq":
+            yield a - b
+            yield b - a
+
+
+_OPPOSITE: Final = {
+    "lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "lo": "hs", "hs": "lo", "hi": "ls", "ls": "hi",
+    "ne": "eq",
+}  # fmt: skip
+
+Rule = Callable[[Symbolic, Node, list[str]], Poly | None]
+_RULES: Final[dict[str, Rule]] = {
+    "mov": lambda s, node, _: s._ring(node, lambda a: a),
+    "add": lambda s, node, _: s._ring(node, lambda a, b: a + b),
+    "sub": lambda s, node, _: s._ring(node, lambda a, b: a - b),
+    "neg": lambda s, node, _: s._ring(node, lambda a: -a),
+    "mul": Symbolic._product, "mad": Symbolic._product, "cvt": Symbolic._converted,
+    "shl": Symbolic._shifted, "shr": Symbolic._shifted, "and": Symbolic._masked,
+    "div": Symbolic._quotient, "rem": Symbolic._quotient, "min": Symbolic._least,
+    "max": Symbolic._least, "selp": Symbolic._selected,
+}  # fmt: skip
+
+
+def _nothing(symbolic: Symbolic, node: Node, words: list[str]) -> Poly | None:
+    """Of an instruction without a rule."""
+    del symbolic, node, words
+    return None
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value
+
+
+def _register(constant: Any, bits: int, n: int) -> Lanes:
+    """A constant as a register of each thread holds it."""
+    if bits == 1:
+        return np.broadcast_to(np.asarray(constant) != 0, n)
+    if isinstance(constant, int):
+        return np.full(n, constant & ((1 << bits) - 1), register_dtype(bits))
+    return np.broadcast_to(constant.astype(register_dtype(bits)), n)
+
+
+def _read(register: Lanes, bits: int, is_signed: bool) -> Lanes:
+    return register.view(f"i{bits // 8}" if is_signed else register.dtype).astype(np.int64)

@@ -1,0 +1,5 @@
+"""Is it PTX: names, operands, types, definitions and limits of a module, all problems at once."""
+
+from ptxgen.check.verify.verifier import require_valid, verify
+
+__all__ = ["require_valid", "verify"]

@@ -1,0 +1,458 @@
+"""Whether a module is right: everything wrong with it, at once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ptxgen.check.flow import Block, blocks, reverse_post_order
+from ptxgen.check.problems import Problem, problem_in
+from ptxgen.check.verify.alignment import (
+    Definition,
+    launched_pointers,
+    misalignment,
+    residues,
+    variable_aligns,
+)
+from ptxgen.check.verify.budget import declaration_problems, module_problems
+from ptxgen.check.verify.definition_paths import guarded_writes, used_undefined
+from ptxgen.check.verify.definitions import Uses, undefined
+from ptxgen.check.verify.names import module_name_problems, name_problems
+from ptxgen.check.verify.shapes import ADDRESS_CLASSES, Shape, kinds, registers_of, shape_of
+from ptxgen.check.verify.symbols import Symbols
+from ptxgen.errors import Suggestions, UnsupportedTargetError, VerifyError
+from ptxgen.ir import (
+    Address,
+    FloatImm,
+    Function,
+    Instr,
+    IntImm,
+    Kernel,
+    Label,
+    Module,
+    Note,
+    Operand,
+    Pragma,
+    Reg,
+    Symbol,
+    Targets,
+    TensorAddress,
+    require_module,
+)
+from ptxgen.isa.spec import Effect, Gate, Op
+from ptxgen.isa.table import op_of
+from ptxgen.parse import range_of
+from ptxgen.target import Target
+from ptxgen.target import target as target_named
+from ptxgen.text import render_operand
+from ptxgen.types import TYPES
+
+# PTX ISA, "Release Notes": how many versions 6.x, 7.x and 8.x there are; of later ones, who knows.
+_MINORS: Final = {6: 6, 7: 9, 8: 9}
+_ANY_MINOR: Final = 10
+_SHOWN: Final = 20  # problems that an error lists
+_SIZED: Final = ("cp.async.c", "createpolicy.")  # opcodes with two sizes or a fraction begin so
+_ONE: Final = 0x3F800000  # as f32; the positive numbers up to it are the bits from 1
+_MOST_COPIED: Final = 16  # bytes, by cp.async.cg always
+_NAMED: Final = 10_000  # registers of a range that are looked up by name; more take longer
+
+
+def verify(module: Module) -> tuple[Problem, ...]:
+    """Everything that is wrong with a module, in the order of its text; empty if nothing is.
+
+    Checked are: names, opcodes, operands and their types, ranges of literals, declarations of
+    registers and symbols, labels, definition before use on every path, what each instruction needs
+    of the target and the PTX version, barriers, alignment where it is certainly wrong, regions of
+    shared memory and its budget, block sizes, and that control does not run off a kernel's end.
+    """
+    require_module("verify", module)
+    found: list[Problem] = []
+    suggestions = Suggestions()
+    limits: Target | None = None
+    try:
+        limits = target_named(module.target)
+    except UnsupportedTargetError as error:
+        found.append(Problem("target", str(error)))
+    if limits is not None and module.version < limits.ptx:
+        message = (
+            f"{limits.name} needs PTX {_dotted(limits.ptx)}, but the module says PTX "
+            f"{_dotted(module.version)}; raise its version"
+        )
+        found.append(Problem("target", message))
+    found += [
+        Problem("text", f"the header line {line!r} does not fit a comment line")
+        for line in module.header
+        if not _fits_a_line(line)
+    ]
+    if module.version[1] not in range(_MINORS.get(module.version[0], _ANY_MINOR)):
+        message = f"there is no PTX {_dotted(module.version)}; take the version before or after it"
+        found.append(Problem("target", message))
+    found += module_name_problems(module)
+    found += module_problems(module)
+    bodies: tuple[Kernel | Function, ...] = (*module.functions, *module.kernels)
+    for body in bodies:
+        found += name_problems(body)
+        found += declaration_problems(body, limits)
+        if body.body is not None:
+            found += _BodyCheck(module, body, limits, suggestions).problems()
+    return tuple(dict.fromkeys(found))
+
+
+def require_valid(module: Module) -> None:
+    """Raise `VerifyError` with all problems of a module; its message shows the first 20."""
+    found = verify(module)
+    if not found:
+        return
+    shown = [f"{number}. {problem}" for number, problem in enumerate(found[:_SHOWN], 1)]
+    if len(found) > _SHOWN:
+        shown.append(f"… and {len(found) - _SHOWN} more")
+    count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+    raise VerifyError("\n".join([f"the module has {count}:", *shown]), found)
+
+
+class _BodyCheck:
+    """One walk over the instructions of a kernel or a function, and what it gathers for the checks
+    after it.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        body: Kernel | Function,
+        limits: Target | None,
+        suggestions: Suggestions,
+    ) -> None:
+        self.module = module
+        self.body = body
+        self.limits = limits
+        self.place = 0  # of the instruction being checked
+        self.found: list[tuple[int, Problem]] = []
+        self.ranges = {r.prefix: r for r in body.registers if r.count}
+        self.passed = _passed_in_registers(body)
+        self.known: dict[str, str] = {r.prefix: r.declared for r in body.registers if not r.count}
+        self.known.update(self.passed)
+        for r in body.registers:
+            self.known.update(
+                dict.fromkeys([f"{r.prefix}{i}" for i in range(min(r.count, _NAMED))], r.declared)
+            )
+        self.labels = Counter(s.name for s in body.body or () if s.__class__ is Label)
+        self.symbols = Symbols(module, body, suggestions)
+        self.shapes: dict[tuple[object, ...], Shape] = {}  # those met so far
+        self.integers: list[Definition] = []
+        self.accesses: list[tuple[int, Instr, Shape]] = []
+
+    def problems(self) -> Iterator[Problem]:
+        """All problems of the body, in its order."""
+        graph = blocks(self.body)
+        uses = [self._block(block) for block in graph]
+        self._undefined(graph, uses)
+        self._alignment()
+        self._statements()
+        self._end(graph)
+        self.found.sort(key=lambda pair: pair[0])
+        return (problem for _, problem in self.found)
+
+    def _report(self, kind: str, message: str, instr: Instr | None = None) -> None:
+        name, what = self.body.name, "kernel" if isinstance(self.body, Kernel) else "function"
+        if instr:
+            problem = problem_in(kind, message, name, instr, what)
+        else:
+            problem = Problem(kind, message, name, what=what)
+        self.found.append((self.place, problem))
+
+    # ---------------------------------------------------------------------------------- the walk
+
+    def _block(self, block: Block) -> Uses:
+        uses = Uses()
+        written = uses.written
+        known, shapes = self.known.get, self.shapes.get
+        for place, instr in enumerate(block.instrs, block.start):
+            operands = instr.operands
+            key = (
+                instr.opcode,
+                *[o.declared if o.__class__ is Reg else kinds(o) for o in operands],
+            )
+            self.place = place
+            shape = shapes(key) or self._shape(instr, key, uses)
+            if shape is None:
+                continue
+            names = shape.names(operands)
+            if [known(name) for name in names] != shape.declared:
+                self._declared(instr)
+            if shape.valued:
+                self._values(instr, shape)
+            dests = shape.dests
+            if instr.guard is not None or uses.maybe:
+                self._guarded(instr, names[:dests], names[dests:], uses)
+            else:  # what `_guarded` would do, but faster
+                if not written.issuperset(names[dests:]):
+                    uses.read_all(names[dests:], instr)
+                written.update(names[:dests])
+            if dests and shape.declared[0] in ADDRESS_CLASSES:
+                rule = shape.rule
+                self.integers += [Definition(name, instr, rule) for name in names[:dests]]
+        return uses
+
+    def _shape(self, instr: Instr, key: tuple[object, ...], uses: Uses) -> Shape | None:
+        """The shape of the first instruction of its kind in this kernel; None if it is wrong."""
+        shape = shape_of(instr)
+        if not shape.complaints:
+            self._gates(instr, shape)
+            self.shapes[key] = shape
+            return shape
+        self._declared(instr)
+        for kind, message in shape.complaints:
+            self._report(kind, message, instr)
+        # Its first operand counts as written, so that one mistake is one problem.
+        uses.written.update(r.name for o in instr.operands[:1] for r in registers_of(o))
+        return None
+
+    def _guarded(
+        self, instr: Instr, writes: Sequence[str], reads: Sequence[str], uses: Uses
+    ) -> None:
+        """Reads and writes under a guard, or after such writes."""
+        guard = instr.guard
+        if guard is not None:
+            got = guard.register
+            if got.declared != "pred":
+                message = f"a guard must be of class pred, got {got.name} of class {got.declared}"
+                self._report("operand", message, instr)
+            if self.known.get(got.name) != got.declared:
+                self._declared(instr)
+            uses.read(got.name, instr)
+        uses.read_all(reads, instr)
+        for name in writes:
+            uses.write(name, guard)
+
+    def _declared(self, instr: Instr) -> None:
+        """Each register of the instruction is declared, and as what it says it is."""
+        registers = [r for operand in instr.operands for r in registers_of(operand)]
+        if instr.guard is not None:
+            registers.append(instr.guard.register)
+        for register in registers:
+            name = register.name
+            declared = self.known.get(name)
+            if declared is None:
+                found = range_of(name, self.ranges)
+                if found is None:
+                    message = f"{name} is not declared; add it to a .reg line"
+                    self._report("register", message, instr)
+                declared = self.known[name] = found.declared if found else register.declared
+            if declared != register.declared:
+                message = f"{name} is declared {declared}, but is used as {register.declared}"
+                self._report("register", message, instr)
+
+    def _values(self, instr: Instr, shape: Shape) -> None:
+        """Literals, names and addresses: what a shape does not depend on."""
+        if shape.accesses:
+            self.accesses.append((self.place, instr, shape))
+        operands = instr.operands
+        for limit in shape.integers:
+            value = operands[limit.place].value  # type: ignore[union-attr]  # an IntImm
+            if value not in limit.legal:
+                self._report(limit.kind, f"wanted {limit.words}, got {value}", instr)
+        self._unmoved(operands, shape, instr)
+        if shape.op is not None and shape.op.effect is Effect.BARRIER:
+            self._barrier(instr, shape.op)
+        if shape.op is not None and instr.opcode.startswith(_SIZED):
+            self._sizes(operands, shape.op, instr)
+        for place, kind, bits in shape.symbols:
+            self._symbol(operands[place].name, kind, bits, instr)  # type: ignore[union-attr]  # one
+        if shape.calls:
+            for message in self.symbols.call(instr):
+                self._report("call", message, instr)
+
+    def _unmoved(self, operands: tuple[Operand, ...], shape: Shape, instr: Instr) -> None:
+        """Addresses that have an offset and take none."""
+        for place, name in shape.unmoved:
+            address = operands[place]
+            if isinstance(address, Address | TensorAddress) and address.offset:
+                row, text = op_of(instr).row.name, render_operand(address)
+                self._report("operand", f"operand {name} of {row} has no offset, got {text}", instr)
+
+    # ---------------------------------------------------------------------------------- one of them
+
+    def _gates(self, instr: Instr, shape: Shape) -> None:
+        if self.limits is None:
+            return
+        for what, gate in shape.gates:
+            if not gate.admits(self.limits.name, self.limits.sm) or gate.ptx > self.module.version:
+                has = f"{self.limits.name} / PTX {_dotted(self.module.version)}"
+                message = f"{what} needs {_needs(gate)}, but the module targets {has}"
+                self._report("gate", message, instr)
+
+    def _barrier(self, instr: Instr, op: Op) -> None:
+        threads = self.body.threads if isinstance(self.body, Kernel) else 0
+        if not threads:
+            return
+        for wanted, count in zip(op.flat, instr.operands, strict=False):
+            if wanted.name == "b" and isinstance(count, IntImm) and count.value > threads:
+                message = f"waits for {count.value} threads, but the block has {threads}"
+                self._report("barrier", f"{message}; they would never arrive", instr)
+
+    def _sizes(self, operands: tuple[Operand, ...], op: Op, instr: Instr) -> None:
+        """A copy reads no more bytes than it writes; part of a range is no more than all of it,
+        and a fraction is more than 0 and at most 1.
+        """
+        for got in operands:
+            if isinstance(got, FloatImm) and not 0 < got.bits <= _ONE:
+                message = f"wanted a fraction from above 0 to 1, got {render_operand(got)}"
+                self._report("operand", message, instr)
+        numbers = {
+            wanted.name: got.value
+            for wanted, got in zip(op.flat, operands, strict=False)
+            if isinstance(got, IntImm)
+        }
+        nbytes, read = numbers.get("cp_size", _MOST_COPIED), numbers.get("src_size", 0)
+        if not 0 <= read <= nbytes:
+            message = f"reads {read} bytes to write {nbytes}; read 0 to {nbytes}"
+            self._report("operand", message, instr)
+        size = numbers.get("size", 0)
+        total = numbers.get("total", size)
+        if size > total:
+            message = f"wanted a size of at most the total, {total}, got {size}"
+            self._report("operand", message, instr)
+
+    def _symbol(self, name: str, kind: str, bits: int, instr: Instr) -> None:
+        if kind == "label":
+            self._label(name, instr)
+            return
+        if kind == "value":
+            message = self.symbols.value(name, bits)
+        else:
+            message = self.symbols.named(name, kind)
+        if message:
+            self._report("symbol", message, instr)
+
+    def _label(self, name: str, instr: Instr | None = None) -> None:
+        if name not in self.labels:
+            what = "kernel" if isinstance(self.body, Kernel) else "function"
+            message = f"no label {name!r} in this {what}{self.symbols.hint(name, self.labels)}"
+            self._report("label", message, instr)
+
+    # ---------------------------------------------------------------------------------- after it
+
+    def _undefined(self, graph: tuple[Block, ...], uses: list[Uses]) -> None:
+        if not graph:
+            return
+        for name in self.passed:
+            for use in uses:
+                use.exposed.pop(name, None)
+        suspects = undefined(graph, uses)
+        if not suspects:
+            return
+        suspects = used_undefined(graph, suspects, self.passed)
+        anywhere = set().union(*(u.written for u in uses))
+        guarded = guarded_writes(graph)
+        places = {id(instr): b.start + i for b in graph for i, instr in enumerate(b.instrs)}
+        for name, instr in suspects.items():
+            if name in anywhere:
+                message = (
+                    f"{name} may be read before it is written: a path to here does not write it"
+                )
+            elif name in guarded:
+                message = f"{name} is written only under a guard that may be false"
+            else:
+                message = f"{name} is read but never written"
+            self.place = places[id(instr)]
+            self._report("undefined", f"{message}; write it on every path before", instr)
+
+    def _alignment(self) -> None:
+        aligns = variable_aligns(self.module, self.body)
+        launched = launched_pointers(self.body)
+        state = residues(self.integers, aligns, launched) if self.accesses else {}
+        for place, instr, shape in self.accesses:
+            self.place = place
+            for position, size in shape.accesses:
+                nbytes = size if shape.size_place is None else _literal(instr, shape.size_place)
+                address = instr.operands[position]
+                if not isinstance(address, Address):  # that of a tensor map
+                    continue
+                if isinstance(address.base, Symbol):
+                    self._access(address.base.name, address.offset, nbytes, shape, instr)
+                past = misalignment(address, nbytes, state, aligns) if nbytes else 0
+                if past:
+                    message = (
+                        f"the address must be a multiple of {nbytes} bytes, but it is {past} more "
+                        "than one; change the offset, or access fewer bytes at a time"
+                    )
+                    self._report("alignment", message, instr)
+
+    def _access(self, name: str, offset: int, nbytes: int, shape: Shape, instr: Instr) -> None:
+        space = shape.op.modifiers.get("space") if shape.op else None
+        message = self.symbols.access(name, offset, nbytes, str(space or ""))
+        message = message or self.symbols.passed(name, instr)
+        if message:
+            self._report("symbol", message, instr)
+
+    def _statements(self) -> None:
+        self.place = -1
+        for name, count in self.labels.items():
+            if count > 1:
+                message = f"{count} labels are called {name!r}; rename all but one"
+                self._report("label", message)
+        for statement in self.body.body or ():
+            if isinstance(statement, Note) and not _fits_a_line(statement.text):
+                message = f"the note {statement.text!r} does not fit a comment line"
+                self._report("text", message)
+            elif isinstance(statement, Pragma) and not _fits_quotes(statement.text):
+                message = f"the pragma {statement.text!r} does not fit between quotes"
+                self._report("text", message)
+            elif isinstance(statement, Targets) and statement.kind == "branchtargets":
+                for target in statement.targets:
+                    self._label(target)
+
+    def _end(self, graph: tuple[Block, ...]) -> None:
+        """A kernel ends with an instruction; the end of a function's body returns."""
+        if not isinstance(self.body, Kernel):
+            return
+        last = graph[-1] if graph else None
+        if last is not None and not (
+            last.falls_through and last.index in reverse_post_order(graph)
+        ):
+            return
+        if last is not None and last.instrs and self._never_returns(last.instrs[-1]):
+            return
+        self.place = last.start + len(last.instrs) if last else 0
+        self._report("end", "control runs off the end of the kernel; end it with ret")
+
+    def _never_returns(self, instr: Instr) -> bool:
+        """Whether this is a call of a function that says so."""
+        if not instr.opcode.startswith("call") or instr.guard is not None:
+            return False
+        known = (self.symbols.functions, self.symbols.prototypes)
+        names = [o.name for o in instr.operands if isinstance(o, Symbol)]
+        return any(name in of and of[name].noreturn for name in names for of in known)
+
+
+def _passed_in_registers(body: Kernel | Function) -> dict[str, str]:
+    """The registers that hold a function's parameters and results, and their classes."""
+    params = (*body.results, *body.params) if isinstance(body, Function) else ()
+    return {p.name: TYPES[p.type].register for p in params if p.register and p.type in TYPES}
+
+
+def _literal(instr: Instr, place: int) -> int:
+    operand = instr.operands[place]
+    assert isinstance(operand, IntImm)  # the shape says so
+    return operand.value
+
+
+def _fits_a_line(text: str) -> bool:
+    """Whether a comment line can hold the text so that it can be read back."""
+    return text == text.rstrip() and len(text.splitlines()) <= 1
+
+
+def _fits_quotes(text: str) -> bool:
+    """Whether a string of PTX can hold the text as it is."""
+    return re.fullmatch(r'(?:[^"\\\n]|\\[^\n])*', text) is not None
+
+
+def _needs(gate: Gate) -> str:
+    gpu = " or ".join(sorted(gate.only)) if gate.only else f"sm_{gate.sm}"
+    return f"{gpu} / PTX {_dotted(gate.ptx)}"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -1,0 +1,1 @@
+"""What executes: memory, barriers, copies and registers of a batch of CTAs."""

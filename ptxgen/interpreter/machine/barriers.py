@@ -1,0 +1,211 @@
+"""The CTA barriers: sixteen to a CTA, each with the threads that have arrived."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.observer import Observer
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+BARRIERS: Final = 16
+
+
+class Barriers:
+    """The barriers of a batch of CTAs.
+
+    Without a count, a barrier completes when all threads of the CTA that have not exited wait at it
+    (CUDA C++ Programming Guide, "Synchronization Functions": for compute capability 7.x and later).
+    With a count, when so many threads have arrived; lanes that never were or have exited count with
+    the rest of their warp, as hardware counts warps. If more come at once, the first warps go on,
+    and the others are the first of the next time.
+    """
+
+    def __init__(self, ctas: int, width: int, watch: Observer | None) -> None:
+        self._width = width
+        self._watch = watch
+        self.at: Lanes = np.full(ctas * width, -1, np.int64)  # the barrier a lane waits at, or -1
+        self.since: Lanes = np.zeros(ctas * width, np.int64)  # the instruction it waits in
+        self.last: Lanes = np.zeros(ctas * width, np.int64)  # the barrier a lane waited at last
+        self._votes: Lanes | None = None  # by lane, from the first barrier with votes on
+        self._true: Lanes = np.zeros(ctas * width, np.int64)  # of the last barrier of each lane:
+        self._voters: Lanes = np.zeros(ctas * width, np.int64)  # votes that were true, and all
+        # If a sanitizer asks: how often lanes have arrived without waiting, `[lanes, barriers]`,
+        # and by CTA and barrier, the instruction and the first lane that came once more.
+        self._early: Lanes = np.zeros((ctas * width if watch else 0, BARRIERS), np.int16)
+        self._again: dict[tuple[int, int], tuple[int, int]] = {}
+        self._came = np.zeros((ctas, BARRIERS), np.int64)  # when it was last looked at
+        self._passed = np.zeros((ctas, BARRIERS), np.int64)  # arrived without waiting
+        self._wanted = np.zeros((ctas, BARRIERS), np.int64)  # 0: all threads
+
+    def arrive(
+        self, ids: Lanes, barrier: Lanes, count: Lanes, at: int, *, wait: bool, votes: Lanes | None
+    ) -> tuple[int, str] | None:
+        """Lanes come to a barrier, perhaps with votes, bool. Returns a lane, if any, whose count
+        differs from that of an earlier arrival, and what is wrong.
+        """
+        cta = ids // self._width
+        empty = self._arrived()[cta, barrier] == 0
+        wanted = np.where(empty, count, self._wanted[cta, barrier])
+        self._wanted[cta, barrier] = wanted
+        wanted = self._wanted[cta, barrier]
+        if (wanted != count).any():
+            n = int((wanted != count).argmax())
+            return int(ids[n]), (
+                f"comes to barrier {barrier[n]} for {_threads(count[n])}, but others have come to "
+                f"it for {_threads(wanted[n])}"
+            )
+        if self._watch is not None:
+            again = self._early[ids, barrier] > 0
+            for n in np.flatnonzero(again).tolist():
+                self._again.setdefault((int(cta[n]), int(barrier[n])), (at, int(ids[n])))
+            if not wait:
+                self._early[ids, barrier] += 1
+        if wait:
+            self.at[ids] = self.last[ids] = barrier
+            self.since[ids] = at
+            if votes is not None and self._votes is None:
+                self._votes = np.zeros(len(self.at), np.bool_)
+            if self._votes is not None:
+                self._votes[ids] = False if votes is None else votes
+            return None
+        np.add.at(self._passed, (cta, barrier), 1)
+        if self._watch is not None:
+            self._watch.release(ids, barrier)
+        self._end_unwaited()
+        return None
+
+    def complete(self, exited: Lanes) -> Lanes | None:
+        """Lanes, as a mask, that may go on because their barrier is complete; None if there are
+        none.
+
+        `exited` says which lanes have ended or never were. Counts above what is wanted are left
+        waiting.
+        """
+        waiting = self.at >= 0
+        if not waiting.any():
+            return None
+        arrived = self._arrived()
+        if self._wanted.any():
+            arrived = arrived + self._fillers(exited)
+        live = (~exited).reshape(-1, self._width).sum(axis=1)
+        self._came = arrived
+        done = (arrived > 0) & (arrived == np.where(self._wanted > 0, self._wanted, live[:, None]))
+        over = (self._wanted > 0) & (arrived > self._wanted)
+        if not (done | over).any():
+            return None
+        cta = np.arange(len(waiting)) // self._width
+        free: Lanes = waiting & done[cta, self.at]
+        for number, barrier in np.argwhere(over).tolist():
+            free[self._first(number, barrier, exited)] = True
+        ids = np.flatnonzero(free)
+        if self._votes is not None:
+            self._count_votes(ids)
+        if self._watch is not None and len(ids):
+            self._watch.join(ids, self.at[ids], self.since[ids], exited)
+        self._passed[done] = 0
+        self._forget(done)
+        self.at[ids] = -1
+        return free if len(ids) else None
+
+    def _first(self, cta: int, barrier: int, exited: Lanes) -> Lanes:
+        """The lanes that go on of more than were wanted: of those that arrived without waiting, and
+        then of the warps that wait, in their order.
+        """
+        begin = cta * self._width
+        here = slice(begin, begin + self._width)
+        there = self.at[here] == barrier
+        counts = (there | exited[here]).reshape(-1, WARP).sum(axis=1)
+        counts[~there.reshape(-1, WARP).any(axis=1)] = 0
+        wanted, passed = int(self._wanted[cta, barrier]), int(self._passed[cta, barrier])
+        self._passed[cta, barrier] = max(passed - wanted, 0)
+        self._early[here, barrier] = 0
+        self._again.pop((cta, barrier), None)
+        fits = np.repeat(np.cumsum(counts) <= wanted - passed, WARP)
+        free = begin + np.flatnonzero(there & fits)
+        # Warps for which the count is their own do without each other.
+        if self._watch is not None and wanted > WARP:
+            last = begin + int(np.flatnonzero(there)[-1])
+            came = passed + int(counts.sum())
+            self._watch.too_many(int(self.since[last]), last, barrier, came, wanted)
+        return free
+
+    def _end_unwaited(self) -> None:
+        """Barriers at which enough threads have arrived and none waits are complete."""
+        full = (self._wanted > 0) & (self._passed >= self._wanted)
+        if full.any():
+            full &= self._arrived() == self._passed
+            self._passed[full] -= self._wanted[full]
+            self._forget(full)
+
+    def _forget(self, done: Lanes) -> None:
+        """What arrived at barriers that are complete now. A warp may arrive and wait, and count
+        twice, if all that come do: so warpgroups that hand over to each other let one begin.
+        """
+        if self._watch is None or not done.any():
+            return
+        for cta, barrier in [key for key in self._again if done[key]]:
+            at, lane = self._again.pop((cta, barrier))
+            here = slice(cta * self._width, (cta + 1) * self._width)
+            times = self._early[here, barrier] + (self.at[here] == barrier)
+            times = times[times > 0]
+            if times.min() != times.max():
+                self._watch.twice(at, lane, barrier)
+        self._early[np.repeat(done, self._width, axis=0)] = 0
+
+    def outcome(self, ids: Lanes, op: str) -> Lanes:
+        """What the votes at the barrier that each lane waited at last came to: `and`, `or` (bool)
+        or `popc` (uint32).
+        """
+        true, voters = self._true[ids], self._voters[ids]
+        outcomes: dict[str, Lanes] = {
+            "popc": true.astype(np.uint32),
+            "and": np.equal(true, voters),
+            "or": np.greater(true, 0),
+        }
+        return outcomes[op]
+
+    @property
+    def waiting(self) -> Lanes:
+        """Which lanes wait, bool."""
+        return self.at >= 0
+
+    def describe(self, lane: int) -> str:
+        """What a lane waits for."""
+        where = lane // self._width, self.at[lane]
+        came = f" ({self._came[where]} of {self._wanted[where]} threads have come)"
+        return f"barrier {self.at[lane]}{came if self._wanted[where] else ''}"
+
+    def _count_votes(self, ids: Lanes) -> None:
+        assert self._votes is not None
+        keys = ids // self._width * BARRIERS + self.at[ids]
+        size = self._passed.size
+        self._voters[ids] = np.bincount(keys, minlength=size)[keys]
+        self._true[ids] = np.bincount(keys[self._votes[ids]], minlength=size)[keys]
+
+    def _arrived(self) -> Lanes:
+        ids = np.flatnonzero(self.at >= 0)
+        keys = ids // self._width * BARRIERS + self.at[ids]
+        return (
+            np.bincount(keys, minlength=self._passed.size).reshape(self._passed.shape)
+            + self._passed
+        )
+
+    def _fillers(self, exited: Lanes) -> Lanes:
+        """Lanes that do not exist any more, in warps that wait at a barrier with a count."""
+        warps = np.where(self.at.reshape(-1, WARP) >= 0, self.at.reshape(-1, WARP), -1).max(axis=1)
+        gone = exited.reshape(-1, WARP).sum(axis=1)
+        used = np.flatnonzero(warps >= 0)
+        keys = used // (self._width // WARP) * BARRIERS + warps[used]
+        return np.bincount(keys, weights=gone[used], minlength=self._passed.size).astype(
+            np.int64
+        ).reshape(self._passed.shape) * (self._wanted > 0)
+
+
+def _threads(count: int) -> str:
+    return f"{count} threads" if count else "all threads"

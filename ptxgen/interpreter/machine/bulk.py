@@ -1,0 +1,492 @@
+"""Bulk copies and tensor maps: what their instructions ask of the interpreter.
+
+A copy with an mbarrier poisons its destination when it is started, and is done when somebody asks
+for that mbarrier. One of a bulk group reads its source when its thread waits for that (`.read`),
+and writes when it waits for the group. All are as late as a correct program allows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.errors import ConfigError, TrapError
+from ptxgen.interpreter.machine import boxes
+from ptxgen.interpreter.machine.access import MemoryAccess, as_address
+from ptxgen.interpreter.machine.bulk_groups import READ, BulkGroups
+from ptxgen.interpreter.machine.bulk_start import Start
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.machine.memory import POISON
+from ptxgen.isa import mbarrier_word
+from ptxgen.tensormap import NBYTES, TensorMap
+from ptxgen.types import b64
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.boxes import Part
+    from ptxgen.interpreter.machine.copies import AsyncCopies
+    from ptxgen.interpreter.machine.memory import Address
+    from ptxgen.interpreter.machine.observer import Tell
+    from ptxgen.interpreter.machine.waiting import Agents
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_UNIT: Final = 16  # bytes: what plain bulk copies are multiples of
+_TILE_ALIGN: Final = 128  # bytes: where the image of a box begins
+_CHUNK: Final = np.dtype(np.complex128)  # 16 bytes, which numpy moves as they are
+_WORD: Final = np.dtype(np.uint64)
+
+Reduce = Callable[["Lanes", "Lanes", "ScalarType"], "Lanes"]
+
+
+class BulkMachine(MemoryAccess):
+    """What bulk copies may ask of the interpreter."""
+
+    agents: Agents
+    copies: AsyncCopies
+    # The instructions that polled mbarriers last: lanes, and the positions of the mbarriers.
+    polled: dict[int, tuple[Lanes, Lanes]]
+
+    # -------------------------------------------------------------------------------- mbarriers
+
+    def ask(self, address: Lanes | Address) -> None:
+        """Have asynchronous agents do what is left to do for the mbarriers at these addresses."""
+        positions = self.positions(address, 8)
+        self.polled.pop(self.at, None)
+        self.polled[self.at] = self.active_ids(self.mask), positions
+        self.agents.ask(np.unique(positions).tolist())
+
+    def mbarrier(self, position: int) -> str:
+        """The mbarrier at a position in shared memory, in words, and what its phase waits for."""
+        word = int(self.shared.window.data[position : position + 8].view(_WORD)[0])
+        try:
+            arrivals, nbytes = mbarrier_word.awaited(word)
+        except ValueError:
+            return f"{self.faults.mbarrier(position)}, which is none"
+        wanted = [f"{arrivals} arrival{'s' * (arrivals > 1)}"] if arrivals else []
+        wanted += [f"{nbytes} bytes"] if nbytes > 0 else []
+        left = f"waits for {' and '.join(wanted)} more" if wanted else "waits for nothing more"
+        over = f" and has got {-nbytes} bytes more than it expects" if nbytes < 0 else ""
+        return f"{self.faults.mbarrier(position)}, whose phase {left}{over},"
+
+    def copy_async_arrive(self, address: Lanes | Address) -> None:
+        """Have each thread arrive at an mbarrier once its copies by `copy_async` are complete."""
+        positions = self.positions(address, 8)
+        ids = self.active_ids(self.mask)
+        for position in np.unique(positions).tolist():
+            threads = ids[positions == position]
+            start = self._start_of(int(threads[0]))
+
+            def land(
+                threads: Lanes = threads, start: Start = start, position: int = position
+            ) -> None:
+                self.copies.wait(threads, None)
+                if self.watch is not None:
+                    self.watch.arrived(threads, position)
+                self._change(start, position, mbarrier_word.arrived, len(threads))
+
+            self.agents.add(position, land)
+
+    # ------------------------------------------------------------------------------- bulk copies
+
+    def bulk_load(
+        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes, ctas: Lanes | None
+    ) -> None:
+        """Start copying `nbytes` from global `src` to shared `dst`, which `mbarrier` then counts;
+        to all CTAs of the cluster whose bit is set in `ctas`, if given.
+        """
+        sources = self._each(src)
+        for n, (start, target, bar, size) in enumerate(self._targets(dst, nbytes, mbarrier)):
+            self._check_unit(start, int(sources[n]), size, "global")
+            start.reads_global(sources[n : n + 1].astype(np.int64), size)
+            for position, counter in self._copies_of(start, target, bar, ctas, n):
+                landed = start.writes(np.array([position]), size, counter)
+
+                def land(
+                    start: Start = start, position: int = position, counter: int = counter,
+                    source: int = int(sources[n]), size: int = size, landed: Tell = landed,
+                ) -> None:  # fmt: skip
+                    data = self._global(start, source, size, "read")
+                    self.shared.window.data[position : position + size] = data
+                    landed()
+                    self._change(start, counter, mbarrier_word.brought, size)
+
+                self._poison(position, size)
+                self.agents.add(counter, land)
+
+    def bulk_send(
+        self, dst: Lanes, src: Lanes, nbytes: Lanes, mbarrier: Lanes,
+        reduce: Reduce | None = None, type: ScalarType = b64,
+    ) -> None:  # fmt: skip
+        """Start copying `nbytes` from shared `src` to shared `dst` of the cluster, which `mbarrier`
+        there then counts; or reducing values of `type` into it.
+        """
+        sources = self.positions(src, _UNIT)
+        for n, (start, target, counter, size) in enumerate(self._targets(dst, nbytes, mbarrier)):
+            source = int(sources[n])
+            self._check_unit(start, source, size, "shared")
+            self._check_end(start, source, size)
+
+            was_read = start.reads(np.array([source]), size, counter)
+            first = np.array([target])
+            if reduce is None:
+                landed = start.writes(first, size, counter)
+            else:
+                landed = start.updates(first, size)
+
+            def land(
+                start: Start = start, source: int = source, target: int = target,
+                counter: int = counter, size: int = size,
+                was_read: Tell = was_read, landed: Tell = landed,
+            ) -> None:  # fmt: skip
+                was_read()
+                landed()
+                memory = self.shared.window.data
+                combine(
+                    memory[target : target + size], memory[source : source + size], reduce, type
+                )
+                self._change(start, counter, mbarrier_word.brought, size)
+
+            if reduce is None:
+                self._poison(target, size)
+            self.agents.add(counter, land)
+
+    def bulk_store(
+        self, dst: Lanes, src: Lanes, nbytes: Lanes,
+        reduce: Reduce | None = None, type: ScalarType = b64,
+    ) -> None:  # fmt: skip
+        """Start copying `nbytes` from shared `src` to global `dst` in the thread's bulk group; or
+        reducing values of `type` into it.
+        """
+        targets, sizes = self._each(dst), self._each(nbytes)
+        for n, source in enumerate(self.positions(src, _UNIT).tolist()):
+            start, size, target = self._start(n), int(sizes[n]), int(targets[n])
+            self._check_unit(start, target, size, "global")
+            self._check_end(start, source, size)
+
+            was_read = start.reads(np.array([source]), size)
+            start.writes_global(np.array([target]), size, atomic=reduce is not None)
+
+            def take(source: int = source, size: int = size) -> Lanes:
+                return self.shared.window.data[source : source + size].copy()
+
+            def put(
+                data: Lanes, start: Start = start, target: int = target, size: int = size
+            ) -> None:
+                combine(self._global(start, target, size, "write"), data, reduce, type)
+
+            self._send_by_group(start.lane, take, put, was_read)
+
+    # ----------------------------------------------------------------------------------- tensors
+
+    def tensor_load(
+        self,
+        dst: Lanes,
+        map: Lanes,
+        coordinates: tuple[Lanes, ...],
+        mbarrier: Lanes,
+        ctas: Lanes | None,
+    ) -> None:
+        """Start copying a box of the tensor whose map is at generic address `map` to shared `dst`;
+        otherwise as `bulk_load`. `coordinates` are of the box's first element, innermost first.
+        """
+        maps, corners = self._maps(map, len(coordinates)), self._corners(coordinates)
+        sizes = np.array([boxes.image_bytes(m) for m in maps])
+        for n, (start, target, bar, size) in enumerate(
+            self._targets(dst, sizes, mbarrier, active_only=True)
+        ):
+            self._check_tile(start, target)
+            part = boxes.part_inside(maps[n], corners[n])
+            if part is not None:
+                start.reads_global(*boxes.rows_of(part))
+            for position, counter in self._copies_of(start, target, bar, ctas, n):
+                image = self._image(maps[n], position)
+                landed = start.writes(image * _UNIT, _UNIT, counter)
+
+                def land(
+                    start: Start = start, image: Lanes = image, counter: int = counter,
+                    of: TensorMap = maps[n], corner: tuple[int, ...] = corners[n],
+                    landed: Tell = landed,
+                ) -> None:  # fmt: skip
+                    self._chunks[image] = self._box(start, of, corner)
+                    landed()
+                    self._change(start, counter, mbarrier_word.brought, of.box_bytes)
+
+                self._poison(position, size)
+                self.agents.add(counter, land)
+
+    def tensor_store(
+        self,
+        map: Lanes,
+        coordinates: tuple[Lanes, ...],
+        src: Lanes,
+        reduce: Reduce | None = None,
+    ) -> None:
+        """Start copying a box from shared `src` to the tensor whose map is at generic address
+        `map`, in the thread's bulk group; or reducing it into the tensor.
+        """
+        maps, corners = self._maps(map, len(coordinates)), self._corners(coordinates)
+        for n, source in enumerate(self.positions(src, _UNIT).tolist()):
+            start, of = self._start(n), maps[n]
+            self._check_tile(start, source)
+            self._check_end(start, source, boxes.image_bytes(of))
+
+            image, part = self._image(of, source), boxes.part_inside(of, corners[n])
+            was_read = start.reads(image * _UNIT, _UNIT)
+            if part is not None:
+                start.writes_global(*boxes.rows_of(part), atomic=reduce is not None)
+
+            def take(image: Lanes = image) -> Lanes:
+                return self._chunks[image]
+
+            def put(
+                data: Lanes, start: Start = start, of: TensorMap = of, part: Part | None = part
+            ) -> None:
+                if part is not None:
+                    self._store_box(start, of, part, data, reduce)
+
+            self._send_by_group(start.lane, take, put, was_read)
+
+    def bulk_commit(self) -> None:
+        """Close the group of bulk copies that each thread started since the last commit."""
+        for lane in self.active_ids(self.mask).tolist():
+            self.groups.commit(lane)
+
+    def bulk_wait(self, pending: int, read: bool) -> None:
+        """Wait until at most `pending` bulk groups of each thread are incomplete, or have yet to
+        read their sources if `read`.
+        """
+        done: list[int] = []
+        for lane in self.active_ids(self.mask).tolist():
+            done += self.groups.wait(lane, pending, read, self.watch)
+        self.agents.ask(done)
+
+    # ------------------------------------------------------------------------------------ matrices
+
+    def load_by_warp(self, address: Lanes, type: ScalarType) -> Lanes:
+        """The values of `type` at addresses of shared memory of each warp's CTA, `[warps, n]`
+        int64; those of warps without an active lane may be anything.
+        """
+        active: Lanes = np.logical_or.reduce(self.active().reshape(-1, WARP), axis=1)
+        too_far = np.logical_or(address < 0, address + type.nbytes > self.shared.nbytes)
+        outside: Lanes = np.logical_or.reduce(too_far, axis=1)
+        if (outside & active).any():
+            warp = int((outside & active).argmax())
+            lane = int(self.selection.ids[warp * WARP])
+            raise TrapError(
+                f"{self.faults.where(self.at, lane)}: the matrix reaches from "
+                f"{int(address[warp].min()):#x} to {int(address[warp].max()) + type.nbytes:#x}, "
+                f"outside the {self.shared.nbytes} bytes of shared memory"
+            )
+        index = np.where(active[:, None], address, 0)
+        if self.selection.shared_base is not None:
+            index = index + np.asarray(self.selection.shared_base)[::WARP, None]
+        if self.watch is not None:
+            warps = np.flatnonzero(active)
+            self.watch.matrices(
+                self.at, self.selection.ids[warps * WARP], index[warps], type.nbytes
+            )
+        values: Lanes = self.shared.window.elements(type.dtype, 1, 0)[index // type.nbytes]
+        return values
+
+    # ----------------------------------------------------------------------------------- one lane
+
+    @functools.cached_property
+    def groups(self) -> BulkGroups:
+        """The bulk groups of threads."""
+        return BulkGroups()
+
+    def _send_by_group(
+        self, lane: int, take: Callable[[], Lanes], put: Callable[[Lanes], None], was_read: Tell
+    ) -> None:
+        """Have the open bulk group of a thread take something and put it somewhere else."""
+        taken: list[Lanes] = []
+
+        def read() -> None:
+            if not taken:
+                was_read()
+                taken.append(take())
+
+        def write() -> None:
+            read()
+            put(taken[0])
+
+        key = self.groups.open(lane)
+        self.agents.add(key + READ, read)
+        self.agents.add(key, write)
+
+    def _each(self, values: Lanes | Address) -> Lanes:
+        """The values of the active lanes."""
+        all_lanes = np.broadcast_to(np.asarray(values), self.selection.count)
+        return all_lanes if self.mask is None else all_lanes[self.mask]
+
+    def _start(self, n: int) -> Start:
+        return self._start_of(int(self.active_ids(self.mask)[n]))
+
+    def _start_of(self, lane: int) -> Start:
+        return Start(self.watch, self.groups, self.arena, self.faults, self.at, lane)
+
+    def _targets(
+        self, dst: Lanes, nbytes: Lanes, mbarrier: Lanes, *, active_only: bool = False
+    ) -> list[tuple[Start, int, int, int]]:
+        """For each active lane: itself, the positions of its destination and mbarrier, and the
+        bytes that it copies.
+        """
+        sizes = nbytes if active_only else self._each(nbytes)
+        found = []
+        pairs = zip(self.positions(dst, _UNIT), self.positions(mbarrier, 8), sizes, strict=True)
+        for n, (target, counter, size) in enumerate(pairs):
+            start = self._start(n)
+            self._check_end(start, int(target), int(size))
+            found.append((start, int(target), int(counter), int(size)))
+        return found
+
+    def _copies_of(
+        self, start: Start, target: int, counter: int, ctas: Lanes | None, n: int
+    ) -> list[tuple[int, int]]:
+        """The positions of all destinations of a copy, and of their mbarriers."""
+        if ctas is None:
+            return [(target, counter)]
+        mask, stride = int(self._each(ctas)[n]), self.shared.stride
+        size = self.batch.cluster_size
+        first = target // stride // size * size
+        if not mask or mask >> size:
+            start.refuse(
+                f"multicasts to the CTAs of mask {mask:#06x} in a cluster of {size}"
+                f"{'' if mask else ', to none'}"
+            )
+        return [
+            ((first + rank) * stride + target % stride, (first + rank) * stride + counter % stride)
+            for rank in range(size)
+            if mask >> rank & 1
+        ]
+
+    def _maps(self, map: Lanes, rank: int) -> list[TensorMap]:
+        """Each active lane's tensor map."""
+        address = as_address(map)
+        words = [
+            word
+            for offset in range(0, NBYTES, _UNIT)
+            for word in self.load("generic", address.base.at(address.offset + offset), b64, 2)
+        ]
+        lanes = np.stack([self._each(w) for w in words], axis=1).astype(_WORD)
+        made = []
+        for n, row in enumerate(lanes):
+            try:
+                made.append(_decoded(row.tobytes()))
+            except ConfigError as error:
+                self._start(n).refuse(str(error))
+            if made[-1].rank != rank:
+                self._start(n).refuse(
+                    f"gives {rank} coordinates for a tensor map of {made[-1].rank} dimensions"
+                )
+        return made
+
+    def _corners(self, coordinates: tuple[Lanes, ...]) -> list[tuple[int, ...]]:
+        columns = [self._each(c).astype(np.uint32).view(np.int32).tolist() for c in coordinates]
+        return list(zip(*columns, strict=True))
+
+    def _check_unit(self, start: Start, address: int, size: int, space: str) -> None:
+        if size % _UNIT or address % _UNIT:
+            start.refuse(
+                f"a bulk copy's addresses and size are multiples of {_UNIT} bytes, got "
+                f"{size} bytes and the {space} address {address:#x}"
+            )
+
+    def _check_tile(self, start: Start, position: int) -> None:
+        address = position % self.shared.stride
+        if address % _TILE_ALIGN:
+            start.refuse(
+                f"a box lies at a multiple of {_TILE_ALIGN} bytes of shared memory, "
+                f"got {address:#x}"
+            )
+
+    def _check_end(self, start: Start, position: int, size: int) -> None:
+        address = position % self.shared.stride
+        if address + size > self.shared.nbytes:
+            start.refuse(
+                f"copies {size} bytes at shared address {address:#x}, outside its "
+                f"{self.shared.nbytes} bytes"
+            )
+
+    def _poison(self, position: int, size: int) -> None:
+        self.shared.window.data[position : position + size].view(np.uint32)[...] = POISON
+
+    def _change(
+        self, start: Start, position: int, change: Callable[[int, int], int], operand: int
+    ) -> None:
+        """Change the mbarrier at a position."""
+        words = self.shared.window.elements(_WORD, 1, 0)
+        if self.watch is not None:
+            self.watch.changes(start.at, start.lane, position, self.shared.window.data)
+        before = int(words[position // 8])
+        try:
+            after = change(before, operand)
+        except ValueError as error:
+            start.refuse(str(error))
+        words[position // 8] = after
+        if self.watch is not None and (before ^ after) >> mbarrier_word.PHASE_BIT:
+            self.watch.phase(position)
+
+    def _global(self, start: Start, address: int, size: int, verb: str) -> Lanes:
+        """Bytes of global memory, in place."""
+        found = self.arena.find(address, address + size)
+        if found is None or (verb == "write" and not found.writable):
+            why = "in a read-only array" if found else self.arena.describe(address)
+            start.refuse(f"wants to {verb} {size} bytes of global memory at {address:#x}, {why}")
+        return found.window.data[address - found.base : address - found.base + size]
+
+    def _box(self, start: Start, of: TensorMap, corner: tuple[int, ...]) -> Lanes:
+        """A box as it is loaded, as 16-byte chunks."""
+        box = boxes.empty_box(of)
+        part = boxes.part_inside(of, corner)
+        if part is not None:
+            data = self._global(start, part.first, part.last - part.first, "read")
+            elements = boxes.elements_of(of, part, data, part.first)
+            box[part.inside] = boxes.loaded(of, np.ascontiguousarray(elements))
+        return box.reshape(-1).view(_CHUNK)
+
+    @property
+    def _chunks(self) -> Lanes:
+        """The shared memory of the batch in units of 16 bytes."""
+        return self.shared.window.elements(_CHUNK, 1, 0)
+
+    def _image(self, of: TensorMap, position: int) -> Lanes:
+        """Which of `_chunks` the image of a box at a position is, in the order of the box."""
+        cta, address = divmod(position, self.shared.stride)
+        index: Lanes = (cta * self.shared.stride + boxes.chunk_addresses(of, address)) // _UNIT
+        return index
+
+    def _store_box(
+        self,
+        start: Start,
+        of: TensorMap,
+        part: Part,
+        chunks: Lanes,
+        reduce: Reduce | None,
+    ) -> None:
+        box = chunks.view(f"u{of.type.nbytes}").reshape(of.box_shape[::-1])[part.inside]
+        data = self._global(start, part.first, part.last - part.first, "write")
+        elements = boxes.elements_of(of, part, data, part.first)
+        if reduce is None:
+            elements[...] = box
+            return
+        old, new = (np.ascontiguousarray(x).view(of.type.dtype) for x in (elements, box))
+        elements[...] = reduce(old, new, of.type).view(elements.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoded(data: bytes) -> TensorMap:
+    return TensorMap.decode(data)
+
+
+def combine(target: Lanes, data: Lanes, reduce: Reduce | None, type: ScalarType) -> None:
+    """Copy bytes, or reduce them as values of `type`, in place."""
+    if reduce is None:
+        target[...] = data
+        return
+    values = target.view(type.dtype)
+    values[...] = reduce(values.copy(), data.view(type.dtype), type)

@@ -1,0 +1,87 @@
+"""One lane's part of an instruction that starts bulk copies: what has to be said of it later."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ptxgen.errors import TrapError
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.arena import Buffer, DeviceArena
+    from ptxgen.interpreter.machine.bulk_groups import BulkGroups
+    from ptxgen.interpreter.machine.faults import Faults
+    from ptxgen.interpreter.machine.observer import Observer, Tell
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A lane that executes instruction `at`."""
+
+    watch: Observer | None
+    groups: BulkGroups
+    arena: DeviceArena
+    faults: Faults
+    at: int
+    lane: int
+
+    def writes(self, first: Lanes, nbytes: int, counter: int) -> Tell:
+        """Tell the sanitizers of a copy to `nbytes` at each of these positions of shared memory,
+        which the mbarrier at `counter` counts; what it gives tells them of its end.
+        """
+        if self.watch is None:
+            return nothing
+        stamp = self.watch.bulk.start_write(self.at, self.lane, first, nbytes, counter)
+        ended = self.watch.bulk.written
+        return functools.partial(ended, self.at, self.lane, first, nbytes, counter, stamp)
+
+    def updates(self, first: Lanes, nbytes: int) -> Tell:
+        """Tell them of a reduction into there, whose end orders nothing."""
+        if self.watch is not None:
+            self.watch.bulk.start_update(self.at, self.lane, first, nbytes)
+        return nothing
+
+    def reads(self, first: Lanes, nbytes: int, counter: int | None = None) -> Tell:
+        """The same of a copy from there, which an mbarrier or the thread's bulk group counts."""
+        if self.watch is None:
+            return nothing
+        stamp = self.watch.bulk.start_read(self.at, self.lane, first, nbytes, counter)
+        if counter is None:
+            self.groups.stamp(self.lane, stamp)
+        return functools.partial(self.watch.bulk.was_read, self.at, self.lane, counter, stamp)
+
+    def reads_global(self, first: Lanes, nbytes: int) -> None:
+        """Tell them of a copy from `nbytes` of global memory at each of these addresses, of one
+        array.
+        """
+        buffer = self._array(first, nbytes)
+        if self.watch is not None and buffer is not None:
+            self.watch.bulk.start_global_read(self.at, self.lane, buffer, first, nbytes)
+
+    def writes_global(self, first: Lanes, nbytes: int, *, atomic: bool) -> None:
+        """Tell them of a copy to there, or of a reduction, in the thread's bulk group."""
+        buffer = self._array(first, nbytes)
+        if self.watch is not None and buffer is not None:
+            ended = self.watch.bulk.start_global_write(
+                self.at, self.lane, buffer, first, nbytes, atomic=atomic
+            )
+            if ended is not None:
+                self.groups.finish(self.lane, ended)
+
+    def _array(self, first: Lanes, nbytes: int) -> Buffer | None:
+        if self.watch is None or not len(first):
+            return None
+        return self.arena.find(int(first.min()), int(first.max()) + nbytes)
+
+    def refuse(self, why: str) -> NoReturn:
+        """Stop the kernel. Raises `TrapError`."""
+        raise TrapError(f"{self.faults.where(self.at, self.lane)}: {why}")
+
+
+def nothing() -> None:
+    """There is no sanitizer to tell."""

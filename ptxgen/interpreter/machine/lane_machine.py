@@ -1,0 +1,464 @@
+"""What instructions may ask of the interpreter: the `Machine` protocol of the table, on a batch of
+CTAs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from ptxgen.errors import TrapError
+from ptxgen.interpreter.machine.access import as_address
+from ptxgen.interpreter.machine.address_map import (
+    LOCAL_BYTES,
+    LOCAL_START,
+    SHARED_WINDOW,
+    WINDOW_BYTES,
+    WINDOWS,
+)
+from ptxgen.interpreter.machine.barriers import BARRIERS
+from ptxgen.interpreter.machine.lanes import WARP, absent_member
+from ptxgen.interpreter.machine.memory import POISON, RANK_SHIFT, Address, Base, Space
+from ptxgen.interpreter.machine.registers import RegisterPool
+from ptxgen.interpreter.machine.remote import RemoteMachine
+from ptxgen.interpreter.machine.tensormaps import TensormapMachine
+from ptxgen.interpreter.machine.textures import TextureMachine
+from ptxgen.interpreter.machine.waiting import Agents, ClusterBarrier, MemoryWaits
+from ptxgen.interpreter.machine.wgmma import WgmmaMachine
+from ptxgen.types import b8, b32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ptxgen.interpreter.machine.arena import DeviceArena
+    from ptxgen.interpreter.machine.barriers import Barriers
+    from ptxgen.interpreter.machine.copies import AsyncCopies
+    from ptxgen.interpreter.machine.faults import Faults
+    from ptxgen.interpreter.machine.lanes import Batch, Selection
+    from ptxgen.interpreter.machine.memory import SharedMemory
+    from ptxgen.interpreter.machine.observer import Observer
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_FULL_WARP: Final = 0xFFFFFFFF
+# The registers of lanes that no instruction has written, by size in bytes.
+_POISONS: Final = {2: 0x7FDE, 4: POISON, 8: 0x7FF8DEAD7FC0DEAD}
+_MOST_LOCAL: Final = 1 << 30  # bytes of local memory of a batch, with what calls keep
+_REGISTERS: Final = (24, 256)  # PTX ISA, "setmaxnreg"
+_OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
+# Special registers that count; one executed instruction is one cycle and one nanosecond.
+_CLOCKS: Final = {
+    "%clock": 0, "%clock64": 0, "%globaltimer": 0, "%clock_hi": 32, "%globaltimer_hi": 32,
+    "%globaltimer_lo": 0,
+}  # fmt: skip
+
+
+class LaneMachine(RemoteMachine, TensormapMachine, TextureMachine, WgmmaMachine):
+    """The state that a batch of CTAs shares, and the lanes that execute just now.
+
+    The scheduler sets `selection` before each block; a block sets `mask` (over the selected lanes,
+    None: all) and `at`, the number of the instruction, before each instruction that asks for
+    something. `spaces` are local, param and constant memory. `sm` is the number of the target.
+    `cycles` counts what was executed.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        arena: DeviceArena,
+        spaces: Mapping[str, Space],
+        shared: SharedMemory,
+        copies: AsyncCopies,
+        barriers: Barriers,
+        watch: Observer | None,
+        faults: Faults,
+        sm: int,
+    ) -> None:
+        self.batch = batch
+        self.arena = arena
+        self.spaces = dict(spaces)
+        self.shared = shared
+        self.copies = copies
+        self.barriers = barriers
+        self.cluster = ClusterBarrier(
+            batch.lanes, batch.width * batch.cluster_size,
+            None if watch is None else watch.cluster_leave,
+        )  # fmt: skip
+        self.waits = MemoryWaits(batch.lanes)
+        self.registers = RegisterPool(batch, 0, watch)
+        self.polled = {}
+        self.agents = Agents()
+        self.watch = watch
+        self.products = None
+        self.follow(None)
+        self.faults = faults
+        self.sm = sm
+        self.exited: Lanes = ~batch.real()
+        self.frame: Lanes | None = None  # where each lane's frame begins, if frames move
+        self.cycles = 0
+        self.printed: list[str] = []
+        self.selection: Selection
+        self.block_mask: Lanes | None = None
+        self.mask: Lanes | None = None
+        self.at = 0
+        self._carry: Lanes | None = None
+        self._symbols: dict[tuple[int, int], Base] = {}
+
+    # -------------------------------------------------------------------------- what blocks ask for
+
+    def select(self, selection: Selection) -> None:
+        """These lanes execute from now on."""
+        self.selection = selection
+        self.block_mask = self.mask = selection.inner
+
+    def narrow(self, guard: Lanes) -> Lanes | Literal[False] | None:
+        """The block's mask where the guard holds: None for all lanes, False for none."""
+        both = guard if self.block_mask is None else guard & self.block_mask
+        if not both.any():
+            return False
+        return None if both.all() else both
+
+    def symbol(self, value: int) -> Base:
+        """The address of a variable or a parameter, the same in all lanes."""
+        key = self.selection.count, value
+        found = self._symbols.get(key)
+        if found is None:
+            found = self._symbols[key] = Base(np.full(self.selection.count, value, np.uint64))
+        # Plans hold the mask and the lanes of the selection that they were made for.
+        return Base(found.lanes)
+
+    def framed(self, offset: int) -> Base:
+        """The address of a variable in the frame of the routine that runs."""
+        if self.frame is None:
+            return self.symbol(LOCAL_START + offset)
+        return Base(self.selection.pick(self.frame) + np.uint64(LOCAL_START + offset))
+
+    def counter(self, name: str) -> Lanes:
+        """A special register that counts, uint64 lanes."""
+        count = self.clock() >> _CLOCKS[name]
+        return np.full(self.selection.count, count, np.uint64)
+
+    def spread(self, value: Lanes) -> Lanes:
+        """A value that does not depend on the lane, in every lane."""
+        return value if np.ndim(value) else np.full(self.selection.count, value)
+
+    def undefined(self, dtype: np.dtype[Any]) -> Lanes:
+        """A register that was never written."""
+        if dtype == np.bool_:
+            return np.zeros(self.batch.lanes, np.bool_)
+        bits = np.full(self.batch.lanes, _POISONS[dtype.itemsize], f"u{dtype.itemsize}")
+        return bits.view(dtype)
+
+    def check_defined(self, at: int, register: str, defined: Lanes) -> None:
+        """Report lanes that read a register before they have written it."""
+        wrong = ~defined if self.mask is None else ~defined & self.mask
+        if self.watch is not None and wrong.any():
+            self.watch.undefined(at, register, int(self.selection.ids[int(wrong.argmax())]))
+
+    def need_local(self, lane: int, nbytes: int, besides: int) -> None:
+        """Have at least so many bytes of local memory for each lane, as one wants; what is there
+        stays. `besides` are what calls hold otherwise.
+
+        Raises `TrapError` if that is too much.
+        """
+        local = self.spaces["local"]
+        lanes = self.batch.lanes
+        if nbytes > LOCAL_BYTES or max(nbytes, local.nbytes) * lanes + besides > _MOST_LOCAL:
+            raise TrapError(
+                f"{self._where(lane)}: the calls of the thread need {nbytes} bytes of local memory "
+                f"(a thread has at most {LOCAL_BYTES}, and {lanes} lanes run at once); "
+                "is it an endless recursion?"
+            )
+        if nbytes <= local.nbytes:
+            return
+        most = min(max(2 * local.nbytes, nbytes), LOCAL_BYTES, max(_MOST_LOCAL // lanes, nbytes))
+        grown = Space.local(local.first, most, self.batch.lanes)
+        old = local.window.data.reshape(self.batch.lanes, -1)
+        grown.window.data.reshape(self.batch.lanes, -1)[:, : old.shape[1]] = old
+        self.spaces["local"] = grown
+
+    # --------------------------------------------------------------------------------------- copies
+
+    def copy_async(
+        self, dst: Lanes | Address, src: Lanes | Address, nbytes: int, src_nbytes: Lanes | None
+    ) -> None:
+        """Start copying from global `src` to shared `dst`; bytes from `src_nbytes` to `nbytes`
+        become zero.
+        """
+        dst, src = as_address(dst), as_address(src)
+        plan = self._reach("shared", dst, nbytes, "copy to")
+        assert plan is not None  # shared memory is one window
+        data = self._copied(src, nbytes, src_nbytes)
+        if self.traffic is not None:
+            self.traffic.copy(self, plan, dst.offset, nbytes, src, src_nbytes)
+        ids = self.active_ids(plan.mask)
+        word = plan.index(4) + (plan.low + dst.offset) // 4
+        if plan.mask is not None:
+            word, data = word[plan.mask], data[plan.mask]
+        if self.watch is not None:
+            self.watch.copy_async(self, plan, dst.offset, nbytes)
+        self.copies.start(self.at, ids, word, data)
+
+    def copy_async_commit(self) -> None:
+        """Close the group of copies started since the last commit."""
+        self.copies.commit(self.active_ids(self.mask))
+
+    def copy_async_wait(self, pending: int | None) -> None:
+        """Wait until at most `pending` groups are under way; None: all copies, grouped or not."""
+        self.copies.wait(self.active_ids(self.mask), pending)
+
+    # ------------------------------------------------------------------------------------ addresses
+
+    def convert_address(self, space: str, address: Lanes, *, to_space: bool) -> Lanes:
+        """Between generic addresses and those of a space."""
+        window = np.uint64(WINDOWS.get(space, 0))
+        return np.subtract(address, window) if to_space else np.add(address, window)
+
+    def in_space(self, space: str, address: Lanes) -> Lanes:
+        """Whether generic addresses point into a space, bool."""
+        at = address.view(np.int64)
+        if space == "global":
+            return np.greater_equal(at, SHARED_WINDOW + len(WINDOWS) * WINDOW_BYTES)
+        if space in self.spaces:
+            first = WINDOWS[space]
+            return np.logical_and(at >= first, at < first + WINDOW_BYTES)
+        inside: Lanes = (at >= SHARED_WINDOW) & (at < SHARED_WINDOW + WINDOW_BYTES)
+        if space == "cluster":
+            return inside
+        own = self._ranks() + 1
+        rank = (at - SHARED_WINDOW) >> RANK_SHIFT
+        near: Lanes = inside & ((rank == 0) | (rank == own))
+        return near
+
+    def map_shared(self, address: Lanes, rank: Lanes) -> Lanes:
+        """The address that the CTA of this rank in the cluster has for the same place of its own
+        shared memory.
+        """
+        offset = np.bitwise_and(address, address.dtype.type(_OFFSET_MASK))
+        high = np.left_shift((rank + np.uint32(1)).astype(address.dtype), RANK_SHIFT)
+        generic = address.dtype.type(SHARED_WINDOW) if address.dtype.itemsize == 8 else 0
+        is_generic = address >= generic if generic else False
+        mapped: Lanes = np.where(is_generic, offset + high + generic, offset + high)
+        return mapped.astype(address.dtype)
+
+    def shared_rank(self, address: Lanes) -> Lanes:
+        """The rank in the cluster of the CTA whose shared memory an address is in, uint32."""
+        rank = np.right_shift(address, address.dtype.type(RANK_SHIFT)).astype(np.int64) & 0xFF
+        return np.where(rank == 0, self._ranks(), rank - 1).astype(np.uint32)
+
+    def _ranks(self) -> Lanes:
+        """The rank in its cluster of each lane's CTA."""
+        ranks: Lanes = self.selection.ids // self.batch.width % self.batch.cluster_size
+        return ranks
+
+    def fence(self, scope: str) -> None:
+        """Nothing but for the sanitizers: every access is seen at once by all threads."""
+        if self.watch is not None:
+            self.watch.fence(self.active_ids(self.mask), scope)
+
+    # --------------------------------------------------------------------------- barriers and waits
+
+    def barrier(
+        self, barrier: Lanes, threads: Lanes | None, *, wait: bool, vote: Lanes | None = None
+    ) -> None:
+        """Arrive at a CTA barrier, and wait there unless told otherwise; `vote` is what
+        `barrier_outcome` combines.
+        """
+        ids = self.active_ids(self.mask)
+        number = self._for_active(barrier)
+        count = np.zeros(len(ids), np.int64) if threads is None else self._for_active(threads)
+        for wrong, what in (
+            (number >= BARRIERS, "barriers are numbered 0 to 15"),
+            (
+                (count % WARP != 0) | ((count == 0) & (threads is not None)),
+                "a barrier's count is a multiple of 32",
+            ),
+        ):
+            if wrong.any():
+                lane = int(wrong.argmax())
+                raise TrapError(
+                    f"{self._where(int(ids[lane]))}: {what}, got barrier {number[lane]}, "
+                    f"count {count[lane]}"
+                )
+        votes = None if vote is None else self._for_active(vote).astype(np.bool_)
+        wrong_count = self.barriers.arrive(ids, number, count, self.at, wait=wait, votes=votes)
+        if wrong_count is not None:
+            raise TrapError(f"{self._where(wrong_count[0])}: {wrong_count[1]}")
+
+    def barrier_outcome(self, op: str) -> Lanes:
+        """What the votes at the barrier that each thread last waited at came to."""
+        return self.barriers.outcome(self.selection.ids, op)
+
+    def cluster_arrive(self) -> None:
+        """Arrive at the barrier of the cluster."""
+        ids = self.active_ids(self.mask)
+        self.cluster.arrive(ids)
+        if self.watch is not None:
+            self.watch.cluster_arrive(self.at, ids)
+
+    def cluster_wait(self) -> None:
+        """Wait until all threads of the cluster have arrived."""
+        ids = self.active_ids(self.mask)
+        self.cluster.wait(ids, self.at)
+        if self.watch is not None:
+            self.watch.cluster_wait(self.at, ids)
+
+    def set_registers(self, count: int, *, more: bool) -> None:
+        """Give registers of each thread of the active warps back but for `count`, or wait until so
+        many are there.
+        """
+        if count % 8 or not _REGISTERS[0] <= count <= _REGISTERS[1]:
+            self.trap(f"setmaxnreg takes a multiple of 8 from 24 to 256, got {count}")
+        self.registers.change(self.at, self.active_ids(self.mask), count, more=more)
+
+    def wait_until(
+        self,
+        address: Lanes | Address,
+        type: ScalarType,
+        ready: Callable[[Lanes], Lanes],
+        what: str,
+    ) -> None:
+        """Wait until `ready` holds for the value of `type` in shared memory at each address."""
+        address = as_address(address)
+        plan = self._reach("shared", address, type.nbytes, "wait for")
+        assert plan is not None  # shared memory is one window
+        self.agents.ask(np.unique(self.positions(address, type.nbytes)).tolist())
+        cells = plan.index(type.nbytes) + (plan.low + address.offset) // type.nbytes
+        view = self.shared.window.elements(type.dtype, 1, 0)
+        woken = None if self.watch is None else functools.partial(self.watch.waited, self.at)
+        self.waits.add(
+            self.at, self.selection.ids, cells, view, ready, self.active(),
+            lambda place: f"{what} of {self.mbarrier(place)}", woken,
+        )  # fmt: skip
+
+    def clock(self) -> int:
+        """A count that grows with what has been executed."""
+        return self.cycles & ((1 << 64) - 1)
+
+    def carry(self) -> Lanes:
+        """The carry flag of each thread, bool."""
+        if self._carry is None:
+            self._carry = np.zeros(self.batch.lanes, np.bool_)
+        return self.selection.pick(self._carry)
+
+    def set_carry(self, flag: Lanes) -> None:
+        """Write the carry flag of each active thread, bool."""
+        flag = np.broadcast_to(flag, self.selection.count)
+        if self.mask is not None:
+            flag = np.where(self.mask, flag, self.carry())
+        if self._carry is None:
+            self._carry = np.zeros(self.batch.lanes, np.bool_)
+        self._carry[self.selection.ids] = flag
+
+    # ---------------------------------------------------------------------------------------- warps
+
+    def warp_sync(self, membermask: Lanes) -> None:
+        """Check that the lanes of `membermask` are here. Raises `TrapError` if one neither is nor
+        has exited.
+        """
+        if self.mask is not None or np.ndim(membermask) or int(membermask) != _FULL_WARP:
+            self._check_members(membermask)
+        if self.watch is not None:
+            members = self._for_active(membermask).astype(np.uint32)
+            self.watch.warp_sync(self.at, self.active_ids(self.mask), members, self.exited)
+        if self.wgmma is not None:
+            ids = self.active_ids(self.mask)
+            self.warpgroups.met(self.at, ids)
+            if self.products is not None:
+                self.products.met(self.at, ids)
+
+    def exchange(self, value: Lanes, source: Lanes, membermask: Lanes) -> Lanes:
+        """Each lane reads `value` of lane `source` of its own warp; poison if that lane is not
+        there.
+        """
+        self.warp_sync(membermask)
+        count = self.selection.count
+        value = np.broadcast_to(value, count)
+        if self.mask is not None:
+            poison = np.array(_POISONS[value.dtype.itemsize], f"u{value.dtype.itemsize}").view(
+                value.dtype
+            )
+            value = np.where(self.mask, value, poison)
+        first = np.arange(count) & -WARP
+        return value.take(first + np.bitwise_and(source, WARP - 1))
+
+    def lane_id(self) -> Lanes:
+        """The lane number of each thread, 0..31, uint32."""
+        return (np.arange(self.selection.count) % WARP).astype(np.uint32)
+
+    def warp_id(self) -> Lanes:
+        """The number of each thread's warp in its CTA, uint32."""
+        return (self.selection.ids % self.batch.width // WARP).astype(np.uint32)
+
+    def trap(self, reason: str) -> None:
+        """Stop the kernel. Raises `TrapError`."""
+        raise TrapError(f"{self._where(int(self.active_ids(self.mask)[0]))}: {reason}")
+
+    def touch(self, numbers: tuple[int, ...], guard: Lanes | None) -> None:
+        """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
+        mask = self.block_mask if guard is None else self.narrow(guard)
+        if mask is not False and self.watch is not None:
+            self.watch.touch(numbers, self.active_ids(mask))
+
+    # ---------------------------------------------------------------------------------- inner parts
+
+    def _for_active(self, values: Lanes) -> Lanes:
+        wide = np.broadcast_to(values, self.selection.count).astype(np.int64)
+        return wide if self.mask is None else wide[self.mask]
+
+    def _check_members(self, membermask: Lanes) -> None:
+        members = np.broadcast_to(membermask, self.selection.count)
+        found = absent_member(self.active(), self.selection.pick(self.exited), members)
+        if found is not None:
+            lane, what = found
+            raise TrapError(f"{self._where(int(self.selection.ids[lane]))}: {what}")
+
+    def _copied(self, src: Address, nbytes: int, src_nbytes: Lanes | None) -> Lanes:
+        """What an asynchronous copy brings, `[lanes, words]` uint32."""
+        data = np.zeros((self.selection.count, nbytes // 4), np.uint32)
+        if src_nbytes is None:
+            data[:] = np.stack(self._load_global(src, b32, nbytes // 4, self.mask), axis=1)
+            return data
+        sizes = np.broadcast_to(src_nbytes, self.selection.count)
+        active = self.active()
+        too_many = active & (sizes > nbytes)
+        if too_many.any():
+            lane = int(too_many.argmax())
+            raise TrapError(
+                f"{self._where(int(self.selection.ids[lane]))}: copies {int(sizes[lane])} bytes "
+                f"into {nbytes}"
+            )
+        for size in np.unique(sizes[active]):
+            mask = active & (sizes == size)
+            if size == nbytes:
+                data[mask] = np.stack(self._load_global(src, b32, nbytes // 4, mask), axis=1)[mask]
+                continue
+            unaligned = mask & ((src.signed() + src.offset) % nbytes != 0) & (size > 0)
+            if unaligned.any():
+                self._refuse(
+                    "global",
+                    src,
+                    nbytes,
+                    "copy from",
+                    unaligned,
+                    f"which is not a multiple of {nbytes}",
+                )
+            unit = b32 if size % 4 == 0 else b8
+            cells = data.view(unit.dtype)
+            for n in range(int(size) // unit.nbytes):
+                one = src.base.at(src.offset + n * unit.nbytes)
+                cells[mask, n] = self._load_global(one, unit, 1, mask)[0][mask]
+        return data
+
+    def _load_global(
+        self, src: Address, type: ScalarType, count: int, mask: Lanes | None
+    ) -> tuple[Lanes, ...]:
+        if mask is self.mask:
+            return self.load("global", src, type, count)
+        got: tuple[Lanes, ...] = self._with_mask(
+            mask, lambda: self.load("global", src, type, count)
+        )
+        return got

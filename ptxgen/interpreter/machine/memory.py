@@ -1,0 +1,284 @@
+"""How lanes reach memory.
+
+An access is planned once for each value of its base register: the extremes of the addresses, their
+common alignment and an index array are kept, so that many accesses at different constant offsets
+from one register cost one gather each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.arena import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ptxgen.interpreter.machine.arena import Buffer
+    from ptxgen.interpreter.machine.lanes import Selection
+    from ptxgen.isa.atomic_scans import Scan
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+# What undefined registers, fresh shared memory and bytes still being copied hold: a quiet NaN as
+# f32.
+POISON: Final = 0x7FC0DEAD
+
+_WIDEST: Final = 32  # bytes of the widest access, and the alignment of a CTA's shared memory
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """Where active lanes will access a space, before a constant offset is added.
+
+    `relative` is int64 bytes from `low`, the lowest address (plus the CTA's part of shared memory);
+    inactive lanes hold those of an active one. `spread` has the low bits in which the addresses
+    differ.
+    """
+
+    low: int
+    high: int
+    spread: int
+    relative: Lanes
+    mask: Lanes | None
+    window: Window | None  # None: the lanes reach several buffers, or none
+    first: int  # addresses that may be accessed: from `first`
+    last: int  # to `last - 1`
+    writable: bool = True
+    watched: bool = False  # whether it is shared memory
+    buffer: Buffer | None = None  # the array of global memory that `window` is
+    ids: Lanes | None = (
+        None  # the active lanes' numbers in the batch, once the sanitizers have asked
+    )
+    units: Lanes | None = None  # and their units that `relative` of these lanes is
+    indices: dict[int, Lanes] = field(default_factory=dict)
+    traffic: dict[Any, tuple[int, int, int]] = field(default_factory=dict)  # what accesses cost
+
+    def index(self, width: int) -> Lanes:
+        """`relative` in units of `width` bytes, a power of two."""
+        found = self.indices.get(width)
+        if found is None:
+            found = self.indices[width] = self.relative >> (width.bit_length() - 1)
+        return found
+
+
+class Base:
+    """The lanes of a register that addresses start from, with the plans made for them."""
+
+    __slots__ = ("inside", "lanes", "plans")
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.plans: dict[str, Plan] = {}
+        self.inside: dict[str, Base] = {}  # generic addresses as those of a space
+
+    def at(self, offset: int) -> Address:
+        """The address `offset` bytes further."""
+        return Address(self, offset)
+
+
+class Address:
+    """Address lanes: a base and a constant offset; uint64 lanes when numpy asks for them."""
+
+    __slots__ = ("base", "offset")
+
+    def __init__(self, base: Base, offset: int) -> None:
+        self.base = base
+        self.offset = offset
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Lanes:
+        lanes = self.signed() + self.offset
+        return lanes.view(np.uint64).astype(dtype or np.uint64, copy=bool(copy))
+
+    def signed(self) -> Lanes:
+        """The base as int64 lanes; 32-bit ones are signed, so that a negative base and a positive
+        offset meet.
+        """
+        return signed_lanes(self.base.lanes)
+
+
+def signed_lanes(lanes: Lanes) -> Lanes:
+    """Addresses as int64."""
+    if lanes.dtype.itemsize == 8:
+        return lanes.view(np.int64)
+    return lanes.view(np.int32).astype(np.int64)
+
+
+def gather(
+    plan: Plan, window: Window, offset: int, type: ScalarType, count: int
+) -> tuple[Lanes, ...]:
+    """`count` values of `type` for each lane, from a window; the access is known to be legal."""
+    width = type.nbytes * count
+    source = window.elements(type.dtype, count, plan.low + offset)
+    if count == 1:
+        return (source.take(plan.index(width)),)
+    return tuple(np.ascontiguousarray(source.take(plan.index(width), axis=0).T))
+
+
+def scatter(
+    plan: Plan, window: Window, offset: int, type: ScalarType, values: tuple[Lanes, ...]
+) -> None:
+    """Write `values` of each active lane to a window; of lanes that collide, the last wins."""
+    count = len(values)
+    index, mask = plan.index(type.nbytes * count), plan.mask
+    if mask is not None:
+        index = index[mask]
+        values = tuple(v[mask] if v.ndim else v for v in values)
+    if count == 1:
+        window.elements(type.dtype, 1, plan.low + offset)[index] = values[0]
+        return
+    rows = np.empty((len(index), count), type.dtype)
+    for column, value in enumerate(values):
+        rows[:, column] = value
+    unit = _UNITS.get(type.nbytes * count)
+    if unit is None:  # two units of 16 bytes, because numpy has no wider number
+        half = count // 2
+        for part in range(2):
+            whole = window.elements(_UNITS[16], 2, plan.low + offset)
+            whole[index, part] = np.ascontiguousarray(
+                rows[:, part * half : (part + 1) * half]
+            ).view(_UNITS[16])[:, 0]
+        return
+    window.elements(unit, 1, plan.low + offset)[index] = rows.view(unit)[:, 0]
+
+
+# Numbers as wide as a vector: numpy assigns them about ten times faster than rows.
+_UNITS: Final[dict[int, np.dtype[Any]]] = {
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),
+}
+
+
+# Addresses of another CTA's shared memory: its rank in the cluster, plus one, above these bits.
+RANK_SHIFT: Final = 24
+_OFFSET_MASK: Final = (1 << RANK_SHIFT) - 1
+
+
+def make_plan(
+    selection: Selection, shared: SharedMemory, spaces: Mapping[str, Space], space: str,
+    lanes: Lanes, mask: Lanes | None,
+) -> Plan:  # fmt: skip
+    """Plan accesses to a space from a base for the lanes of `mask`, at least one. `spaces` are all
+    but shared, global and generic memory.
+    """
+    addresses = signed_lanes(lanes)
+    if mask is not None:
+        addresses = np.where(mask, addresses, addresses[int(mask.argmax())])
+    ctas = selection.shared_base
+    watched = space == "shared"
+    if watched and int(addresses.max()) >> RANK_SHIFT:
+        addresses, ctas = _of_cluster(selection, addresses)
+    low, high = int(addresses.min()), int(addresses.max())
+    relative = addresses - low
+    spread = int(np.bitwise_or.reduce(relative)) & (_WIDEST - 1)
+    if space == "shared":
+        if ctas is not None:
+            relative += ctas
+        return Plan(
+            low, high, spread, relative, mask, shared.window, 0, shared.nbytes, watched=watched
+        )
+    known = spaces.get(space)
+    if known is None:
+        return Plan(low, high, spread, relative, mask, None, 0, 0)
+    if known.stride:
+        relative += selection.ids * known.stride
+    last = known.first + known.nbytes
+    return Plan(
+        low, high, spread, relative, mask, known.window, known.first, last, writable=known.writable
+    )
+
+
+def _of_cluster(selection: Selection, addresses: Lanes) -> tuple[Lanes, Lanes]:
+    """Addresses in the shared memory of CTAs of the cluster: the offset there, and where that CTA's
+    part begins.
+    """
+    batch = selection.batch
+    own = selection.ids // batch.width
+    rank = addresses >> RANK_SHIFT
+    of_other = (rank > 0) & (rank <= batch.cluster_size)
+    other = own - own % batch.cluster_size + rank - 1
+    # A rank that does not exist stays part of the address, which is then out of bounds.
+    offsets = np.where(of_other, addresses & _OFFSET_MASK, addresses)
+    return offsets, np.where(of_other, other, own) * batch.shared_stride
+
+
+@dataclass(slots=True)
+class Space:
+    """A state space that is one row of bytes from address `first`: the same for all threads, or
+    with a `stride`, `nbytes` for each lane.
+    """
+
+    first: int
+    nbytes: int
+    window: Window
+    stride: int = 0
+    writable: bool = False
+
+    @classmethod
+    def local(cls, first: int, nbytes: int, lanes: int) -> Space:
+        """Fresh local memory, `nbytes` for each lane, poisoned."""
+        stride = shared_stride(nbytes)
+        data = np.full(stride * lanes // 4, POISON, np.uint32).view(np.uint8)
+        return cls(first, nbytes, Window(first, data), stride, writable=True)
+
+
+def shared_stride(nbytes: int) -> int:
+    """Bytes from one CTA's shared memory to the next one's."""
+    return -(-nbytes // _WIDEST) * _WIDEST
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """The shared memory of all CTAs of a batch, poisoned at first; each CTA addresses it from 0."""
+
+    nbytes: int
+    stride: int
+    window: Window
+
+    @classmethod
+    def poisoned(cls, nbytes: int, ctas: int) -> SharedMemory:
+        """Fresh shared memory for `ctas` CTAs of `nbytes` each."""
+        stride = shared_stride(nbytes)
+        data = np.full(stride * ctas // 4, POISON, np.uint32).view(np.uint8)
+        return cls(nbytes, stride, Window(0, data))
+
+
+class Meetings:
+    """Lanes that update cells, by the index of the cell of each; several may have one."""
+
+    def __init__(self, lanes: Lanes, index: Lanes) -> None:
+        order = np.argsort(index, kind="stable")
+        self._lanes = lanes[order]  # by cell, in rising order at each
+        self._index = index[order]
+        changes = self._index[1:] != self._index[:-1]
+        self._starts = np.flatnonzero(np.concatenate(([True], changes)))
+
+    def scan(self, scan: Scan, cells: Lanes, operands: tuple[Lanes, ...], old: Lanes) -> bool:
+        """Update the cells for all lanes at once, and put what each has found into `old`; False if
+        nothing was done, because no lanes meet, or because the scan says no.
+        """
+        if len(self._starts) == len(self._lanes):
+            return False
+        where, count = self._index[self._starts], len(self._lanes)
+        given = tuple(
+            x[self._lanes] if np.ndim(x) else np.full(count, x, cells.dtype) for x in operands
+        )
+        found = scan(cells[where], self._starts, given)
+        if found is None:
+            return False
+        old[self._lanes], cells[where] = found
+        return True
+
+    def turns(self) -> list[Lanes]:
+        """The lanes in groups that share no cell; those of a cell are in rising order over them."""
+        lengths = np.diff(np.append(self._starts, len(self._lanes)))
+        rank = np.arange(len(self._lanes)) - np.repeat(self._starts, lengths)
+        by_rank = np.argsort(rank, kind="stable")
+        bounds = np.cumsum(np.bincount(rank))[:-1]
+        return [np.sort(self._lanes[part]) for part in np.split(by_rank, bounds)]

@@ -1,0 +1,55 @@
+"""Values that threads send to the shared memory of a CTA of their cluster: `st.async`, `red.async`.
+
+They arrive as bulk copies do, counted by an mbarrier there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxgen.interpreter.machine.bulk import BulkMachine, combine
+from ptxgen.isa import mbarrier_word
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.bulk import Reduce
+    from ptxgen.interpreter.machine.bulk_start import Start
+    from ptxgen.interpreter.machine.observer import Tell
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+class RemoteMachine(BulkMachine):
+    """What instructions that send values may ask for."""
+
+    def send_values(
+        self, dst: Lanes, values: tuple[Lanes, ...], mbarrier: Lanes, reduce: Reduce | None,
+        type: ScalarType,
+    ) -> None:  # fmt: skip
+        """Start writing consecutive values to shared `dst`, which `mbarrier` there then counts; or
+        reducing them into it.
+        """
+        size = type.nbytes * len(values)
+        wide = np.stack([self._each(v) for v in values], axis=1).astype(type.dtype)
+        octets = wide.view(np.uint8)
+        pairs = zip(self.positions(dst, size), self.positions(mbarrier, 8), strict=True)
+        for n, (target, counter) in enumerate((int(t), int(c)) for t, c in pairs):
+            start = self._start(n)
+            first = np.array([target])
+            if reduce is None:
+                landed = start.writes(first, size, counter)
+                self._poison(target, size)
+            else:
+                landed = start.updates(first, size)
+
+            def land(
+                start: Start = start, target: int = target, counter: int = counter,
+                landed: Tell = landed, data: Lanes = octets[n],
+            ) -> None:  # fmt: skip
+                landed()
+                combine(self.shared.window.data[target : target + size], data, reduce, type)
+                self._change(start, counter, mbarrier_word.brought, size)
+
+            self.agents.add(counter, land)

@@ -1,0 +1,75 @@
+"""Tensor maps that kernels change: stores into the parts of an encoded map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+
+from ptxgen.errors import ConfigError, TrapError
+from ptxgen.interpreter.machine.access import MemoryAccess, as_address
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.tensormap import ALIGN, NBYTES, holds_map, part_of
+from ptxgen.types import b32, b64
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.memory import Address
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_UNIT: Final = 16  # bytes that are copied at a time
+_WORD: Final = 4  # bytes: what the sanitizers tell apart
+
+
+class TensormapMachine(MemoryAccess):
+    """What instructions may ask of tensor maps in memory."""
+
+    def tensormap_replace(
+        self, space: str, address: Lanes | Address, field: str, place: int, value: Lanes | int
+    ) -> None:
+        """Give a field of the map at each address a value, that of dimension `place` if there are
+        several.
+        """
+        address, space = as_address(address), space.partition("::")[0]
+        (head,) = self.load(space, address, b64, 1)
+        wrong = self.active() & ~holds_map(head)
+        unaligned = self.active() & ((address.signed() + address.offset) % ALIGN != 0)
+        if unaligned.any():
+            self._stop_at(unaligned, f"a tensor map lies at a multiple of {ALIGN} bytes")
+        if wrong.any():
+            self._stop_at(wrong, "these bytes are no tensor map; copy one there before")
+        given = np.broadcast_to(np.asarray(value), self.selection.count)
+        active = given if self.mask is None else given[self.mask]
+        try:
+            offset, nbytes, stored = part_of(field, place, active)
+        except ConfigError as error:
+            self._stop_at(self.active(), str(error))
+        if not len(stored):
+            return
+        word = address.base.at(address.offset + offset - offset % _WORD)
+        data = np.zeros(self.selection.count, np.uint64)
+        data[self.active()] = stored
+        if nbytes > _WORD:
+            self.store(space, word, b64, (data,))
+            return
+        (old,) = self.load(space, word, b32, 1)
+        shift, bits = np.uint64(8 * (offset % _WORD)), np.uint64((1 << 8 * nbytes) - 1)
+        new = (old.astype(np.uint64) & ~(bits << shift)) | data << shift
+        self.store(space, word, b32, (new.astype(np.uint32),))
+
+    def tensormap_copy(self, dst: Lanes | Address, src: Lanes | Address) -> None:
+        """Copy the map at shared `src` to global `dst`, once for each warp: its first lane does."""
+        to, of = as_address(dst), as_address(src)
+        by_warp = self.active().reshape(-1, WARP)
+        first = by_warp & (np.cumsum(by_warp, axis=1) == 1)
+
+        def copied() -> None:
+            for at in range(0, NBYTES, _UNIT):
+                data = self.load("shared", of.base.at(of.offset + at), b64, 2)
+                self.store("global", to.base.at(to.offset + at), b64, data)
+
+        self._with_mask(first.reshape(-1), copied)
+
+    def _stop_at(self, wrong: Lanes, why: str) -> NoReturn:
+        lane = int(self.selection.ids[int(np.argmax(wrong))])
+        raise TrapError(f"{self._where(lane)}: {why}")

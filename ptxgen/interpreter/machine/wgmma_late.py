@@ -1,0 +1,189 @@
+"""Multiplications by `wgmma` that are done later than they are started.
+
+A schedule draws when each reads shared memory: at once, some instructions later, or when its group
+is waited for. Its accumulators have their values from that wait on; until then their registers hold
+poison, and those of a chain are summed up in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.machine.memory import POISON
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.access import MemoryAccess
+    from ptxgen.interpreter.machine.lanes import Selection
+    from ptxgen.interpreter.machine.waiting import Delays
+    from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
+    from ptxgen.isa.machine import Matrices
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Read = Callable[[], "Matrices"]
+Multiplied = Callable[["Matrices", "tuple[Lanes, ...]"], "tuple[Lanes, ...]"]
+_LATE: Final = 2048  # instructions after which shared memory is read at the latest
+
+
+@dataclass(slots=True, eq=False)
+class _Started:
+    """One multiplication of the lanes of a selection; `left` are the warps whose sums have yet to
+    be made, `[warps]` bool, `group` is their group.
+    """
+
+    at: int
+    selection: Selection
+    mask: Lanes | None
+    numbers: Lanes
+    read: Read
+    multiplied: Multiplied
+    due: int
+    left: Lanes
+    group: Lanes
+    value: Matrices | None = None
+
+
+class LateProducts:
+    """What the warps of a batch have under way."""
+
+    def __init__(self, registers: WgmmaRegisters, machine: MemoryAccess, delays: Delays) -> None:
+        self._registers = registers
+        self._machine = machine
+        self._delays = delays
+        warps = machine.batch.lanes // WARP
+        self._group: Lanes = np.zeros((warps, len(registers.registers)), np.int64)  # 0: none
+        self._commits: Lanes = np.zeros(warps, np.int64)
+        self._retired: Lanes = np.zeros(warps, np.int64)
+        self._sums: dict[int, Lanes] = {}  # by register: of lanes that have it under way
+        self._started: list[_Started] = []
+        self._accumulators = registers.accumulators()
+
+    def start(self, read: Read, multiplied: Multiplied, d: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
+        """The active lanes' accumulators after an instruction that adds a product to `d`: sums, or
+        poison until they are waited for.
+        """
+        machine = self._machine
+        numbers = self._registers.multiplications[machine.at].d
+        ids = machine.active_ids(machine.mask)
+        warps = np.unique(ids // WARP)
+        busy = self._under_way(warps, numbers)
+        due = self._delays.draw(_LATE)
+        now = due <= self._delays.now
+        if now and not busy.any():
+            return multiplied(read(), d)
+        if machine.watch is not None and not now:
+            read()  # the sanitizers want to know when it was started
+        left = np.zeros(len(self._commits), np.bool_)
+        left[warps] = True
+        started = _Started(
+            machine.at, machine.selection, machine.mask, numbers, read, multiplied, due, left,
+            self._commits + 1,
+        )  # fmt: skip
+        if now:
+            started.value = read()
+        mine = machine.selection.ids
+        for column, number in enumerate(numbers.tolist()):
+            fresh = np.isin(mine // WARP, warps[~busy[:, column]])
+            old = self._sum(number, d[column].dtype)
+            old[mine[fresh]] = d[column][fresh]
+        self._group[np.ix_(warps, numbers)] = self._commits[warps][:, None] + 1
+        self._started.append(started)
+        poison = np.full(machine.selection.count, POISON, np.uint32)
+        return tuple(poison.view(x.dtype) for x in d)
+
+    def met(self, at: int, ids: Lanes) -> None:
+        """The lanes of warps execute an instruction together; one may close a group."""
+        if at in self._registers.commits:
+            self._commits[np.unique(ids // WARP)] += 1
+
+    def work(self) -> None:
+        """Read what it is time for."""
+        for one in self._started:
+            if one.value is None and one.due <= self._delays.now:
+                self._read(one)
+
+    def settle(self, at: int, values: tuple[Lanes, ...]) -> tuple[Lanes, ...]:
+        """The accumulators of all multiplications after the wait `at` of the active lanes; `values`
+        are what the registers hold.
+        """
+        machine = self._machine
+        ids = machine.active_ids(machine.mask)
+        warps = np.unique(ids // WARP)
+        limit = self._commits[warps] - self._registers.waits[at]
+        self._retired[warps] = np.maximum(self._retired[warps], limit)
+        if not self._started:
+            return values
+        for one in self._started:
+            done = one.left[warps] & (one.group[warps] <= self._retired[warps])
+            if done.any():
+                self._finish(one, warps[done])
+        self._started = [s for s in self._started if s.left.any()]
+        return tuple(
+            self._settled(number, value, warps)
+            for number, value in zip(self._accumulators, values, strict=True)
+        )
+
+    def retire(self, count: int, members: range) -> None:
+        """A warp has waited for the first `count` groups of its warpgroup, of these warps: all that
+        they multiply is read.
+        """
+        warps = np.array(members)
+        for one in self._started:
+            if (one.left[warps] & (one.group[warps] <= count)).any():
+                self._read(one)
+
+    def _settled(self, number: int, value: Lanes, warps: Lanes) -> Lanes:
+        group = self._group[warps, number]
+        over = warps[(group > 0) & (group <= self._retired[warps])]
+        if not len(over):
+            return value
+        self._group[over, number] = 0
+        ids = self._machine.selection.ids
+        settled: Lanes = np.where(
+            np.isin(ids // WARP, over), self._sum(number, value.dtype)[ids], value
+        )
+        return settled
+
+    def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:
+        under_way: Lanes = self._group[np.ix_(warps, numbers)] > self._retired[warps][:, None]
+        return under_way
+
+    def _sum(self, number: int, dtype: np.dtype[Any]) -> Lanes:
+        found = self._sums.get(number)
+        if found is None:
+            found = self._sums[number] = np.zeros(self._machine.batch.lanes, dtype)
+        return found.view(dtype)
+
+    def _read(self, one: _Started) -> Matrices:
+        if one.value is None:
+            one.value = self._as_started(one, one.read)
+        return one.value
+
+    def _finish(self, one: _Started, warps: Lanes) -> None:
+        """Make the sums of these warps."""
+        value, ids = self._read(one), one.selection.ids
+        sums = [self._sums[n] for n in one.numbers.tolist()]
+        d = tuple(s[ids] for s in sums)
+        new = self._as_started(one, lambda: one.multiplied(value, d))
+        here = np.isin(ids // WARP, warps)
+        if one.mask is not None:
+            here &= one.mask
+        for old, result in zip(sums, new, strict=True):
+            old[ids[here]] = np.asarray(result)[here].view(old.dtype)
+        one.left[warps] = False
+
+    def _as_started(self, one: _Started, action: Callable[[], Any]) -> Any:
+        """Do something as the lanes that started it; the sanitizers have been told."""
+        machine = self._machine
+        before = machine.selection, machine.mask, machine.at, machine.watch
+        machine.selection, machine.mask, machine.at = one.selection, one.mask, one.at
+        machine.watch = None
+        try:
+            return action()
+        finally:
+            machine.selection, machine.mask, machine.at, machine.watch = before

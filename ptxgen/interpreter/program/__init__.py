@@ -1,0 +1,1 @@
+"""PTX to Python: a kernel and what it calls as functions of the machine."""

@@ -1,0 +1,217 @@
+"""Segments as Python functions, and the program they make.
+
+What a function takes and returns, `ptxgen.interpreter.program.writer` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
+from ptxgen.interpreter.program.calls import Call, call_of
+from ptxgen.interpreter.program.fast import FAST
+from ptxgen.interpreter.program.linking import Linked, Routine
+from ptxgen.interpreter.program.segments import (
+    Segment,
+    Step,
+    maybe_undefined,
+    registers_written,
+    segments,
+    split,
+    together,
+)
+from ptxgen.interpreter.program.stepwise import Stepper
+from ptxgen.interpreter.program.wgmma_reader import Hooks, WgmmaReader
+from ptxgen.interpreter.program.writer import Function, Writer
+from ptxgen.ir import Instr, IntImm, Reg
+
+_FULL_WARP: Final = 0xFFFFFFFF
+
+
+_Maker = Writer | Stepper
+
+
+@dataclass(slots=True)
+class Block:
+    """A segment's function, the slots of its inputs and its outputs.
+
+    `call` is the call at its end. `parts` are the same segment cut before each instruction that the
+    lanes of a warp execute together, for lanes that are not together, or before every one, for
+    schedules that change inside a block; made when first needed. Of such a part, `members` is the
+    membermask, or `member_slot` the register that holds it.
+    """
+
+    segment: Segment
+    function: Function | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    call: Call | None = None
+    together: bool = False
+    members: int = _FULL_WARP
+    member_slot: int = -1
+    parts: tuple[Block, ...] = ()
+    split: Callable[[], tuple[Block, ...]] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel and the functions it calls, ready to run. `slots` numbers the registers, `dtypes`
+    are theirs; specials are registers too. `entries` has the first block of each routine.
+    """
+
+    linked: Linked
+    instrs: tuple[Instr, ...]
+    blocks: tuple[Block, ...]
+    entries: tuple[int, ...]
+    slots: Mapping[str, int]
+    dtypes: tuple[np.dtype[Any], ...]
+    sources: tuple[str, ...]
+    wgmma: WgmmaRegisters | None = None
+
+
+def compile_program(
+    linked: Linked, *, sanitize: bool = False, touches: bool = False, stepwise: bool = False,
+    cut_each: bool = False,
+) -> Program:  # fmt: skip
+    """The functions of all segments of a kernel and of what it calls.
+
+    With `sanitize`, reads of registers that may not have been written are checked, with `touches`
+    uses of the registers of `wgmma` by ordinary instructions. With `stepwise`, no code is
+    generated: each instruction goes by itself, through its row's own function. With `cut_each`, the
+    parts of blocks are single instructions, and multiplications by `wgmma` may be late.
+    """
+    made = _Compiler(linked, sanitize, touches, stepwise, cut_each)
+    for routine in linked.routines:
+        made.add(routine)
+    return made.program()
+
+
+class _Compiler:
+    """Makes a program, routine after routine."""
+
+    def __init__(
+        self, linked: Linked, sanitize: bool, touches: bool, stepwise: bool, cut_each: bool
+    ) -> None:
+        self._wgmma = WgmmaReader()
+        self._hooks = Hooks(self._wgmma.found, touches=touches, late=cut_each)
+        self._linked = linked
+        self._sanitize = sanitize
+        self._stepwise = stepwise
+        self._cut_each = cut_each
+        self._instrs: list[Instr] = []
+        self._blocks: list[Block] = []
+        self._entries: list[int] = []
+        self._sources: list[str] = []
+        self._slots: dict[str, int] = {}
+        self._dtypes: list[np.dtype[Any]] = []
+
+    def add(self, routine: Routine) -> None:
+        """Compile a routine; those that it calls have been."""
+        first = len(self._blocks)
+        parts = segments(
+            routine.source, number=routine.number, first_segment=first,
+            first_step=len(self._instrs),
+        )  # fmt: skip
+        self._wgmma.add(parts)
+        given = {p.name for p in getattr(routine.source, "params", ()) if p.register}
+        suspects = maybe_undefined(parts, given, first) if self._sanitize else frozenset[str]()
+        writers = [self._writer(part, routine, suspects) for part in parts]
+        # The definition takes no register for dead.
+        wanted = _everything(writers) if self._stepwise else _live_out(parts, writers, first)
+        for part, writer, after in zip(parts, writers, wanted, strict=True):
+            self._blocks.append(self._block(part, writer, after, routine, suspects))
+        self._entries.append(first if parts else -1)
+        self._instrs += [s for s in routine.source.body or () if isinstance(s, Instr)]
+
+    def program(self) -> Program:
+        """What has been compiled."""
+        return Program(
+            self._linked, tuple(self._instrs), tuple(self._blocks), tuple(self._entries),
+            self._slots, tuple(self._dtypes), tuple(self._sources),
+            self._wgmma.found if self._wgmma.found.registers else None,
+        )  # fmt: skip
+
+    def _writer(self, part: Segment, routine: Routine, suspects: frozenset[str]) -> _Maker:
+        writer: _Maker
+        if self._stepwise:
+            writer = Stepper(part, self._linked, routine, suspects, self._hooks)
+        else:
+            writer = Writer(part, self._linked, routine, suspects, FAST, self._hooks)
+        for name, dtype in writer.dtypes.items():
+            if name not in self._slots:
+                self._slots[name] = len(self._slots)
+                self._dtypes.append(dtype)
+        return writer
+
+    def _block(
+        self, part: Segment, writer: _Maker, wanted: set[str], routine: Routine,
+        suspects: frozenset[str],
+    ) -> Block:  # fmt: skip
+        outputs = tuple(name for name in writer.written if name in wanted)
+        function, source = writer.finish(outputs)
+        self._sources.append(source)
+        block = Block(
+            part,
+            function if part.steps else None,
+            tuple(self._slots[name] for name in writer.inputs),
+            tuple(self._slots[name] for name in outputs),
+        )
+        leave = part.leave
+        if leave is not None and leave.calls:
+            # Results are no values that the call has to keep.
+            kept = wanted - {writer.key(r.name) for r in registers_written(leave)}
+            saved = tuple(sorted(self._slots[name] for name in kept if name in self._slots))
+            block.call = call_of(leave.instr, self._linked, routine, self._slots, writer.key, saved)
+        block.together = any(together(step) for step in part.steps)
+        if part.steps:
+            self._note_members(block, part.steps[0], writer)
+        if block.together or (self._cut_each and len(part.steps) > 1):
+            block.split = lambda: self._split(part, wanted, routine, suspects)
+        return block
+
+    def _note_members(self, block: Block, step: Step, writer: _Maker) -> None:
+        for want, got in zip(step.op.flat, step.instr.operands, strict=False):
+            if want.name == "membermask" and isinstance(got, IntImm):
+                block.members = got.value & _FULL_WARP
+            elif want.name == "membermask" and isinstance(got, Reg):
+                block.member_slot = self._slots[writer.key(got.name)]
+
+    def _split(
+        self, part: Segment, wanted: set[str], routine: Routine, suspects: frozenset[str]
+    ) -> tuple[Block, ...]:
+        parts = split(part, each=self._cut_each)
+        # They name no register that the whole segment does not, so none of these gets a slot.
+        writers = [self._writer(one, routine, suspects) for one in parts]
+        made: list[Block] = []
+        for one, writer in reversed(list(zip(parts, writers, strict=True))):
+            made.append(self._block(one, writer, wanted, routine, suspects))
+            made[-1].split = None
+            wanted = wanted | set(writer.inputs)
+        return tuple(reversed(made))
+
+
+def _everything(writers: list[_Maker]) -> list[set[str]]:
+    """For each segment, all registers of the routine."""
+    return [{name for writer in writers for name in writer.dtypes}] * len(writers)
+
+
+def _live_out(parts: list[Segment], writers: list[_Maker], first: int) -> list[set[str]]:
+    """For each segment, the registers that something after it may read."""
+    live_in = [set(w.inputs) for w in writers]
+    live_out: list[set[str]] = [set() for _ in parts]
+    changed = True
+    while changed:
+        changed = False
+        for n in reversed(range(len(parts))):
+            out = set().union(*(live_in[s - first] for s in parts[n].successors))
+            if parts[n].ends_function:
+                out |= writers[n].results
+            if out != live_out[n]:
+                live_out[n] = out
+                live_in[n] = set(writers[n].inputs) | (out - set(writers[n].written))
+                changed = True
+    return live_out

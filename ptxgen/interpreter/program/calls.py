@@ -1,0 +1,115 @@
+"""Calls as their instructions say them: what one gives and gets, and whom it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ptxgen.errors import TypeMismatchError
+from ptxgen.interpreter.program.linking import Linked, Routine, signature
+from ptxgen.interpreter.reports import where_from
+from ptxgen.ir import (
+    Arguments,
+    FloatImm,
+    Function,
+    Instr,
+    IntImm,
+    Kernel,
+    Param,
+    Prototype,
+    Reg,
+    Sink,
+    Symbol,
+    Targets,
+)
+
+# Whether a register has been written is itself a register, with this after its name.
+DEFINED: Final = "?"
+
+Given = Reg | IntImm | FloatImm | Symbol | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in `caller`. `callee` is the number of a routine, or a function without a body, or
+    None for one through `pointer`.
+
+    `given` and `got` are the arguments and where results go, `params` and `results` what the callee
+    or the prototype says of them. `slots` are the registers for results, `saved` those that the
+    caller still needs.
+    """
+
+    caller: Routine
+    callee: int | Function | None
+    pointer: Reg | None
+    given: tuple[Given, ...]
+    got: tuple[Given, ...]
+    params: tuple[Param, ...]
+    results: tuple[Param, ...]
+    slots: Mapping[str, int]
+    saved: tuple[int, ...]
+
+
+def call_of(
+    instr: Instr,
+    linked: Linked,
+    caller: Routine,
+    slots: Mapping[str, int] | None,
+    key: Callable[[str], str],
+    saved: tuple[int, ...],
+) -> Call:
+    """A call as its instruction says it. Raises `TypeMismatchError` for a callee that is not
+    there, and for arguments that it does not take.
+    """
+    operands = list(instr.operands)
+    got = operands.pop(0) if isinstance(operands[0], Arguments) else Arguments(())
+    target = operands.pop(0)
+    given = operands.pop(0) if operands and isinstance(operands[0], Arguments) else Arguments(())
+    where = f"the interpreter: {where_from(instr)}"
+    callee: int | Function | None = None
+    if isinstance(target, Symbol):
+        found = next((r for r in linked.routines if r.name == target.name), None)
+        outside = (f for f in linked.outside.values() if f.name == target.name)
+        callee = next(outside, None) if found is None else found.number
+        if callee is None:
+            raise TypeMismatchError(f"{where}: no function {target.name!r}")
+        source = callee if isinstance(callee, Function) else linked.routines[callee].source
+        if isinstance(source, Kernel):
+            raise TypeMismatchError(f"{where}: {source.name} is a kernel, which nothing can call")
+        results, params = signature(source)
+    else:
+        proto = _prototype(linked, caller, operands[-1] if operands else None)
+        if proto is None:
+            raise TypeMismatchError(
+                f"{where}: a call through a register needs a .callprototype or .calltargets"
+            )
+        results, params = signature(proto)
+    assert isinstance(got, Arguments)
+    assert isinstance(given, Arguments)
+    if len(given.items) != len(params) or len(got.items) != len(results):
+        raise TypeMismatchError(
+            f"{where}: gives {len(given.items)} arguments and gets {len(got.items)} results, the "
+            f"function takes {len(params)} and has {len(results)}"
+        )
+    names = [i.name + mark for i in got.items if isinstance(i, Reg) for mark in ("", DEFINED)]
+    known = slots or {}
+    registers = {name: known[key(name)] for name in names if key(name) in known}
+    pointer = target if isinstance(target, Reg) else None
+    return Call(caller, callee, pointer, given.items, got.items, params, results, registers, saved)
+
+
+def _prototype(linked: Linked, caller: Routine, label: object) -> Prototype | Function | None:
+    """What a label after a call says that the callee is like; of several targets, the first."""
+    functions: list[Function] = [
+        *linked.outside.values(),
+        *(r.source for r in linked.routines if isinstance(r.source, Function)),
+    ]
+    for statement in caller.source.body or ():
+        if not isinstance(label, Symbol) or getattr(statement, "name", "") != label.name:
+            continue
+        if isinstance(statement, Prototype):
+            return statement
+        if isinstance(statement, Targets):
+            return next((f for f in functions if f.name in statement.targets), None)
+    return None

@@ -1,0 +1,435 @@
+"""The definition of what a segment does: each instruction by itself, by its row's own function.
+
+Nothing is generated and nothing is kept from one instruction to the next but the registers. Every
+operand is read from them as plain lanes, every result is written to them under the guard and the
+active mask. It is several times slower than the generated functions
+(`ptxgen.interpreter.program.writer`), which must give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from ptxgen.errors import TypeMismatchError
+from ptxgen.interpreter.machine.address_map import LOCAL_START
+from ptxgen.interpreter.machine.lane_machine import LaneMachine
+from ptxgen.interpreter.program.calls import DEFINED, call_of
+from ptxgen.interpreter.program.linking import Linked, Routine
+from ptxgen.interpreter.program.segments import Segment, Step, registers_copied
+from ptxgen.interpreter.program.wgmma_reader import Hooks
+from ptxgen.interpreter.program.writer import Function
+from ptxgen.interpreter.reports import where_from
+from ptxgen.ir import (
+    Address,
+    Arguments,
+    FloatImm,
+    IntImm,
+    Not,
+    Pair,
+    Reg,
+    Sink,
+    Special,
+    Symbol,
+    TensorAddress,
+    Vector,
+)
+from ptxgen.isa.spec import BoundOperand
+from ptxgen.isa.special import special
+from ptxgen.types import TYPES, ScalarType, u32, u64
+
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_COUNTING: Final = frozenset(
+    {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
+)
+
+
+class Stepper:
+    """The function of one segment, with what it needs and gives in the manner of
+    `ptxgen.interpreter.program.writer.Writer`: it takes every register that the segment names, and
+    gives every one that it writes.
+    """
+
+    def __init__(
+        self, segment: Segment, linked: Linked, routine: Routine, suspects: frozenset[str],
+        hooks: Hooks,
+    ) -> None:  # fmt: skip
+        self._steps = segment.steps
+        self._hooks = hooks
+        self._runs = hooks.runs(segment.steps)
+        self._linked = linked
+        self._routine = routine
+        self._suspects = suspects
+        self._prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
+        self.dtypes: dict[str, np.dtype[Any]] = {}
+        params = (*getattr(routine.source, "results", ()), *routine.source.params)
+        for param in params:
+            if param.register:
+                self._note(Reg(param.name, TYPES[param.type].register))
+        self.results = {
+            self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register
+        }
+        self.written: dict[str, None] = {}
+        for step in segment.steps:
+            for named, written in _named(step):
+                self._note(named)
+                if written and isinstance(named, Reg):
+                    self.written |= dict.fromkeys(self._keys(named))
+            for register in hooks.settled(step):
+                self._note(register)
+                self.written |= dict.fromkeys(self._keys(register))
+        self.inputs = dict.fromkeys(self.dtypes)
+
+    def key(self, register: str) -> str:
+        """What a register of the routine is called in the whole program."""
+        return self._prefix + register
+
+    def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
+        """The function that returns these registers; it has no source text."""
+        names = tuple(self.inputs)
+
+        def execute(
+            machine: LaneMachine, *lanes: Lanes
+        ) -> tuple[Lanes | None, Any, tuple[Lanes, ...]]:
+            state = _State(self, machine, dict(zip(names, lanes, strict=True)))
+            taken: Lanes | None = None
+            value: Any = None
+            for step in self._steps:
+                if step.number in self._runs and not step.resumes:
+                    state.touch(step, self._runs[step.number])
+                if step.leaves:
+                    taken, value = state.leave(step)
+                else:
+                    state.execute(step)
+                state.settle(step, self._hooks.settled(step))
+            return taken, value, tuple(state.lanes[name] for name in outputs)
+
+        return execute, ""
+
+    @property
+    def linked(self) -> Linked:
+        """The program that the segment belongs to."""
+        return self._linked
+
+    @property
+    def routine(self) -> Routine:
+        """The routine that the segment belongs to."""
+        return self._routine
+
+    def watched(self, register: Reg) -> bool:
+        """Whether reads of the register are checked."""
+        return register.name in self._suspects
+
+    def _note(self, named: Reg | Special) -> None:
+        if isinstance(named, Special):
+            if named.name not in _COUNTING:
+                self.dtypes[named.name] = special(named.name).type.dtype
+            return
+        for key in self._keys(named):
+            mark = key.endswith(DEFINED)
+            self.dtypes[key] = np.dtype(np.bool_) if mark else TYPES[named.declared].dtype
+
+    def _keys(self, register: Reg) -> tuple[str, ...]:
+        key = self.key(register.name)
+        return (key, key + DEFINED) if self.watched(register) else (key,)
+
+
+class _State:
+    """The registers of the selected lanes while a segment runs."""
+
+    def __init__(self, stepper: Stepper, machine: LaneMachine, lanes: dict[str, Lanes]) -> None:
+        self._stepper = stepper
+        self._machine = machine
+        self._count = machine.selection.count
+        inner = machine.selection.inner
+        self._selected: Lanes = np.ones(self._count, np.bool_) if inner is None else inner
+        self._step: Step
+        self.lanes = lanes
+
+    def execute(self, step: Step) -> None:
+        """One instruction that goes on to the next."""
+        machine = self._machine
+        active = self._begin(step)
+        if not active.any():
+            return
+        machine.mask = None if active.all() else active
+        self._check_operands(step)
+        results = self._evaluate(step)
+        targets = [] if _only_waits(step) else [(w, g) for w, g in _places(step) if w.written]
+        if len(targets) == 1:
+            results = (results,)
+        for (want, got), result in zip(targets, results if targets else (), strict=True):
+            items = got.items if isinstance(got, Vector) else (got,)
+            values = result if want.count else (result,)
+            for register, value in zip(items, values, strict=True):
+                if isinstance(register, Reg):
+                    assert want.type is not None
+                    self._write(register, want.type, value, active)
+
+    def touch(self, step: Step, numbers: tuple[int, ...]) -> None:
+        """Instructions, the first of which is next, touch registers of `wgmma`."""
+        guard = step.instr.guard
+        held = None if guard is None else self._held(guard.register) != guard.negated
+        self._machine.touch(numbers, held)
+
+    def settle(self, step: Step, registers: list[Reg]) -> None:
+        """Registers hold what the multiplications that were waited for give."""
+        if registers:
+            names = [self._stepper.key(r.name) for r in registers]
+            before = tuple(self.lanes[name] for name in names)
+            self.lanes |= zip(names, self._machine.settle(step.number, before), strict=True)
+
+    def leave(self, step: Step) -> tuple[Lanes | None, Any]:
+        """What the scheduler has to know of a branch, a call or the end: the lanes of the guard,
+        and an index, or a callee's address and the arguments that are values.
+        """
+        active = self._begin(step)
+        self._machine.mask = active
+        taken = None if step.instr.guard is None else active
+        if step.op.row.name == "brx":
+            self._check_operands(step)
+            index = self._operand(step.op.flat[0], step.instr.operands[0])
+            return taken, np.broadcast_to(index, self._count)
+        if not step.calls:
+            return taken, None
+        stepper = self._stepper
+        call = call_of(step.instr, stepper.linked, stepper.routine, None, stepper.key, ())
+        for register in (call.pointer, *call.given):
+            if isinstance(register, Reg):
+                self._check(register)
+        target = None if call.pointer is None else self._typed(call.pointer, u64, "callee")
+        given = tuple(
+            self._typed(item, TYPES[param.type], "argument")
+            for param, item in zip(call.params, call.given, strict=True)
+            if not isinstance(item, Symbol)
+        )
+        return taken, (target, given)
+
+    # ----------------------------------------------------------------------------- one instruction
+
+    def _begin(self, step: Step) -> Lanes:
+        """The lanes that execute an instruction: those selected for which its guard holds."""
+        self._step = step
+        self._machine.at = step.number
+        self._machine.mask = self._selected
+        guard = step.instr.guard
+        if guard is None:
+            return self._selected
+        self._check(guard.register)
+        active: Lanes = self._selected & (self._held(guard.register) != guard.negated)
+        return active
+
+    def _evaluate(self, step: Step) -> Any:
+        op = step.op
+        function = op.row.resume if step.resumes else op.row.semantics
+        assert function is not None
+        parameters = op.row.parameters
+        arguments: dict[str, Any] = {n: v for n, v in op.modifiers.items() if n in parameters}
+        if "machine" in parameters:
+            arguments["machine"] = self._machine
+        for want, got in _places(step):
+            if want.literal is None and (not want.written or want.name in parameters):
+                arguments[want.name] = self._operand(want, got)
+        return function(**arguments)
+
+    def _operand(self, want: BoundOperand, got: object) -> Any:
+        """What a row's function gets for an operand: lanes, or of a literal one value."""
+        if got is None:
+            return None
+        if want.kind == "imm":
+            if not isinstance(got, IntImm):
+                self._refuse(want.name, got)
+            return got.value
+        if isinstance(got, Address):
+            return self._address(got.base, got.offset)
+        if isinstance(got, TensorAddress):
+            pairs = zip(want.along, got.coordinates, strict=True)
+            along = tuple(self._typed(c, type, want.name) for type, c in pairs)
+            return self._address(got.base, got.offset), along
+        assert want.type is not None
+        if isinstance(got, Vector):
+            kept = [g for g in got.items if not (want.written and isinstance(g, Sink))]
+            return tuple(self._typed(item, want.type, want.name) for item in kept)
+        return self._typed(got, want.type, want.name)
+
+    def _address(self, base: Reg | Symbol | None, offset: int) -> Lanes:
+        """uint64 lanes; an address register of 32 bits is signed, so that a negative base and a
+        positive offset meet.
+        """
+        if base is None:
+            return np.full(self._count, offset, np.uint64)
+        if isinstance(base, Symbol):
+            return self._symbol(Symbol(base.name, base.offset + offset), u64, "address")
+        lanes = self._held(base)
+        return np.asarray(lanes.view(f"i{lanes.itemsize}") + np.int64(offset)).view(np.uint64)
+
+    def _typed(self, got: object, type: ScalarType, name: str) -> Any:
+        """A register, a literal or a variable's address as a type."""
+        match got:
+            case Reg():
+                return self._narrowed(self._held(got), TYPES[got.declared], type, name, got)
+            case Not():
+                return np.logical_not(self._held(got.register))
+            case Special():
+                return self._special(got).astype(type.dtype)
+            case IntImm():
+                return _literal(got.value, type)
+            case FloatImm():
+                return _literal(got.bits, type)
+            case Symbol():
+                return self._symbol(got, type, name)
+        return self._refuse(name, got)
+
+    def _narrowed(
+        self, lanes: Lanes, held: ScalarType, type: ScalarType, name: str, got: object
+    ) -> Lanes:
+        """The low bits of a register as a type."""
+        predicates = (held.kind == "p") + (type.kind == "p")
+        if predicates == 1 or type.bits > held.bits:
+            self._refuse(name, got)
+        if predicates:
+            return lanes
+        low: Lanes = _raw(lanes) & np.uint64((1 << type.bits) - 1)
+        return low.astype(f"u{type.nbytes}").view(type.dtype)
+
+    def _special(self, got: Special) -> Lanes:
+        if got.name not in _COUNTING:
+            return self.lanes[got.name]
+        of = special(got.name).type
+        return self._machine.counter(got.name).astype(u32.dtype if of.bits == 32 else u64.dtype)
+
+    def _symbol(self, got: Symbol, type: ScalarType, name: str) -> Lanes:
+        """The address that a name stands for."""
+        routine, machine = self._stepper.routine, self._machine
+        place = routine.symbols.get(got.name)
+        if place is None:
+            raise TypeMismatchError(
+                f"the interpreter: {where_from(self._step.instr)}: no parameter, variable or "
+                f"function {got.name!r}"
+            )
+        start = place.value + got.offset
+        if place.framed:
+            start += LOCAL_START + (routine.frame if machine.frame is None else 0)
+        lanes = np.full(self._count, start & ((1 << 64) - 1), np.uint64)
+        if place.framed and machine.frame is not None:
+            lanes += machine.frame[machine.selection.ids]
+        return self._narrowed(lanes, u64, type, name, got)
+
+    def _refuse(self, name: str, got: object) -> NoReturn:
+        said = f"{got.name}, a .{got.declared}" if isinstance(got, Reg) else got
+        raise TypeMismatchError(
+            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
+        )
+
+    # ----------------------------------------------------------------------------------- registers
+
+    def _held(self, register: Reg) -> Lanes:
+        return self.lanes[self._stepper.key(register.name)]
+
+    def _write(self, register: Reg, type: ScalarType, value: Any, active: Lanes) -> None:
+        """A result in a register: its bits, extended by the sign if the type has one."""
+        held = self._held(register)
+        into = TYPES[register.declared]
+        given = np.broadcast_to(value, self._count)
+        assert given.dtype == type.dtype, (self._step.instr, given.dtype)
+        if "p" in (into.kind, type.kind) or type.bits > into.bits:
+            if into.kind != type.kind:
+                raise TypeMismatchError(
+                    f"the interpreter: {where_from(self._step.instr)}: {register.name} is "
+                    f".{register.declared}, which cannot hold .{type}"
+                )
+            new = given
+        else:
+            raw = _raw(np.ascontiguousarray(given))
+            if type.is_signed and type.bits < into.bits:
+                negative = (raw >> np.uint64(type.bits - 1)) == 1
+                above = (1 << into.bits) - (1 << type.bits)
+                raw = np.where(negative, raw | np.uint64(above), raw)
+            new = raw.astype(f"u{into.nbytes}").view(into.dtype)
+        key = self._stepper.key(register.name)
+        self.lanes[key] = np.where(active, new, held)
+        if self._stepper.watched(register):
+            mark = key + DEFINED
+            known = self._known() if self._step.copies else np.True_
+            self.lanes[mark] = np.where(active, known, self.lanes[mark])
+
+    def _known(self) -> Lanes:
+        """Where all that the instruction reads has been written."""
+        known: Lanes = np.ones(self._count, np.bool_)
+        for register in registers_copied(self._step):
+            if self._stepper.watched(register):
+                known = known & self.lanes[self._stepper.key(register.name) + DEFINED]
+        return known
+
+    def _check_operands(self, step: Step) -> None:
+        if step.copies:
+            return
+        for want, got in _places(step):
+            if not want.written:
+                for register in _registers(got):
+                    if isinstance(register, Reg):
+                        self._check(register)
+
+    def _check(self, register: Reg) -> None:
+        """Report active lanes that read a register before they have written it."""
+        if self._stepper.watched(register):
+            defined = self.lanes[self._stepper.key(register.name) + DEFINED]
+            self._machine.check_defined(self._step.number, register.name, defined)
+
+
+def _only_waits(step: Step) -> bool:
+    """Whether the results come only when the instruction resumes."""
+    return step.op.row.resume is not None and not step.resumes
+
+
+def _places(step: Step) -> Iterator[tuple[BoundOperand, Any]]:
+    """The declared operands with what is given for each, None for one that is left out."""
+    given: list[object] = []
+    for operand in step.instr.operands:
+        given += (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+    operands = step.op.operands
+    return zip(operands, [*given, *[None] * (len(operands) - len(given))], strict=True)
+
+
+def _registers(operand: object) -> Iterator[Reg | Special]:
+    """The registers that an operand names."""
+    match operand:
+        case Reg() | Special():
+            yield operand
+        case Not(register):
+            yield register
+        case Address(base):
+            yield from _registers(base)
+        case TensorAddress(base, _, coordinates):
+            yield from _registers(base)
+            for coordinate in coordinates:
+                yield from _registers(coordinate)
+        case Vector(items) | Arguments(items):
+            for item in items:
+                yield from _registers(item)
+
+
+def _named(step: Step) -> Iterator[tuple[Reg | Special, bool]]:
+    """The registers that an instruction names, and whether it writes them."""
+    if step.instr.guard is not None:
+        yield step.instr.guard.register, False
+    for want, got in _places(step):
+        for register in _registers(got):
+            yield register, want.written and not step.leaves and not _only_waits(step)
+
+
+def _literal(bits: int, type: ScalarType) -> np.generic:
+    """A literal's low bits as one value of a type."""
+    if type.kind == "p":
+        return np.bool_(bits != 0)
+    low = (bits & ((1 << type.bits) - 1)).to_bytes(type.nbytes, "little")
+    value: np.generic = np.frombuffer(low, type.dtype)[0]
+    return value
+
+
+def _raw(lanes: Lanes) -> Lanes:
+    """The bits of lanes as uint64."""
+    return lanes.view(f"u{lanes.itemsize}").astype(np.uint64)

@@ -1,0 +1,115 @@
+"""Which registers of a program `wgmma` uses, and what functions of segments do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.wgmma_registers import Multiplication, Touch, WgmmaRegisters
+from ptxgen.interpreter.program.segments import Segment, Step, registers_read, registers_written
+from ptxgen.ir import IntImm, Reg, Vector
+
+if TYPE_CHECKING:
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_WGMMA: Final = "wgmma."
+
+
+class WgmmaReader:
+    """Finds the registers of `wgmma`, routine after routine; `found` are those of all so far."""
+
+    def __init__(self) -> None:
+        self.found = WgmmaRegisters()
+        self._routines: set[int] = set()
+        self._numbers: dict[tuple[int, str], int] = {}
+
+    def add(self, parts: Sequence[Segment]) -> None:
+        """Take in a routine."""
+        steps = [s for p in parts for s in p.steps if not s.resumes]
+        mine = [s for s in steps if s.instr.opcode.startswith(_WGMMA)]
+        if not mine:
+            return
+        routine = parts[0].routine
+        self._routines.add(routine)
+        self.found.late &= len(self._routines) == 1 and all(s.instr.guard is None for s in mine)
+        for step in mine:
+            self._wgmma(step, routine)
+        for step in steps:
+            if not step.instr.opcode.startswith(_WGMMA):
+                self._ordinary(step, routine)
+
+    def _wgmma(self, step: Step, routine: int) -> None:
+        instr = step.instr
+        if step.op.row.name == "wgmma_commit_group":
+            self.found.commits.add(step.number)
+        elif step.op.row.name == "wgmma_wait_group":
+            (count,) = instr.operands
+            assert isinstance(count, IntImm)
+            self.found.waits[step.number] = count.value
+        elif instr.operands:
+            a = instr.operands[1]
+            held = a.items if isinstance(a, Vector) else ()
+            self.found.multiplications[step.number] = Multiplication(
+                self._all(registers_written(step), routine),
+                self._all((r for r in held if isinstance(r, Reg)), routine),
+                str(step.op.modifiers["shape"]),
+            )
+
+    def _ordinary(self, step: Step, routine: int) -> None:
+        written = self._known(registers_written(step), routine)
+        named = written | self._known(registers_read(step), routine)
+        if named:
+            changed = set() if step.instr.opcode.startswith("mov.") else written
+            self.found.touches[step.number] = Touch(
+                *(np.array(sorted(x), np.intp) for x in (named, changed))
+            )
+
+    def _known(self, registers: Iterable[Reg], routine: int) -> set[int]:
+        found = (self._numbers.get((routine, r.name)) for r in registers)
+        return {n for n in found if n is not None}
+
+    def _all(self, registers: Iterable[Reg], routine: int) -> Lanes:
+        numbers = []
+        for register in registers:
+            number = self._numbers.setdefault((routine, register.name), len(self._numbers))
+            if number == len(self.found.registers):
+                self.found.registers.append(register)
+            numbers.append(number)
+        return np.array(numbers, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the functions of segments tell and ask of `wgmma`: with `touches`, where ordinary
+    instructions touch its registers, with `late`, what accumulators hold after a wait.
+    """
+
+    wgmma: WgmmaRegisters
+    touches: bool
+    late: bool
+
+    def runs(self, steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
+        """The instructions of a segment that touch the registers, in runs that nothing of `wgmma`
+        and no guard divides: by the first of each run, its members.
+        """
+        found: dict[int, tuple[int, ...]] = {}
+        first: int | None = None
+        for step in steps if self.touches else ():
+            if step.instr.opcode.startswith(_WGMMA):
+                first = None
+            elif step.number in self.wgmma.touches and not step.resumes:
+                if step.instr.guard is not None:
+                    found[step.number] = (step.number,)
+                    continue
+                first = step.number if first is None else first
+                found[first] = (*found.get(first, ()), step.number)
+        return found
+
+    def settled(self, step: Step) -> list[Reg]:
+        """The registers that have new values after an instruction, in rising order."""
+        if not (self.late and step.number in self.wgmma.waits):
+            return []
+        return [self.wgmma.registers[n] for n in self.wgmma.accumulators()]

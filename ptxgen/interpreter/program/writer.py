@@ -1,0 +1,494 @@
+"""The text of one segment's function: one call of a row's meaning for each instruction.
+
+A function takes the machine and the registers it reads, as lanes, and returns which lanes take the
+branch at its end (None: there is no guard), where an indirect one goes or what a call gives, and
+the registers it wrote that are still wanted. Inactive lanes compute, too: what they get is dropped
+when the registers are put back, and the machine masks what reaches memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from ptxgen.errors import TypeMismatchError
+from ptxgen.interpreter.machine.memory import Base
+from ptxgen.interpreter.program.calls import DEFINED, call_of
+from ptxgen.interpreter.program.fast import Fast
+from ptxgen.interpreter.program.linking import Linked, Place, Routine
+from ptxgen.interpreter.program.segments import (
+    Segment,
+    Step,
+    operands_written,
+    registers_copied,
+    registers_written,
+)
+from ptxgen.interpreter.program.wgmma_reader import Hooks
+from ptxgen.interpreter.reports import where_from
+from ptxgen.ir import (
+    Address,
+    FloatImm,
+    IntImm,
+    Not,
+    Reg,
+    Sink,
+    Special,
+    Symbol,
+    TensorAddress,
+    Vector,
+)
+from ptxgen.isa.spec import BoundOperand, Effect
+from ptxgen.isa.special import special
+from ptxgen.types import TYPES, ScalarType
+
+# Special registers that differ each time they are read.
+_COUNTERS: Final = ("%clock", "%globaltimer")
+
+Function = Callable[..., tuple[Any, Any, tuple[Any, ...]]]
+
+
+class Writer:
+    """Writes the function of one segment."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        linked: Linked,
+        routine: Routine,
+        suspects: frozenset[str],
+        fast: Mapping[str, Fast],
+        hooks: Hooks,
+    ) -> None:
+        self.inputs: dict[str, str] = {}  # by register: the variable it comes in
+        self.dtypes: dict[str, np.dtype[Any]] = {}
+        self.written: dict[str, str] = {}  # by register: the variable that holds it now
+        self._linked = linked
+        self._routine = routine
+        self._prefix = "" if routine is linked.routines[-1] else f"{routine.number}:"
+        self._suspects = suspects
+        self._fast = fast
+        self._lines: list[str] = []
+        self._names: dict[str, Any] = {"where": np.where}
+        self._constants: dict[object, str] = {}
+        self._derived: dict[tuple[str, ...], str] = {}  # views, addresses and guards made so far
+        self._count = 0
+        self._taken = self._value_out = "None"
+        self._step: Step
+        for param in (*getattr(routine.source, "results", ()), *routine.source.params):
+            if param.register:  # so that it has a slot that calls may use
+                self.dtypes[self.key(param.name)] = TYPES[TYPES[param.type].register].dtype
+        self.results = {
+            self.key(p.name) for p in getattr(routine.source, "results", ()) if p.register
+        }
+        runs = hooks.runs(segment.steps)
+        for step in segment.steps:
+            self._step = step
+            if step.number in runs and not step.resumes:
+                guard = self._guard() if step.instr.guard else "None"
+                self._line(f"m.touch({runs[step.number]}, {guard})")
+            if step.leaves:
+                self._taken = self._guard() if step.instr.guard else "None"
+                self._value_out = self._leaving(step)
+            else:
+                self._instruction(step)
+            self._settle(hooks.settled(step))
+
+    def finish(self, outputs: tuple[str, ...]) -> tuple[Function, str]:
+        """The function that returns these registers, and its source text."""
+        arguments = ", ".join(["m", *self.inputs.values()])
+        results = "".join(f"{self.written[name]}, " for name in outputs)
+        returned = f"return {self._taken}, {self._value_out}, ({results})"
+        body = "\n    ".join([*self._lines, returned])
+        source = f"def block({arguments}):\n    {body}\n"
+        names = dict(self._names)
+        exec(compile(source, "<block>", "exec"), names)  # the text is our own
+        return names["block"], source
+
+    def key(self, register: str) -> str:
+        """What a register of the routine is called in the whole program."""
+        return self._prefix + register
+
+    # --------------------------------------------------------------------------------- instructions
+
+    def _instruction(self, step: Step) -> None:
+        instr, op = step.instr, step.op
+        guard = self._guard() if instr.guard else None
+        pure = op.effect is Effect.NONE
+        call = self._call(step, guard)
+        if pure:
+            results = self._assign(step, call, "")
+            self._keep(step, results, guard, "")
+            return
+        if guard is None:
+            self._line(f"m.at = {step.number}")
+            self._keep(step, self._assign(step, call, ""), None, "")
+            return
+        self._guarded(step, call, guard)
+
+    def _settle(self, registers: list[Reg]) -> None:
+        """Have registers hold what the multiplications that were waited for give."""
+        if registers:
+            before = "".join(f"{self._current(r)}, " for r in registers)
+            after = {self.key(r.name): self._new() for r in registers}
+            self._line(f"{', '.join(after.values())}, = m.settle({self._step.number}, ({before}))")
+            self.written |= after
+
+    def _leaving(self, step: Step) -> str:
+        """What the scheduler has to know of a jump or call: an index, or the callee's address and
+        the arguments that are values.
+        """
+        if step.op.row.name == "brx":
+            return self._value(step.op.flat[0], step.instr.operands[0])
+        if not step.calls:
+            return "None"
+        for register in registers_written(step):
+            self.dtypes[self.key(register.name)] = TYPES[register.declared].dtype
+        call = call_of(step.instr, self._linked, self._routine, None, self.key, ())
+        target = "None" if call.pointer is None else self._read(call.pointer)
+        given = [
+            self._typed("argument", TYPES[param.type], item)
+            for param, item in zip(call.params, call.given, strict=True)
+            if not isinstance(item, Symbol)
+        ]
+        return f"({target}, ({''.join(f'{value}, ' for value in given)}))"
+
+    def _guarded(self, step: Step, call: str, guard: str) -> None:
+        """An instruction with an effect, for the lanes of a guard."""
+        before = ["None" if isinstance(r, Sink) else self._current(r) for r in _destinations(step)]
+        narrowed = self._derive("narrow", guard, code=f"m.narrow({guard})")
+        outcomes = [self._new() for _ in before]
+        self._line(f"if {narrowed} is False:")
+        self._line(
+            "    " + "; ".join(f"{n} = {b}" for n, b in zip(outcomes, before, strict=True))
+            if before
+            else "    pass"
+        )
+        self._line("else:")
+        self._line(f"    m.at = {step.number}; m.mask = {narrowed}")
+        results = self._assign(step, call, "    ")
+        self._line("    m.mask = m.block_mask")
+        for n, got, old in zip(outcomes, results, before, strict=True):
+            if old != "None":
+                self._line(
+                    f"    {n} = {got} if {narrowed} is None else where({guard}, {got}, {old})"
+                )
+        for register, name in zip(_destinations(step), outcomes, strict=True):
+            self._set(register, name, guard)
+
+    def _assign(self, step: Step, call: str, indent: str) -> list[str]:
+        """The call with its results in new variables, each as its register wants it."""
+        shapes, converted = [], []
+        for want, got in operands_written(step):
+            registers = _parts(got) or self._refuse(want.name, got)
+            names = [self._new() for _ in registers]
+            shapes.append(f"({', '.join(names)},)" if want.count else names[0])
+            converted += [
+                (n, n if isinstance(r, Sink) else _into_register(n, want, r, step))
+                for n, r in zip(names, registers, strict=True)
+            ]
+        if not shapes:
+            self._line(f"{indent}{call}")
+            return []
+        self._line(f"{indent}{', '.join(shapes)} = {call}")
+        spread = not _reads_lanes(step)
+        for name, expression in converted:
+            if spread:
+                expression = f"m.spread({expression})"
+            if expression != name:
+                self._line(f"{indent}{name} = {expression}")
+        return [name for name, _ in converted]
+
+    def _keep(self, step: Step, results: list[str], guard: str | None, indent: str) -> None:
+        for register, name in zip(_destinations(step), results, strict=True):
+            if isinstance(register, Sink):
+                continue
+            if guard is not None:
+                self._line(f"{indent}{name} = where({guard}, {name}, {self._current(register)})")
+            self._set(register, name, guard)
+
+    def _call(self, step: Step, guard: str | None) -> str:
+        op = step.op
+        values = {}
+        operands = iter(step.instr.operands)
+        parameters = op.row.parameters
+        for want in op.flat:
+            got = next(operands, None)
+            if want.written and want.name in parameters:
+                values[want.name] = self._before(want, got)
+            elif not want.written and want.literal is None:
+                values[want.name] = "None" if got is None else self._operand(want, got, guard)
+        fast = self._fast.get(op.opcode)
+        if fast is not None and _reads_lanes(step):
+            plain = list(values.values())
+            wide = [self._widened(v) for v in plain] if fast.widened else []
+            return f"{self._constant(fast.function)}({', '.join([*plain, *wide])})"
+        function = op.row.resume if step.resumes else op.row.semantics
+        arguments = ["machine=m"] if "machine" in parameters else []
+        arguments += [f"{name}={value}" for name, value in values.items()]
+        arguments += [
+            f"{name}={self._constant(value)}"
+            for name, value in op.modifiers.items()
+            if name in parameters
+        ]
+        return f"{self._constant(function)}({', '.join(arguments)})"
+
+    def _widened(self, variable: str) -> str:
+        self._names["float64"] = np.float64
+        # A literal is a scalar; all else are lanes.
+        return self._derive("float64", variable, code=f"{variable}.astype(float64)")
+
+    # ------------------------------------------------------------------------------------- operands
+
+    def _operand(self, want: BoundOperand, got: object, guard: str | None) -> str:
+        if want.kind == "imm":
+            return str(got.value) if isinstance(got, IntImm) else self._refuse(want.name, got)
+        if isinstance(got, Address):
+            return f"{self._base(got.base, guard)}.at({got.offset + _shift(got.base)})"
+        if isinstance(got, TensorAddress):
+            base = f"{self._base(got.base, guard)}.at({got.offset + _shift(got.base)})"
+            pairs = zip(want.along, got.coordinates, strict=True)
+            along = ", ".join(self._typed(want.name, type, c) for type, c in pairs)
+            return f"({base}, ({along},))"
+        if isinstance(got, Vector):
+            return f"({', '.join(self._value(want, item) for item in got.items)},)"
+        return self._value(want, got)
+
+    def _before(self, want: BoundOperand, got: object) -> str:
+        """What the registers of a result hold so far, for an instruction that may keep it."""
+        assert want.type is not None
+        registers = [r for r in _parts(got) if isinstance(r, Reg)]
+        names = [str(_from_register(self._current(r), want.type, r)) for r in registers]
+        return f"({', '.join(names)},)" if want.count else names[0]
+
+    def _base(self, base: Reg | Symbol | None, guard: str | None) -> str:
+        if base is None:
+            return self._derive("symbol", "", guard or "", code="m.symbol(0)")
+        if isinstance(base, Symbol):
+            place = self._place(base)
+            made = f"m.framed({self._routine.frame + place.value})"
+            if not place.framed:
+                made = f"m.symbol({place.value})"
+            return self._derive("symbol", base.name, guard or "", code=made)
+        name = self._read(base)
+        self._names["Base"] = Base
+        return self._derive("base", name, guard or "", code=f"Base({name})")
+
+    def _value(self, want: BoundOperand, got: object) -> str:
+        assert want.type is not None
+        return self._typed(want.name, want.type, got)
+
+    def _typed(self, name: str, type: ScalarType, got: object) -> str:
+        """An operand as lanes (or, of a literal, a scalar) of a type."""
+        if isinstance(got, Reg):
+            held = self._read(got)
+            expression = _from_register(held, type, got)
+            if expression is None:
+                self._refuse(name, got)
+            return (
+                held
+                if expression == held
+                else self._derive("view", held, str(type), code=str(expression))
+            )
+        if isinstance(got, Not):
+            held = self._read(got.register)
+            return self._derive("not", held, code=f"~{held}")
+        if isinstance(got, Special):
+            return self._special(got, type)
+        if isinstance(got, (IntImm, FloatImm)):
+            return self._constant(_literal(type, got))
+        if isinstance(got, Symbol):
+            place = self._place(got)
+            if place.framed:
+                return self._typed_frame(got, type)
+            return self._constant(_literal(type, IntImm(place.value + got.offset)))
+        return self._refuse(name, got)
+
+    def _typed_frame(self, symbol: Symbol, type: ScalarType) -> str:
+        base = self._base(symbol, None)
+        lanes = f"{base}.lanes + {self._constant(np.uint64(symbol.offset))}"
+        expression = _from_register(f"({lanes})", type, Reg(symbol.name, "b64"))
+        return self._derive("view", symbol.name, str(symbol.offset), code=str(expression))
+
+    def _special(self, got: Special, type: ScalarType) -> str:
+        of = special(got.name).type
+        if got.name.startswith(_COUNTERS):
+            name = self._new()
+            low = "" if of.bits == 64 else ".astype('uint32')"
+            self._line(f"{name} = m.counter({got.name!r}){low}")
+        else:
+            name = self._variable(got.name, of.dtype)
+        if of.dtype == type.dtype:
+            return name
+        return f"{name}.astype({self._constant(type.dtype)})"
+
+    def _place(self, symbol: Symbol) -> Place:
+        found = self._routine.symbols.get(symbol.name)
+        if found is None:
+            raise TypeMismatchError(
+                f"the interpreter: {where_from(self._step.instr)}: no parameter, variable or "
+                f"function {symbol.name!r}"
+            )
+        return found
+
+    def _refuse(self, name: str, got: object) -> NoReturn:
+        said = getattr(got, "name", got)
+        if isinstance(got, Reg):
+            said = f"{got.name}, a .{got.declared}"
+        raise TypeMismatchError(
+            f"the interpreter: {where_from(self._step.instr)}: the operand {name} cannot be {said}"
+        )
+
+    # ------------------------------------------------------------------------------------ registers
+
+    def _guard(self) -> str:
+        guard = self._step.instr.guard
+        assert guard is not None
+        name = self._read(guard.register, guarded=False)
+        return self._derive("not", name, code=f"~{name}") if guard.negated else name
+
+    def _read(self, register: Reg, *, guarded: bool = True) -> str:
+        """The variable that holds a register, for an instruction that depends on its value."""
+        if register.name in self._suspects and not (guarded and self._step.copies):
+            defined = self._variable(self.key(register.name) + DEFINED, np.dtype(np.bool_))
+            guard = self._step.instr.guard
+            if guarded and guard is not None:
+                held = self._current(guard.register)
+                defined = f"{defined} | {'' if guard.negated else '~'}{held}"
+            self._line(f"m.check_defined({self._step.number}, {register.name!r}, {defined})")
+        return self._current(register)
+
+    def _current(self, register: Reg) -> str:
+        return self._variable(self.key(register.name), TYPES[register.declared].dtype)
+
+    def _variable(self, name: str, dtype: np.dtype[Any]) -> str:
+        held = self.written.get(name) or self.inputs.get(name)
+        if held is None:
+            self.dtypes[name] = dtype
+            held = self.inputs[name] = self._new()
+        return held
+
+    def _known(self) -> str:
+        """Where all that a copy reads has been written; empty: everywhere."""
+        read = registers_copied(self._step) if self._step.copies else []
+        flags = [self.key(r.name) + DEFINED for r in read if r.name in self._suspects]
+        return " & ".join(self._variable(flag, np.dtype(np.bool_)) for flag in flags)
+
+    def _set(self, register: Reg | Sink, variable: str, guard: str | None) -> None:
+        if isinstance(register, Sink):
+            return
+        key = self.key(register.name)
+        self.dtypes[key] = TYPES[register.declared].dtype
+        if register.name in self._suspects:
+            flag = key + DEFINED
+            new, known = self._new(), self._known() or "m.spread(True)"
+            if guard is not None:
+                before = self._variable(flag, np.dtype(np.bool_))
+                known = f"{before} & ~{guard} | {known} & {guard}"
+            self._line(f"{new} = {known}")
+            self.dtypes[flag] = np.dtype(np.bool_)
+            self.written[flag] = new
+        self.written[key] = variable
+
+    # ----------------------------------------------------------------------------------------- text
+
+    def _line(self, text: str) -> None:
+        self._lines.append(text)
+
+    def _new(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def _derive(self, *key: str, code: str) -> str:
+        """A variable that holds `code`, made once for each key; variables are never assigned
+        another value.
+        """
+        found = self._derived.get(key)
+        if found is None:
+            found = self._derived[key] = self._new()
+            self._line(f"{found} = {code}")
+        return found
+
+    def _constant(self, value: object) -> str:
+        if value is None or isinstance(value, (str, bool)):
+            return repr(value)
+        key = (value.dtype.name, value.tobytes()) if isinstance(value, np.generic) else value
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = f"K{len(self._constants)}"
+            self._names[found] = value
+        return found
+
+
+def _parts(operand: object) -> list[Reg | Sink]:
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    return [r for r in items if isinstance(r, (Reg, Sink))]
+
+
+def _destinations(step: Step) -> list[Reg | Sink]:
+    return [r for _, got in operands_written(step) for r in _parts(got)]
+
+
+def _shift(base: Reg | Symbol | None) -> int:
+    """What a name's own offset adds to an address."""
+    return base.offset if isinstance(base, Symbol) else 0
+
+
+def _reads_lanes(step: Step) -> bool:
+    """Whether the result can differ between lanes; if not, it comes as a single value."""
+    if step.op.effect not in (Effect.NONE, Effect.ADDRESS, Effect.CARRY):
+        return True
+    values = [o for w, o in zip(step.op.flat, step.instr.operands, strict=False) if not w.written]
+    return any(
+        isinstance(o, (Reg, Special, Not)) or (isinstance(o, Vector) and _parts(o)) for o in values
+    )
+
+
+def _literal(type: ScalarType, literal: IntImm | FloatImm) -> np.generic:
+    if type.kind == "p":
+        return np.bool_(isinstance(literal, IntImm) and literal.value != 0)
+    bits = literal.bits if isinstance(literal, FloatImm) else literal.value
+    whole = np.array(bits & ((1 << type.bits) - 1), f"u{type.nbytes}")
+    scalar: np.generic = whole.view(type.dtype).flat[0]
+    return scalar
+
+
+def _from_register(name: str, type: ScalarType, register: Reg) -> str | None:
+    """A register's lanes as an operand of `type`: its low bits; None if it is too narrow."""
+    declared = TYPES[register.declared]
+    if declared.dtype == type.dtype:
+        return name
+    if "p" in (declared.kind, type.kind) or type.bits > declared.bits:
+        return None
+    if type.bits == declared.bits:
+        return f"{name}.view({_dtype(type)})"
+    low = f"{name}.view('u{declared.nbytes}').astype('u{type.nbytes}')"
+    return low if type.dtype.name == f"uint{type.bits}" else f"{low}.view({_dtype(type)})"
+
+
+def _into_register(name: str, want: BoundOperand, register: Reg, step: Step) -> str:
+    """A result of the operand's type as the lanes of a register, extended by its sign if the type
+    has one.
+    """
+    declared, type = TYPES[register.declared], want.type
+    assert type is not None
+    if declared.dtype == type.dtype:
+        return name
+    if "p" in (declared.kind, type.kind) or type.bits > declared.bits:
+        raise TypeMismatchError(
+            f"the interpreter: {where_from(step.instr)}: {register.name} is .{register.declared}, "
+            f"which cannot hold .{type}"
+        )
+    if type.bits == declared.bits:
+        return f"{name}.view({_dtype(declared)})"
+    kind = "i" if type.is_signed else "u"
+    wide = f"{name}.view('{kind}{type.nbytes}').astype('{kind}{declared.nbytes}')"
+    return f"{wide}.view({_dtype(declared)})"
+
+
+def _dtype(type: ScalarType) -> str:
+    """The dtype as source text; `bfloat16` is not one that numpy knows by its name until ml_dtypes
+    is imported.
+    """
+    return repr(type.dtype.name)

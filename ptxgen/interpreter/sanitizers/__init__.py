@@ -1,0 +1,1 @@
+"""Who watches: races, bounds, uninitialised memory, and barriers and copies against their rules."""

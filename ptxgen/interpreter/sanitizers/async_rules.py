@@ -1,0 +1,104 @@
+"""Rules of asynchronous instructions that the text of a kernel shows: no run is needed.
+
+A wait that may give up says so in a predicate, which must be looked at (PTX ISA,
+"mbarrier.test_wait, mbarrier.try_wait").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ptxgen.check import flow
+from ptxgen.interpreter.program.segments import Step, registers_written
+from ptxgen.ir import (
+    Address,
+    Function,
+    Instr,
+    Kernel,
+    Not,
+    Pair,
+    Reg,
+    TensorAddress,
+    Vector,
+)
+from ptxgen.isa.table import op_of
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.program.linking import Linked
+
+Finding = tuple[int, str]  # the number of an instruction, and what is wrong with it
+
+
+def broken_rules(linked: Linked) -> Iterator[Finding]:
+    """The instructions of a program, by number, that break a rule on some way through a routine."""
+    before = 0
+    for routine in linked.routines:
+        yield from ((before + at, why) for at, why in _broken_in(routine.source))
+        before += sum(isinstance(s, Instr) for s in routine.source.body or ())
+
+
+def _broken_in(routine: Kernel | Function) -> list[Finding]:
+    graph = flow.blocks(routine)
+    found: dict[int, str] = {}
+    for block in graph:
+        for n, instr in enumerate(block.instrs):
+            if instr.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
+                done = _named(instr.operands[0])
+                if not any(_is_read(graph, block.index, n + 1, name) for name in done):
+                    found[block.start + n] = (
+                        "the wait may give up, and nothing looks at its predicate"
+                    )
+    return sorted(found.items())
+
+
+def _is_read(graph: Sequence[flow.Block], first: int, start: int, name: str) -> bool:
+    """Whether a register may be read from an instruction of a block on, before it is written."""
+    seen: set[int] = set()
+    todo = [(first, start)]
+    while todo:
+        index, begin = todo.pop()
+        block = graph[index]
+        over = False
+        for n, instr in enumerate(block.instrs[begin:], begin):
+            writes = _writes(instr, block.start + n)
+            if list(_registers(instr)).count(name) > (name in writes):
+                return True
+            over = name in writes and instr.guard is None
+            if over:
+                break
+        if not over:
+            todo += [(s, 0) for s in block.successors if s not in seen]
+            seen |= set(block.successors)
+    return False
+
+
+def _writes(instr: Instr, number: int) -> set[str]:
+    return {r.name for r in registers_written(Step(number, instr, op_of(instr), resumes=True))}
+
+
+def _registers(instr: Instr) -> Iterator[str]:
+    if instr.guard is not None:
+        yield instr.guard.register.name
+    for operand in instr.operands:
+        yield from _named(operand)
+
+
+def _named(operand: object) -> Iterator[str]:
+    """The registers in an operand."""
+    parts: tuple[object, ...] = ()
+    match operand:
+        case Reg():
+            yield operand.name
+        case Not():
+            yield operand.register.name
+        case Vector():
+            parts = operand.items
+        case Pair():
+            parts = operand.first, operand.second
+        case Address():
+            parts = (operand.base,)
+        case TensorAddress():
+            parts = operand.base, *operand.coordinates
+    for part in parts:
+        yield from _named(part)

@@ -1,0 +1,129 @@
+"""Accesses that leave what they are meant for: from one shared variable or region into another.
+
+Variables lie side by side, as they do on a device, so an address says nothing of itself. What it
+is meant for is the allocation that the text computes it from
+(`ptxgen.check.prove.program.provenance`); where the text does not tell, the one that the access
+begins in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ptxgen.check.prove.program.provenance import derived
+from ptxgen.ir import Instr
+
+if TYPE_CHECKING:
+    from ptxgen.check.prove.program.provenance import Allowed
+    from ptxgen.interpreter.program.linking import Linked
+    from ptxgen.interpreter.sanitizers.conflicts import Access
+    from ptxgen.interpreter.sanitizers.findings import Findings
+    from ptxgen.ir import Module
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+class Span(NamedTuple):
+    """An allocation in the shared memory of a CTA: bytes `start` to `end` - 1."""
+
+    name: str
+    start: int
+    end: int
+
+
+# By the number of an instruction: what its addresses are meant for, by the operand's name.
+Spans = Mapping[int, Mapping[str, tuple[Span, ...]]]
+
+
+def spans(module: Module, linked: Linked, dynamic: int) -> Spans:
+    """What the addresses of a program are meant for; `dynamic` are bytes of dynamic shared
+    memory.
+    """
+    first, numbers = 0, {}
+    for routine in linked.routines:
+        numbers[routine.name] = first
+        first += sum(isinstance(s, Instr) for s in routine.source.body or ())
+    symbols = _shared_places(linked)
+    found: dict[int, dict[str, tuple[Span, ...]]] = {}
+    for (owner, number, operand), allowed in derived(module, linked.kernel, dynamic).items():
+        if all(one.variable in symbols for one in allowed):
+            there = found.setdefault(numbers[owner] + number, {})
+            there[operand] = tuple(_span(one, symbols) for one in allowed)
+    return found
+
+
+def _shared_places(linked: Linked) -> dict[str, int]:
+    """Where variables lie, but for those of functions that have one name."""
+    found: dict[str, set[int]] = {}
+    for routine in linked.routines:
+        for name, place in routine.symbols.items():
+            if not place.framed:
+                found.setdefault(name, set()).add(place.value)
+    for name, place in linked.routines[-1].symbols.items():
+        if not place.framed:
+            found[name] = {place.value}
+    return {name: places.pop() for name, places in found.items() if len(places) == 1}
+
+
+def _span(allowed: Allowed, symbols: Mapping[str, int]) -> Span:
+    home = allowed.home
+    start = symbols[allowed.variable] + home.start
+    return Span(home.name, start, start + home.nbytes)
+
+
+class BoundsChecks:
+    """Looks at the accesses of a batch to shared memory, if there are `spans` to compare with.
+    `stride` is the shared memory of a CTA in the batch's, in bytes.
+    """
+
+    def __init__(self, spans: Spans | None, faults: Findings, stride: int) -> None:
+        self._wanted = spans is not None
+        self._spans = spans or {}
+        self._faults = faults
+        self._stride = stride
+        self._regions = tuple(Span(name, at, at + size) for name, at, size in faults.regions)
+
+    def check(
+        self, at: int, low: int, high: int, access: Access, grain: int, operand: str = ""
+    ) -> None:
+        """Lanes access the memory of their CTAs, all in bytes `low` to `high` - 1; `access` is in
+        units of `grain` bytes. `operand` has the address, if the instruction has several.
+        """
+        if not self._wanted:
+            return
+        known = self._spans.get(at, {})
+        meant: tuple[Span, ...] = ()
+        if operand or len(known) == 1:
+            meant = known.get(operand or next(iter(known)), ())
+        if any(span.start <= low and high <= span.end for span in meant or self._regions):
+            return
+        first = access.first * grain % self._stride
+        last = first + access.width * grain - 1
+        outside = np.ones(len(first), np.bool_)
+        for span in meant:
+            outside &= (first < span.start) | (last >= span.end)
+        for span in meant or self._regions:
+            across = outside & (span.start <= first) & (first < span.end) & (last >= span.end)
+            if across.any() and self._across(at, access, first, last, across, span.name):
+                return
+        if meant and outside.any():
+            n = int(outside.argmax())
+            places = " or ".join(f"{s.name}, at {s.start:#x} to {s.end - 1:#x}" for s in meant)
+            why = f"its address is computed from {places}"
+            self._faults.sync(at, int(access.ids[n]), "bounds", why, -1, int(first[n]))
+
+    def _across(
+        self, at: int, access: Access, first: Lanes, last: Lanes, across: Lanes, name: str
+    ) -> bool:
+        """Report the first of the lanes that begin in an allocation and end elsewhere, if that is
+        in another one; whether it is.
+        """
+        n = int(across.argmax())
+        other = self._faults.region(int(last[n]))
+        if other and other != name:
+            why = f"begins in {name} and ends in {other}"
+            self._faults.sync(at, int(access.ids[n]), "bounds", why, -1, int(first[n]))
+        return bool(other)

@@ -1,0 +1,308 @@
+"""Happens-before between the warps of a batch of CTAs, by vector clocks.
+
+An agent is a warp; where a kernel copies or multiplies asynchronously, each warp has a twin that
+stands for what it has started. `clock[w]` stamps what warp `w` does now. A row of `known` says what
+everything that a warp does now comes after, in columns of its cluster (its CTA without clusters):
+the newest stamps of the warps; then, with twins, those of the twins; then the newest stamps of
+warps whose writes to shared, and to global, memory a `fence.proxy.async` has shown to the
+asynchronous proxy. A warp's own column
+stays behind its clock, so that the same comparison finds conflicts between lanes of one warp; what
+lanes know of each other that have met in a part of their warp is kept by lane.
+
+What orders memory, as the manual has it (PTX ISA, "Memory Consistency Model"): barriers of the CTA
+and the cluster, `bar.warp.sync`, releases and acquires (`mbarrier` arrivals and waits, atomics,
+`.release` stores and `.acquire` loads, fences with strong accesses), waits for asynchronous
+operations. `shfl`, `vote`, `match`, `redux`, `elect` and `mma` exchange registers only, and order
+no memory; threads of a warp are not in step.
+
+Where it is imprecise, it errs towards order, so that a correct kernel has no report: lanes of a
+warp share its releases and acquires; a barrier completes an acquire that a strong read began, as a
+fence would.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_BARRIERS: Final = 16
+_FULL_WARP: Final = 0xFFFFFFFF
+SHOWN: Final = {"shared": 2, "global": 3}  # the columns of what fences have shown, in groups
+
+
+class Clocks:
+    """The clocks of `warps` warps, `group` of which make a cluster and `of_cta` a CTA."""
+
+    def __init__(self, warps: int, group: int, of_cta: int, *, twins: bool) -> None:
+        self.group = group
+        self.of_cta = of_cta
+        self.twins = twins
+        self._parts = 4 if twins else 1
+        columns = self._parts * group
+        self.clock: Lanes = np.ones(warps, np.int64)
+        self.known: Lanes = np.zeros((warps, columns), np.int64)
+        self.floor: Lanes = np.zeros(warps // group, np.int64)  # what all of a cluster know of all
+        self.version = 0  # of the clocks
+        self._twin: Lanes = np.zeros(warps, np.int64)
+        self._released: Lanes = np.zeros((warps // of_cta, _BARRIERS, columns), np.int64)
+        self._cluster: Lanes = np.zeros((warps // group, columns), np.int64)
+        # What a warp knows of all warps of the batch, if it has learnt of other clusters: of the
+        # warps, and with twins of these and of what has been shown. Rows are never changed, so that
+        # warps may share them.
+        self.far: dict[int, Lanes] = {}
+        # Who has waited for a copy that an mbarrier counts, by the warp that started it and its
+        # stamp: warps, and their clocks at the wait.
+        self._waits: dict[tuple[int, int], dict[int, int]] = {}
+        # For each warp whose lanes have met in parts, a matrix: the newest stamp of the lane of a
+        # column that the lane of a row comes after.
+        self._lanes: dict[int, Lanes] = {}
+        self._far_released: dict[tuple[int, int], Lanes] = {}
+
+    # ---------------------------------------------------------------------------------- questions
+
+    def warps(self, ids: Lanes) -> Lanes:
+        """The warps of lanes in rising order, once each."""
+        warps = ids // WARP
+        chosen: Lanes = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
+        return chosen
+
+    def column(self, lane: Lanes, twin: Lanes | bool) -> Lanes:
+        """The column of a lane's warp, or of its twin, in the rows of its cluster."""
+        column: Lanes = lane // WARP % self.group + self.group * np.asarray(twin)
+        return column
+
+    def seen(self, warp: Lanes, writer: Lanes, part: Lanes | int = 0) -> Lanes:
+        """The newest stamp of warp `writer` that each of `warp` comes after, in any cluster; in
+        `part` 1 of its twin, in `SHOWN` of what of it has been shown to asynchronous operations.
+        """
+        near: Lanes = self.known[warp, writer % self.group + self.group * np.asarray(part)]
+        same = writer // self.group == warp // self.group
+        if same.all():
+            return near
+        far = np.zeros_like(near)
+        column = writer + len(self.clock) * np.asarray(part)
+        for w in np.unique(warp).tolist():
+            row = self.far.get(w)
+            if row is not None:
+                here = np.broadcast_to(warp == w, near.shape)
+                far[here] = row[column[here]]
+        seen: Lanes = np.where(same, near, far)
+        return seen
+
+    # -------------------------------------------------------------------------------------- ticks
+
+    def tick(self, warps: Lanes) -> None:
+        """What these warps do from now on is newer than all before."""
+        self.version += 1
+        # Assignment, not addition in place: a warp that is named twice ticks once.
+        self.clock[warps] = self.clock[warps] + 1
+
+    def start(self, warps: Lanes) -> Lanes:
+        """The twins of these warps start something; its stamps."""
+        self._twin[warps] = self._twin[warps] + 1
+        stamps: Lanes = self._twin[warps]
+        return stamps
+
+    def rows(self, warps: Lanes) -> Lanes:
+        """What these warps know, and what they have done."""
+        rows: Lanes = self.known[warps]
+        rows[np.arange(len(warps)), warps % self.group] = self.clock[warps]
+        return rows
+
+    def learn(self, warps: Lanes, rows: Lanes) -> None:
+        """These warps come after what `rows` know."""
+        self.known[warps] = np.maximum(self.known[warps], rows)
+
+    def learn_far(self, warp: int, row: Lanes | None) -> None:
+        """A warp comes after what a row over all warps of the batch says."""
+        if row is None:
+            return
+        near = self.known[warp].reshape(self._parts, -1)
+        np.maximum(near, self._own_part(warp, row), out=near)
+        self.far[warp] = merged(self.far.get(warp), row)
+
+    def far_row(self, warp: int) -> Lanes:
+        """What a warp knows of all warps of the batch, and what it has done."""
+        row = self.wide(warp, self.rows(np.array([warp]))[0])
+        return merged(self.far.get(warp), row)
+
+    def wide(self, warp: int, near: Lanes) -> Lanes:
+        """A row of a warp's cluster as one over all warps of the batch."""
+        row = np.zeros(self._parts * len(self.clock), np.int64)
+        self._own_part(warp, row)[...] = near.reshape(self._parts, -1)
+        return row
+
+    def learn_twin(self, warp: int, of: int, stamp: int) -> None:
+        """A warp comes after what the twin of warp `of` of its cluster did with this stamp."""
+        column = of % self.group + self.group
+        self.known[warp, column] = max(int(self.known[warp, column]), stamp)
+
+    def wait_for_copy(self, warp: int, of: int, stamp: int) -> None:
+        """A warp has waited for the mbarrier that counts what the twin of another did."""
+        self._waits.setdefault((of, stamp), {}).setdefault(warp, int(self.clock[warp]))
+
+    def after_copy(self, warp: int, of: int, stamp: int) -> bool:
+        """Whether a warp comes after a wait for the mbarrier that counts a copy, by any warp of its
+        cluster. The wait for another copy of the same warp, which may have been started later, says
+        nothing of this one.
+        """
+        known = self.known[warp]
+        return any(
+            w == warp or known[w % self.group] >= clock
+            for w, clock in self._waits.get((of, stamp), {}).items()
+        )
+
+    def show(self, ids: Lanes, spaces: Iterable[str]) -> None:
+        """`fence.proxy.async`: what these warps know and have done in these spaces, `shared` and
+        `global`, is seen by asynchronous operations that come after it.
+        """
+        if not self.twins:
+            return
+        warps = self.warps(ids)
+        rows = self.rows(warps)[:, : self.group]
+        for part in [SHOWN[space] for space in spaces]:
+            columns = slice(part * self.group, (part + 1) * self.group)
+            self.known[warps, columns] = np.maximum(self.known[warps, columns], rows)
+            for w in set(warps.tolist()) & self.far.keys():
+                row = self.far[w].copy()
+                by_part = row.reshape(self._parts, -1)
+                np.maximum(by_part[part], by_part[0], out=by_part[part])
+                self.far[w] = row
+        self.tick(warps)
+
+    # ----------------------------------------------------------------------------------- barriers
+
+    def release(self, ids: Lanes, barrier: Lanes) -> None:
+        """Lanes arrive at a barrier of their CTA without waiting: those that wait there will know
+        what these did so far.
+        """
+        warps, barrier = self._each(ids, barrier)
+        np.maximum.at(self._released, (warps // self.of_cta, barrier), self.rows(warps))
+        if self.far:
+            for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
+                self._release_far(w, b)
+        self.tick(warps)
+
+    def join(self, ids: Lanes, barrier: Lanes) -> None:
+        """A barrier lets these lanes go; each knows what all of its CTA that arrived there had
+        done.
+        """
+        self.release(ids, barrier)
+        warps, barrier = self._each(ids, barrier)
+        ctas = warps // self.of_cta
+        merged_rows = np.maximum(self.known[warps], self._released[ctas, barrier])
+        merged_rows[np.arange(len(warps)), warps % self.group] = self.clock[warps] - 1
+        self.known[warps] = merged_rows
+        self._released[ctas, barrier] = 0
+        if self._far_released:
+            self._join_far(warps, barrier)
+        self.raise_floor()
+
+    def arrive_cluster(self, ids: Lanes) -> None:
+        """Lanes arrive at the barrier of their cluster, and release what they did so far."""
+        warps = self.warps(ids)
+        np.maximum.at(self._cluster, warps // self.group, self.rows(warps))
+        self.tick(warps)
+
+    def leave_cluster(self, ids: Lanes) -> None:
+        """The barrier of the cluster lets these lanes go."""
+        warps = self.warps(ids)
+        self.learn(warps, self._cluster[warps // self.group])
+        self.raise_floor()
+
+    def sync_warps(self, ids: Lanes) -> None:
+        """The lanes of each of these warps have waited for each other."""
+        warps = self.warps(ids)
+        self.tick(warps)
+        self.known[warps, warps % self.group] = self.clock[warps] - 1
+
+    def sync_members(self, ids: Lanes, members: Lanes, exited: Lanes) -> None:
+        """Lanes have waited for those that their membermasks name, but for those that have ended;
+        `exited` is over all lanes.
+        """
+        gone = np.packbits(exited.reshape(-1, WARP), axis=1, bitorder="little").view("<u4")[:, 0]
+        whole = (members | gone[ids // WARP]) == _FULL_WARP
+        if whole.any():
+            self.sync_warps(ids[whole])
+        parts = np.stack([ids[~whole] // WARP, members[~whole].astype(np.int64)], axis=1)
+        for warp, mask in np.unique(parts, axis=0).tolist():
+            lanes = np.flatnonzero(mask >> np.arange(WARP) & 1)
+            self._sync_lanes(warp, lanes[~exited[warp * WARP + lanes]])
+
+    def _sync_lanes(self, warp: int, members: Lanes) -> None:
+        """Some lanes of a warp, by their numbers in it, have waited for each other."""
+        table = self._lanes.setdefault(warp, np.zeros((WARP, WARP), np.int64))
+        together = table[members].max(axis=0)
+        together[members] = self.clock[warp]
+        table[members] = together
+        self.tick(np.array([warp]))
+
+    def met(self, ids: Lanes, others: Lanes, stamps: Lanes) -> Lanes:
+        """Whether lanes come after what other lanes did with these stamps because the two are of
+        one warp, and have met in a part of it.
+        """
+        found = np.zeros(np.broadcast(ids, others, stamps).shape, np.bool_)
+        if not self._lanes:
+            return found
+        ids, others, stamps = np.broadcast_arrays(ids, others, stamps)
+        for warp, table in self._lanes.items():
+            here = (ids // WARP == warp) & (others // WARP == warp)
+            found[here] = table[ids[here] % WARP, others[here] % WARP] >= stamps[here]
+        return found
+
+    def met_some(self, ids: Lanes, stamps: Lanes) -> Lanes:
+        """Whether each lane has met any other lane of its warp since its stamp: for where it is
+        not known which other lanes are meant.
+        """
+        others = ids[..., None] // WARP * WARP + np.arange(WARP)
+        met = self.met(ids[..., None], others, stamps[..., None])
+        met &= others != ids[..., None]
+        some: Lanes = np.logical_or.reduce(met, axis=-1)
+        return some
+
+    def raise_floor(self) -> None:
+        """Find out what all warps of each cluster know of all others."""
+        known = self.known[:, : self.group]
+        self.floor = known.reshape(-1, self.group * self.group).min(axis=1)
+
+    def _own_part(self, warp: int, row: Lanes) -> Lanes:
+        """What a row over all warps says of the cluster of a warp, a view `[parts, group]`."""
+        first = warp // self.group * self.group
+        own: Lanes = row.reshape(self._parts, -1)[:, first : first + self.group]
+        return own
+
+    def _each(self, ids: Lanes, barrier: Lanes) -> tuple[Lanes, Lanes]:
+        """Warp and barrier, once for each pair."""
+        keys = ids // WARP * _BARRIERS + barrier
+        # Lanes are in rising order, so neighbours that are equal are all; a warp met twice does no
+        # harm.
+        keys = keys[np.flatnonzero(np.diff(keys, prepend=-1))]
+        return keys // _BARRIERS, keys % _BARRIERS
+
+    def _release_far(self, warp: int, barrier: int) -> None:
+        row = self.far.get(warp)
+        if row is not None:
+            key = warp // self.of_cta, barrier
+            self._far_released[key] = merged(self._far_released.get(key), row)
+
+    def _join_far(self, warps: Lanes, barrier: Lanes) -> None:
+        for w, b in zip(warps.tolist(), barrier.tolist(), strict=True):
+            row = self._far_released.get((w // self.of_cta, b))
+            if row is not None:
+                self.far[w] = merged(self.far.get(w), row)
+
+
+def merged(one: Lanes | None, other: Lanes) -> Lanes:
+    """The larger of each; one of the two itself where it will do."""
+    if one is None or one is other:
+        return other
+    both: Lanes = np.maximum(one, other)
+    return both

@@ -1,0 +1,136 @@
+"""The parts of the sanitizers that look at accesses and barriers, and report what they find."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.bounds import BoundsChecks
+from ptxgen.interpreter.sanitizers.clocks import Clocks
+from ptxgen.interpreter.sanitizers.global_race import GlobalRaces
+from ptxgen.interpreter.sanitizers.mbarriers import MBarriers
+from ptxgen.interpreter.sanitizers.orders import Objects
+from ptxgen.interpreter.sanitizers.shared_race import RaceDetector
+from ptxgen.interpreter.sanitizers.sync import SyncChecks
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.arena import Buffer
+    from ptxgen.interpreter.machine.lanes import Batch
+    from ptxgen.interpreter.sanitizers.bounds import Spans
+    from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict
+    from ptxgen.interpreter.sanitizers.findings import Findings
+    from ptxgen.ir import Instr
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+# Which sanitizers look for a kind of report.
+_OF_KIND: Final = {
+    "race": {"race"}, "pending": {"race", "sync"}, "uninitialised": {"init"},
+    "proxy": {"proxy"},
+}  # fmt: skip
+
+
+class Detectors:
+    """The sanitizers of one batch. `grain` and `global_grain` are the bytes of their units in
+    shared and global memory; `spans`, if bounds are watched, what addresses are meant for.
+    """
+
+    def __init__(
+        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Findings,
+        grain: int, global_grain: int, heap: dict[int, Lanes], spans: Spans | None,
+    ) -> None:  # fmt: skip
+        self._names = names
+        self._batch = batch
+        self.faults = faults
+        self.instrs = instrs
+        self.grain = grain
+        self.global_grain = global_grain
+        warps = batch.width // WARP
+        asynchronous = any(_is_asynchronous(x.opcode) for x in instrs)
+        self.clocks = Clocks(
+            batch.lanes // WARP, warps * batch.cluster_size, warps, twins=asynchronous
+        )
+        self.objects = Objects(self.clocks)
+        self.race = RaceDetector(self.clocks, batch.ctas, batch.shared_stride // grain)
+        self.global_races = GlobalRaces(self.clocks, global_grain, heap)
+        wanted = {"race", "init", *({"sync", "proxy"} if asynchronous else ())}
+        self.follows_global = bool(wanted & names)
+        self.mbarriers = MBarriers(faults, batch.shared_stride, wanted="sync" in names)
+        self.sync = SyncChecks(self.clocks, instrs, faults, wanted="sync" in names)
+        self.bounds = BoundsChecks(spans, faults, batch.shared_stride)
+        # The mbarriers that count what warps have started: by warp, stamps in order and positions.
+        self._counted: dict[int, tuple[list[int], list[int]]] = {}
+
+    # ------------------------------------------------------------------------------------- reports
+
+    def wants(self, kind: str) -> bool:
+        """Whether reports of this kind were asked for."""
+        return bool(_OF_KIND[kind] & self._names)
+
+    def judge(self, at: int, conflicts: list[Conflict], access: Access) -> None:
+        """Report what was found of an access to shared memory, if it was asked for."""
+        for c in conflicts:
+            if self.wants(c.kind):
+                place = c.unit * self.grain
+                cta, address = divmod(place, self._batch.shared_stride)
+                lane = int(access.ids[c.position])
+                lacking = self.lacking(c, lane)
+                self.faults.memory(at, c, "shared", address, lane, cta, lacking=lacking)
+
+    def judge_global(
+        self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
+    ) -> None:
+        """The same of an access to an array in global memory."""
+        first = buffer.base // self.global_grain
+        for c in conflicts:
+            if self.wants(c.kind):
+                address = max((c.unit + first) * self.global_grain, buffer.base)
+                lane = int(access.ids[c.position])
+                lacking = self.lacking(c, lane)
+                self.faults.memory(at, c, "global", address, lane, -1, buffer, lacking=lacking)
+
+    # ------------------------------------------------------------------------- asynchronous copies
+
+    def count(self, lane: int, stamp: int, place: int | None) -> int:
+        """A lane has started a copy with this stamp, which the mbarrier at `place` counts if there
+        is one; the stamp.
+        """
+        if place is not None:
+            stamps, places = self._counted.setdefault(lane // WARP, ([], []))
+            stamps.append(stamp)
+            places.append(place)
+        return stamp
+
+    def lacking(self, conflict: Conflict, lane: int) -> str:
+        """What a lane's access would have to come after, if it meets an asynchronous operation that
+        nobody has waited for; empty if that is said of every access.
+        """
+        if not conflict.twin or conflict.kind == "proxy":
+            return ""
+        other = conflict.other_thread
+        opcode = self.instrs[conflict.other].opcode
+        if "mbarrier::complete_tx" in opcode:
+            stamps, places = self._counted.get(other // WARP, ([], []))
+            # What a copy reads of global memory has a stamp before that of what it writes.
+            n = bisect_left(stamps, conflict.twin)
+            if n == len(places):  # it is to nobody: its mask of CTAs is empty
+                return ""
+            which = self.faults.mbarrier(places[n], lane)
+            return f"this thread has not waited for {which}, which counts the copy"
+        clocks = self.clocks
+        column = int(clocks.column(np.array(other), True))
+        if int(clocks.known[other // WARP, column]) >= conflict.twin:
+            return ""
+        if opcode.startswith("wgmma"):
+            return "its warp has not waited for it with wgmma.wait_group"
+        if conflict.kind == "pending":
+            return ""
+        return "its thread has not waited for it with cp.async.bulk.wait_group.read"
+
+
+def _is_asynchronous(opcode: str) -> bool:
+    heads = "cp.async.bulk", "cp.reduce.async", "cp.async.mbarrier", "wgmma.mma"
+    return opcode.startswith((*heads, "st.async", "red.async"))

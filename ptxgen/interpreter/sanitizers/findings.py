@@ -1,0 +1,151 @@
+"""What the sanitizers find, in words: which instructions, threads and CTAs, and what an address
+belongs to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ptxgen.interpreter.machine.faults import Faults
+from ptxgen.interpreter.reports import Report, where_from
+from ptxgen.ir import Instr, Note
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.arena import Buffer
+    from ptxgen.interpreter.program.linking import Linked
+    from ptxgen.interpreter.sanitizers.conflicts import Conflict
+
+Reports = dict[tuple[str, int, int], Report]  # by kind, instruction and other instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Findings(Faults):
+    """The reports of a batch of CTAs. `reports` grows by what the sanitizers find; the same pair of
+    instructions is reported once in a run.
+    """
+
+    reports: Reports
+    notes: tuple[str, ...] = ()  # by instruction, the algorithm's note before it
+
+    def register(self, at: int, register: str, lane: int) -> None:
+        """Report a register read before it was written."""
+        why = f"undefined: reads {register}, which it has not written"
+        self._add(_Problem("undefined", at, -1, lane, why, space="register", region=register))
+
+    def memory(
+        self, at: int, conflict: Conflict, space: str, address: int, lane: int, cta: int,
+        buffer: Buffer | None = None, region: str | None = None, lacking: str = "",
+    ) -> None:  # fmt: skip
+        """Report what a race detector found at an address: of shared memory of the CTA `cta` of the
+        batch, or of an array in global memory. `region` is the variable there, if it is neither;
+        `lacking` says what would order the two, if it is no barrier.
+        """
+        key = conflict.kind, at, conflict.other
+        if key in self.reports:
+            self._again(key)
+            return
+        if region is None:
+            region = self.region(address) if buffer is None else buffer.name
+        other = where_from(self.instrs[conflict.other]) if conflict.other >= 0 else ""
+        inside = f" ({region})" if region else ""
+        where = ""
+        if buffer is None and cta >= 0 and cta != lane // self.batch.width:
+            where = f" of CTA {self.batch.cta(cta * self.batch.width)}"
+        what = conflict.what
+        if lacking and what == "was read by":
+            what = "may still be read by"
+        why = (
+            f"{conflict.kind}: {space} address {address:#x}{inside}{where} "
+            f"{what}{self._whom(conflict, other, lane, lacking)}"
+        )
+        met = conflict.other_thread if conflict.kind in ("race", "proxy") else -1
+        self._add(
+            _Problem(conflict.kind, at, conflict.other, lane, why, space, address, region, met)
+        )
+
+    def sync(
+        self, at: int, lane: int, kind: str, why: str, other: int = -1, address: int = -1, *,
+        relation: str = "it was made by",
+    ) -> None:  # fmt: skip
+        """Report what an instruction does against the rules, with respect to another one, if
+        `other` is not -1; `relation` says how.
+        """
+        region = self.region(address) if address >= 0 else ""
+        inside = f" ({region})" if region else ""
+        at_address = f"shared address {address:#x}{inside}: " if address >= 0 else ""
+        made = f"; {relation} {where_from(self.instrs[other])}" if other >= 0 else ""
+        space = "shared" if address >= 0 else ""
+        why = f"{kind}: {at_address}{why}{made}"
+        self._add(_Problem(kind, at, other, lane, why, space, max(address, 0), region))
+
+    def _again(self, key: tuple[str, int, int]) -> None:
+        self.reports[key] = replace(self.reports[key], count=self.reports[key].count + 1)
+
+    def _add(self, found: _Problem) -> None:
+        key = found.kind, found.at, found.other
+        if key in self.reports:
+            self._again(key)
+            return
+        batch, width = self.batch, self.batch.width
+        threads: tuple[int, ...] = (found.lane % width,)
+        other_cta = None
+        if found.other_lane >= 0:
+            threads = (*threads, found.other_lane % width)
+            if found.other_lane // width != found.lane // width:
+                other_cta = batch.cta(found.other_lane)
+        other = where_from(self.instrs[found.other]) if found.other >= 0 else ""
+        note = self.notes[found.at] if self.notes else ""
+        self.reports[key] = Report(
+            found.kind, found.space, found.address, found.region, batch.cta(found.lane), threads,
+            where_from(self.instrs[found.at]), other,
+            f"{self.where(found.at, found.lane)}: {found.why}", other_cta, note,
+        )  # fmt: skip
+
+    def _whom(self, conflict: Conflict, other: str, lane: int, lacking: str) -> str:
+        if conflict.kind == "uninitialised":
+            return ""
+        if conflict.kind == "pending":
+            return f" {other}; {lacking or 'its thread has not waited for its group'}"
+        several = conflict.other_thread < 0
+        thread = (
+            "several threads" if several else f"thread {self.batch.thread(conflict.other_thread)}"
+        )
+        if not several and conflict.other_thread // self.batch.width != lane // self.batch.width:
+            thread += f" of CTA {self.batch.cta(conflict.other_thread)}"
+        lacking = (
+            lacking
+            or {
+                "race": "no barrier orders the two",
+                "proxy": "no fence.proxy.async lets asynchronous operations see it",
+            }[conflict.kind]
+        )
+        return f" {thread} in {other}; {lacking}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What a report is made of: two instructions, by number, and lanes of the batch; -1: none."""
+
+    kind: str
+    at: int
+    other: int
+    lane: int
+    why: str
+    space: str
+    address: int = 0
+    region: str = ""
+    other_lane: int = -1
+
+
+def notes_of(linked: Linked) -> tuple[str, ...]:
+    """For each instruction of a program, the text of the last note before it in its routine."""
+    notes: list[str] = []
+    for routine in linked.routines:
+        note = ""
+        for statement in routine.source.body or ():
+            if isinstance(statement, Note):
+                note = statement.text
+            elif isinstance(statement, Instr):
+                notes.append(note)
+    return tuple(notes)

@@ -1,0 +1,300 @@
+"""A happens-before race detector for global memory, by the clocks of
+`ptxgen.interpreter.sanitizers.clocks`.
+
+For each unit of an array that a kernel may write: the stamp of the last write, and of two reads,
+the last one and the last one of another CTA. So a write that should have come after several reads
+is found by one of them. CTAs of one launch are compared as far as they run in one batch; launches
+are in order.
+
+Bulk copies are the work of the twins of warps. What one writes is pending from its start until its
+thread has waited for its group: without `.read`, which waits for the source only (PTX ISA,
+"cp.async.bulk.wait_group").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.clocks import SHOWN
+from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.arena import Buffer
+    from ptxgen.interpreter.sanitizers.clocks import Clocks
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+# A stamp: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of lane in the
+# batch. 0: none.
+_PENDING: Final = 1 << 62
+_ASYNC: Final = 1 << 61
+_CLOCK: Final = 36
+_CLOCK_MASK: Final = (1 << 25) - 1
+_INSTR: Final = 19
+_INSTR_MASK: Final = (1 << 17) - 1
+_ATOMIC: Final = 1 << 18
+_LANE_MASK: Final = (1 << 18) - 1
+_LOG_LIMIT: Final = 1 << 21  # lanes of reads that may be logged for an array
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """The stamps of one array."""
+
+    buffer: Buffer
+    units: int
+    before: Lanes | None = None  # the units that held values before; None: all
+    written: Lanes | None = None
+    last: Lanes | None = None
+    first: Lanes | None = None
+    log: list[tuple[Access, Lanes]] = field(default_factory=list)
+    logged: int = 0
+
+
+class GlobalRaces:
+    """Shadow of the arrays that the CTAs of a batch reach; `grain` is the bytes of a unit. The
+    methods return what is wrong with an access. `heap` has the arrays that `malloc` made, by where
+    they begin, and which of their bytes had been written before this batch of CTAs.
+    """
+
+    def __init__(self, clocks: Clocks, grain: int, heap: dict[int, Lanes]) -> None:
+        self._clocks = clocks
+        self._grain = grain
+        self._heap = heap
+        # By instruction: whether it is a volatile access to what is no flag.
+        self.volatile: Lanes = np.zeros(1, np.bool_)
+        self._shadows: dict[int, _Shadow] = {}
+
+    def read(self, buffer: Buffer, access: Access, at: int, *, strong: bool) -> list[Conflict]:
+        """A load by instruction `at`."""
+        shadow = self._shadow(buffer)
+        found: list[Conflict] = []
+        if shadow.written is not None or shadow.before is not None:
+            stamps = self._stamps(shadow, access)
+            found += _unwritten(shadow, stamps, access, "is read before it was written")
+            volatile = bool(self.volatile.take(at, mode="clip"))
+            found += self._unordered(
+                access, stamps, "was written by", strong=strong, volatile=volatile
+            )
+        if not strong:
+            self._log(shadow, access, at)
+        return found
+
+    def write(
+        self, buffer: Buffer, access: Access, at: int, *, strong: bool, atomic: bool = False,
+        values: Values | None = None,
+    ) -> list[Conflict]:  # fmt: skip
+        """A store, or an atomic update, by instruction `at`."""
+        shadow = self._shadow(buffer)
+        stamps = self._stamps(shadow, access)
+        found: list[Conflict] = []
+        if atomic:
+            found += _unwritten(shadow, stamps, access, "is updated before it was written")
+        found += self._unordered(access, stamps, "was written by", strong=strong, values=values)
+        found = found or self._after_reads(shadow, access)
+        assert shadow.written is not None
+        units, mine = access.units(), self._stamp(access.ids, at)
+        mine = mine | (_ATOMIC if strong else 0)
+        shadow.written[units] = mine[:, None]
+        if not strong:
+            last = shadow.written[units]
+            twice = last != mine[:, None]
+            if twice.any():
+                twice = differing(access, twice, values)
+                found += _first(access, twice, last, "is written at the same time by")
+        return found
+
+    # --------------------------------------------------------------------------------- bulk copies
+
+    def start_read(self, buffer: Buffer, access: Access, at: int, stamp: int) -> list[Conflict]:
+        """A lane has its warp's twin read, for which `stamp` stands."""
+        shadow = self._shadow(buffer)
+        found: list[Conflict] = []
+        if shadow.written is not None or shadow.before is not None:
+            stamps = self._stamps(shadow, access)
+            found += _unwritten(shadow, stamps, access, "is read before it was written")
+            found += self._unordered(access, stamps, "was written by", strong=False)
+            found = found or self._hidden(access, stamps)
+        shadow.log.append((access, self._twin_stamp(access, at, stamp)))
+        shadow.logged += len(access.ids)
+        return found
+
+    def start_write(
+        self, buffer: Buffer, access: Access, at: int, stamp: int, *, atomic: bool
+    ) -> list[Conflict]:
+        """A lane has its warp's twin write, or reduce into what is there, until `finish_write`."""
+        shadow = self._shadow(buffer)
+        stamps = self._stamps(shadow, access)
+        found: list[Conflict] = []
+        if atomic:
+            found += _unwritten(shadow, stamps, access, "is updated before it was written")
+        found += self._unordered(access, stamps, "was written by", strong=atomic)
+        found = found or self._after_reads(shadow, access)
+        if atomic:
+            found = found or self._hidden(access, stamps)
+        mine = self._twin_stamp(access, at, stamp) | _PENDING | (_ATOMIC if atomic else 0)
+        assert shadow.written is not None
+        shadow.written[access.units()] = mine[:, None]
+        return found
+
+    def finish_write(self, buffer: Buffer, access: Access, stamp: int) -> None:
+        """The thread has waited for what `start_write` began."""
+        written = self._shadow(buffer).written
+        assert written is not None
+        units = access.units()
+        there = written[units]
+        mine = (there >> _CLOCK & _CLOCK_MASK == stamp) & (there >= _PENDING)
+        mine &= (there & _LANE_MASK) == access.ids[:, None]
+        written[units] = np.where(mine, there & ~_PENDING, there)
+
+    def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
+        """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
+        warps, writers = (access.ids // WARP)[:, None], (stamps & _LANE_MASK) // WARP
+        shown = self._clocks.seen(warps, writers, SHOWN["global"])
+        wrong = (stamps > 0) & (stamps < _ASYNC) & ((stamps >> _CLOCK) > shown)
+        return _first(access, wrong, stamps, "was written by", "proxy")
+
+    def _twin_stamp(self, access: Access, at: int, stamp: int) -> Lanes:
+        stamps: Lanes = _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | access.ids
+        return stamps
+
+    # -------------------------------------------------------------------------------------- stamps
+
+    def _shadow(self, buffer: Buffer) -> _Shadow:
+        found = self._shadows.get(id(buffer))
+        if found is None:
+            units = (buffer.end - 1) // self._grain - buffer.base // self._grain + 1
+            # The shadow holds the array, so that its id stays its own.
+            found = self._shadows[id(buffer)] = _Shadow(buffer, units)
+            written = self._heap.get(buffer.base)
+            if written is not None:
+                whole = np.ones(units * self._grain, np.bool_)
+                begin = buffer.base % self._grain
+                whole[begin : begin + buffer.nbytes] = written
+                found.before = np.logical_and.reduce(whole.reshape(units, self._grain), axis=1)
+        return found
+
+    def keep(self) -> None:
+        """The batch has ended: keep what it has written of the memory from `malloc`."""
+        for shadow in self._shadows.values():
+            written = self._heap.get(shadow.buffer.base)
+            if written is not None and shadow.written is not None:
+                units = np.repeat(shadow.written != 0, self._grain)
+                begin = shadow.buffer.base % self._grain
+                written |= units[begin : begin + shadow.buffer.nbytes]
+
+    def _stamp(self, ids: Lanes, at: int) -> Lanes:
+        stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
+        return stamp
+
+    def _stamps(self, shadow: _Shadow, access: Access) -> Lanes:
+        if shadow.written is None:
+            shadow.written = np.zeros(shadow.units, np.int64)
+        return shadow.written[access.units()]
+
+    def _unordered(
+        self, access: Access, stamps: Lanes, what: str, *, strong: bool,
+        values: Values | None = None, volatile: bool = False,
+    ) -> list[Conflict]:  # fmt: skip
+        """Which of these stamps of others an access does not come after."""
+        twin = stamps >= _ASYNC
+        doubtful = (stamps > 0) & (twin | ((stamps & _LANE_MASK) != access.ids[:, None]))
+        if strong:
+            fine = (stamps & _ATOMIC) != 0
+            doubtful &= ~(fine & ~self._volatile_here(access, stamps) if volatile else fine)
+        if not doubtful.any():
+            return []
+        pending = doubtful & (stamps >= _PENDING)
+        if pending.any():
+            return _first(access, pending, stamps, "may still be written by the copy", "pending")
+        rows, columns = np.nonzero(doubtful)
+        some = stamps[rows, columns]
+        seen = self._clocks.seen(
+            access.ids[rows] // WARP, (some & _LANE_MASK) // WARP, twin[rows, columns]
+        )  # fmt: skip
+        wrong = np.zeros_like(doubtful)
+        clock = some >> _CLOCK & _CLOCK_MASK
+        met = self._clocks.met(access.ids[rows], some & _LANE_MASK, clock)
+        wrong[rows, columns] = (clock > seen) & (twin[rows, columns] | ~met)
+        if values is not None and wrong.any():
+            given, there = values()
+            wrong &= given != there
+        return _first(access, wrong, stamps, what)
+
+    def _volatile_here(self, access: Access, stamps: Lanes) -> Lanes:
+        """Which stamps are of volatile writes, to no flag, by the CTA of the lane itself: between
+        CTAs, which have no barrier, volatile accesses are how threads communicate.
+        """
+        lanes = WARP * self._clocks.of_cta
+        same = (stamps & _LANE_MASK) // lanes == (access.ids // lanes)[:, None]
+        found: Lanes = same & self.volatile.take(stamps >> _INSTR & _INSTR_MASK, mode="clip")
+        return found
+
+    # --------------------------------------------------------------------------------------- reads
+
+    def _log(self, shadow: _Shadow, access: Access, at: int) -> None:
+        shadow.log.append((access, self._stamp(access.ids, at)))
+        shadow.logged += len(access.ids)
+        if shadow.logged > _LOG_LIMIT:
+            self._note(shadow)
+
+    def _note(self, shadow: _Shadow) -> None:
+        """Put the logged reads into the shadow."""
+        if shadow.last is None or shadow.first is None:
+            shadow.last = np.zeros(shadow.units, np.int64)
+            shadow.first = np.zeros(shadow.units, np.int64)
+        last, first = shadow.last, shadow.first
+        for access, stamp in shadow.log:
+            units, mine = (
+                access.units(),
+                np.broadcast_to(stamp[:, None], (len(stamp), access.width)),
+            )
+            before = last[units]
+            kept = (before > 0) & (self._cta(before) != self._cta(mine))
+            first[units[kept]] = before[kept]
+            last[units] = mine
+            lost = self._cta(last[units]) != self._cta(mine)
+            first[units[lost]] = mine[lost]
+        shadow.log.clear()
+        shadow.logged = 0
+
+    def _cta(self, stamps: Lanes) -> Lanes:
+        cta: Lanes = (stamps & _LANE_MASK) // (WARP * self._clocks.of_cta)
+        return cta
+
+    def _after_reads(self, shadow: _Shadow, access: Access) -> list[Conflict]:
+        if shadow.log:
+            self._note(shadow)
+        for stamps in (shadow.last, shadow.first):
+            if stamps is not None:
+                found = self._unordered(access, stamps[access.units()], "was read by", strong=False)
+                if found:
+                    return found
+        return []
+
+
+def _unwritten(shadow: _Shadow, stamps: Lanes, access: Access, what: str) -> list[Conflict]:
+    if shadow.before is None or stamps.all():
+        return []
+    never = (stamps == 0) & ~shadow.before[access.units()]
+    if not never.any():
+        return []
+    row, column = (int(i[0]) for i in np.nonzero(never))
+    return [Conflict("uninitialised", row, int(access.first[row]) + column, -1, -1, what)]
+
+
+def _first(
+    access: Access, wrong: Lanes, stamps: Lanes, what: str, kind: str = "race"
+) -> list[Conflict]:
+    if not wrong.any():
+        return []
+    row, column = (int(i[0]) for i in np.nonzero(wrong))
+    stamp = int(stamps[row, column])
+    unit = int(access.first[row]) + column
+    at = (stamp >> _INSTR) & _INSTR_MASK
+    twin = (stamp >> _CLOCK) & _CLOCK_MASK if stamp & _ASYNC else 0
+    return [Conflict(kind, row, unit, at, stamp & _LANE_MASK, what, twin)]

@@ -1,0 +1,32 @@
+"""The names of the sanitizers, and what `sanitize=` may say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from ptxgen.errors import LaunchError, did_you_mean, shown
+
+SANITIZERS: Final = ("bounds", "init", "race", "sync", "proxy")
+ALL: Final = "all"
+
+
+def sanitizers(asked: object) -> frozenset[str]:
+    """The names of the sanitizers that `sanitize=` asks for. Raises `LaunchError` for others."""
+    if isinstance(asked, bool):
+        return frozenset(SANITIZERS) if asked else frozenset()
+    known = (*SANITIZERS, ALL)
+    names: list[object] = [asked]
+    if isinstance(asked, str):
+        names = [*asked.split(",")]
+    elif isinstance(asked, Iterable) and not isinstance(asked, np.ndarray):
+        names = list(asked)
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise LaunchError(
+                f"sanitize must be True, False or names among {', '.join(known)}, got {shown(name)}"
+                f"{did_you_mean(name, known)}"
+            )
+    return frozenset(SANITIZERS) if ALL in names else frozenset(map(str, names))

@@ -1,0 +1,257 @@
+"""Which instructions order memory, and the objects that carry the order from thread to thread.
+
+A release puts what a warp knows into the object at an address, an acquire takes it from there. A
+fence makes a release of the strong (`.relaxed`, `.volatile`, atomic) writes after it, and an
+acquire of the strong reads before it (PTX ISA, "Release and Acquire Patterns").
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.clocks import merged
+from ptxgen.ir import Address
+from ptxgen.isa.table import op_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ptxgen.interpreter.sanitizers.clocks import Clocks
+    from ptxgen.ir import Instr
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_STRONG: Final = re.compile(r"(ld|st)\.(volatile|relaxed|acquire|release|mmio)\b|(atom|red)\.")
+_PLAIN_MBARRIER: Final = ("mbarrier_init", "mbarrier_inval")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an instruction does to the order of memory accesses.
+
+    `strong` accesses may race with each other. `scope` is `cta`, `cluster`, `gpu` or `sys`.
+    """
+
+    strong: bool = False
+    acquire: bool = False
+    release: bool = False
+    scope: str = "gpu"
+    mbarrier: str = ""  # the row of an instruction on mbarriers
+
+
+def order_of(instr: Instr) -> Order:
+    """The order that an instruction asks for, by the modifiers of its row."""
+    op = op_of(instr)
+    name = op.row.name
+    sem, scope = str(op.modifiers.get("sem") or ""), str(op.modifiers.get("scope") or "gpu")
+    if name.startswith(("mbarrier_", "cp_async_mbarrier")):
+        return Order(
+            strong=name not in _PLAIN_MBARRIER,
+            acquire="_wait" in name and sem != "relaxed",
+            release=name.startswith("mbarrier_arrive") and sem != "relaxed",
+            scope="cta",
+            mbarrier=name,
+        )
+    if not _STRONG.match(instr.opcode):
+        return Order()
+    return Order(True, sem in ("acquire", "acq_rel"), sem in ("release", "acq_rel"), scope)
+
+
+def optimistic(instrs: Sequence[Instr]) -> frozenset[int]:
+    """The numbers of plain loads that only guess what an `atom.cas` will find at the same address,
+    as loops around one do (CUDA C++ Programming Guide, "Atomic Functions"): no harm comes of a
+    race that they lose.
+    """
+    swapped = {_address(x) for x in instrs if x.opcode.startswith("atom.") and ".cas." in x.opcode}
+    return frozenset(
+        n for n, x in enumerate(instrs) if x.opcode.startswith("ld.") and _address(x) in swapped
+    )
+
+
+def _address(instr: Instr) -> Address | None:
+    return next((o for o in instr.operands if isinstance(o, Address)), None)
+
+
+class Objects:
+    """What was released at addresses, for the warps of a batch."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        columns = clocks.known.shape[1]
+        # By place in shared memory: the row of the two tables.
+        self._places: dict[int, int] = {}
+        self._arriving: Lanes = np.zeros((0, columns), np.int64)  # in this phase
+        self._done: Lanes = np.zeros((0, columns), np.int64)  # in the phases before, or at once
+        # By place: the copies that its mbarrier counts in this phase, by warp and stamp; those of
+        # the phases before; and of the latter, how many each warp has waited for.
+        self._landing: dict[int, list[tuple[int, int]]] = {}
+        self._landed: dict[int, list[tuple[int, int]]] = {}
+        self._seen: dict[tuple[int, int], int] = {}
+        self._global: dict[tuple[int, int], Lanes] = {}  # by address and CTA (-1: any)
+        # Of warps that have fenced: what they knew then; those of scope cta and all others.
+        self._fenced: dict[int, Lanes] = {}
+        self._fenced_far: dict[int, Lanes] = {}
+        # What strong reads of warps have met, for the next fence.
+        self._met: dict[int, list[tuple[Lanes | None, Lanes | None]]] = {}
+
+    # --------------------------------------------------------------------------------------- fences
+
+    def fence(self, ids: Lanes, scope: str) -> None:
+        """A fence of these lanes that is release and acquire."""
+        clocks = self._clocks
+        warps = clocks.warps(ids)
+        self.finish(warps)
+        rows = clocks.rows(warps)
+        for w, row in zip(warps.tolist(), rows, strict=True):
+            self._fenced[w] = row
+            if scope not in ("cta", "cluster"):
+                self._fenced_far[w] = clocks.far_row(w)
+        clocks.tick(warps)
+
+    def share(self, warps: Lanes) -> None:
+        """Warps have met at a barrier of their CTA: what one of them has fenced, a strong write of
+        any of them releases. Kernels rely on it whose last block adds up what all have left: each
+        thread fences, and after the barrier one thread takes the ticket.
+        """
+        for table in (self._fenced, self._fenced_far):
+            if not table:
+                continue
+            for cta in np.unique(warps // self._clocks.of_cta).tolist():
+                there = [w for w in warps.tolist() if w // self._clocks.of_cta == cta]
+                rows = [table[w] for w in there if w in table]
+                if rows:
+                    table.update(dict.fromkeys(there, np.maximum.reduce(rows)))
+
+    def finish(self, warps: Lanes) -> None:
+        """Make acquires of the strong reads so far."""
+        if not self._met:
+            return
+        clocks = self._clocks
+        for w in warps.tolist():
+            for near, far in self._met.pop(w, ()):
+                if near is not None:
+                    clocks.learn(np.array([w]), near[None])
+                clocks.learn_far(w, far)
+
+    # ----------------------------------------------------------------------------- shared memory
+
+    def release_shared(
+        self, ids: Lanes, places: Lanes, order: Order, *, phased: bool = False
+    ) -> None:
+        """Lanes write to places in shared memory with an order; into the phase under way if
+        `phased`.
+        """
+        clocks = self._clocks
+        pairs = np.unique(np.stack([ids // WARP, places], axis=1), axis=0)
+        if not order.release:
+            pairs = np.array([p for p in pairs.tolist() if p[0] in self._fenced], np.int64)
+            if not len(pairs):
+                return
+            rows = np.stack([self._fenced[w] for w in pairs[:, 0].tolist()])
+        else:
+            rows = clocks.rows(pairs[:, 0])
+        table = self._rows_of(pairs[:, 1])
+        np.maximum.at(self._arriving if phased else self._done, table, rows)
+        if order.release:
+            clocks.tick(pairs[:, 0])
+
+    def landed(self, place: int, warp: int, stamp: int) -> None:
+        """What the twin of a warp did with this stamp counts at an mbarrier."""
+        column = warp % self._clocks.group + self._clocks.group
+        row = int(self._rows_of(np.array([place]))[0])
+        self._arriving[row, column] = max(int(self._arriving[row, column]), stamp)
+        self._landing.setdefault(place, []).append((warp, stamp))
+
+    def phase(self, places: Lanes) -> None:
+        """The phases of the mbarriers at these places are complete."""
+        for place in places.tolist():
+            self._landed.setdefault(place, []).extend(self._landing.pop(place, ()))
+        rows = self._rows_of(np.unique(places))
+        self._done[rows] = np.maximum(self._done[rows], self._arriving[rows])
+        self._arriving[rows] = 0
+
+    def acquire_shared(self, ids: Lanes, places: Lanes, order: Order) -> None:
+        """Lanes have read places in shared memory with an order."""
+        if not self._places:
+            return
+        pairs = np.unique(np.stack([ids // WARP, places], axis=1), axis=0)
+        known = np.array([p in self._places for p in pairs[:, 1].tolist()])
+        pairs = pairs[known]
+        if not len(pairs):
+            return
+        rows = self._done[self._rows_of(pairs[:, 1])]
+        for w, place in pairs.tolist():
+            self._wait_for_copies(w, place)
+        if order.acquire:
+            for n in range(len(pairs)):  # a warp may be there more than once
+                self._clocks.learn(pairs[n : n + 1, 0], rows[n : n + 1])
+            return
+        for w, row in zip(pairs[:, 0].tolist(), rows, strict=True):
+            self._met.setdefault(w, []).append((row, None))
+
+    def _wait_for_copies(self, warp: int, place: int) -> None:
+        """A warp has seen the phases of an mbarrier that are complete, and what they counted."""
+        landed = self._landed.get(place)
+        if landed:
+            seen = self._seen.get((warp, place), 0)
+            self._seen[warp, place] = len(landed)
+            for copy in landed[seen:]:
+                self._clocks.wait_for_copy(warp, *copy)
+
+    def _rows_of(self, places: Lanes) -> Lanes:
+        found = []
+        for place in places.tolist():
+            row = self._places.setdefault(place, len(self._places))
+            found.append(row)
+        missing = len(self._places) - len(self._done)
+        if missing > 0:
+            more = np.zeros((max(missing, len(self._done)), self._done.shape[1]), np.int64)
+            self._done = np.concatenate([self._done, more])
+            self._arriving = np.concatenate([self._arriving, more])
+        return np.array(found, np.int64)
+
+    # ----------------------------------------------------------------------------- global memory
+
+    def release_global(self, ids: Lanes, addresses: Lanes, order: Order) -> None:
+        """Lanes write to global addresses with an order."""
+        if not (order.release or self._fenced):
+            return
+        clocks = self._clocks
+        far = order.scope not in ("cta", "cluster")
+        for w, address in _pairs(ids, addresses):
+            near = clocks.rows(np.array([w]))[0] if order.release else self._fenced.get(w)
+            if near is not None:
+                key = address, w // clocks.of_cta
+                self._global[key] = merged(self._global.get(key), clocks.wide(w, near))
+            row = clocks.far_row(w) if order.release else self._fenced_far.get(w)
+            if far and row is not None:
+                key = address, -1
+                self._global[key] = merged(self._global.get(key), row)
+        if order.release:
+            clocks.tick(clocks.warps(ids))
+
+    def acquire_global(self, ids: Lanes, addresses: Lanes, order: Order) -> None:
+        """Lanes have read global addresses with an order."""
+        if not self._global:
+            return
+        clocks = self._clocks
+        for w, address in _pairs(ids, addresses):
+            for key in ((address, w // clocks.of_cta), (address, -1)):
+                row = self._global.get(key)
+                if row is None:
+                    continue
+                if order.acquire:
+                    clocks.learn_far(w, row)
+                else:
+                    self._met.setdefault(w, []).append((None, row))
+
+
+def _pairs(ids: Lanes, addresses: Lanes) -> Iterable[tuple[int, int]]:
+    """Warp and address, once for each pair."""
+    pairs = np.unique(np.stack([ids // WARP, addresses], axis=1), axis=0)
+    return [(w, a) for w, a in pairs.tolist()]

@@ -1,0 +1,108 @@
+"""Which volatile accesses are to flags that threads poll, by the text of a program.
+
+Two volatile accesses are strong, and morally strong relative to each other, so they are no data
+race in the memory model (PTX ISA, "Conflict and Data-races"); but nothing orders them either, and
+what a load gives is open unless a barrier or a fence does. A thread that polls a flag expects
+that: it loads from one address again and again, until the value lets it go on. A sum that is
+volatile and lacks its barriers does not, and is what `ptxgen.interpreter.sanitizers.shared_race`
+reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ptxgen.check import flow
+from ptxgen.interpreter.program.linking import Linked
+from ptxgen.interpreter.program.segments import Step, registers_read, registers_written
+from ptxgen.ir import Address, Function, Instr, Kernel, Reg
+from ptxgen.isa.table import op_of
+
+_VOLATILE = ("ld.volatile", "st.volatile")
+_ATOMIC = ("atom.", "red.")
+
+
+def unpolled(linked: Linked) -> frozenset[int]:
+    """The numbers of the volatile accesses of a program that are not to flags: no loads that a
+    thread polls with, and not to an address, as it is written, of these or of atomic operations.
+    """
+    found: set[int] = set()
+    before = 0
+    for routine in linked.routines:
+        instrs = [s for s in routine.source.body or () if isinstance(s, Instr)]
+        volatile = {n for n, x in enumerate(instrs) if x.opcode.startswith(_VOLATILE)}
+        if volatile:
+            loads = {n for n in volatile if instrs[n].opcode.startswith("ld")}
+            polls = _polls(routine.source, loads)
+            flags = {_address(instrs[n]) for n in polls}
+            flags |= {_address(x) for x in instrs if x.opcode.startswith(_ATOMIC)}
+            found |= {before + n for n in volatile - polls if _address(instrs[n]) not in flags}
+        before += len(instrs)
+    return frozenset(found)
+
+
+def _address(instr: Instr) -> Address | None:
+    return next((o for o in instr.operands if isinstance(o, Address)), None)
+
+
+def _polls(routine: Kernel | Function, loads: set[int]) -> set[int]:
+    """The loads that poll: a loop repeats them at the same address, and their values decide whether
+    it goes on.
+    """
+    graph = flow.blocks(routine)
+    steps = {
+        b.index: [Step(b.start + n, x, op_of(x)) for n, x in enumerate(b.instrs)] for b in graph
+    }
+    found = set()
+    for block in graph:
+        for step in steps[block.index]:
+            if step.number in loads and _is_poll(graph, steps, block, step):
+                found.add(step.number)
+    return found
+
+
+def _is_poll(
+    graph: Sequence[flow.Block], steps: dict[int, list[Step]], block: flow.Block, load: Step
+) -> bool:
+    address = _address(load.instr)
+    base = address.base.name if address is not None and isinstance(address.base, Reg) else ""
+    keeps = {
+        b.index
+        for b in graph
+        if not any(r.name == base for s in steps[b.index] for r in registers_written(s))
+    }
+    loop = _loop(graph, block.index, keeps)
+    if not loop:
+        return False
+    known = {r.name for r in registers_written(load)}
+    inside = [s for index in sorted(loop) for s in steps[index]]
+    size = -1
+    while size != len(known):
+        size = len(known)
+        for step in inside:
+            if known & {r.name for r in registers_read(step)}:
+                known |= {r.name for r in registers_written(step)}
+    return any(
+        s.op.row.name == "bra"
+        and s.instr.guard is not None
+        and s.instr.guard.register.name in known
+        for s in inside
+    )
+
+
+def _loop(graph: Sequence[flow.Block], head: int, inside: set[int]) -> set[int]:
+    """The blocks on ways from a block back to it through these blocks; empty without any."""
+    after: set[int] = set()
+    todo = [head]
+    while todo:
+        more = {s for s in graph[todo.pop()].successors if s in inside} - after
+        after |= more
+        todo += more
+    before = flow.predecessors(graph)
+    back: set[int] = set()
+    todo = [head]
+    while todo:
+        more = {p for p in before[todo.pop()] if p in after} - back
+        back |= more
+        todo += more
+    return back

@@ -1,0 +1,479 @@
+"""A happens-before race detector for shared memory, by the clocks of
+`ptxgen.interpreter.sanitizers.clocks`.
+
+For each unit of memory: the stamp of the last write, and of the last read of each warp and of its
+twin. A copy under way makes its units pending, for its own thread too, until it has been waited
+for; one that an mbarrier counts is over for those that come after a wait for this mbarrier.
+Volatile accesses are strong, but for those that `ptxgen.interpreter.sanitizers.polls` finds no
+flags for: their loads are logged, and may not race with volatile stores. Stores of the value that
+is there already, and of one value by several threads, are no race.
+
+Nearly always, all that an access meets is older than the last barrier of its CTA. The clocks' floor
+is the newest stamp that all warps know of all others, so one comparison tells. Reads are only
+logged; they are put into the shadow when a write to the same range of addresses comes before a
+barrier does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.clocks import SHOWN
+from ptxgen.interpreter.sanitizers.conflicts import Access, Conflict, Values, differing
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.sanitizers.clocks import Clocks
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+# A stamp of a write: pending, asynchronous, 25 bits of clock, 17 of instruction, atomic, 18 of lane
+# in the batch. 0: never written.
+_PENDING: Final = 1 << 62
+_ASYNC: Final = 1 << 61
+_CLOCK: Final = 36
+_CLOCK_MASK: Final = (1 << 25) - 1
+_INSTR: Final = 19
+_INSTR_MASK: Final = (1 << 17) - 1
+_ATOMIC: Final = 1 << 18
+_LANE_MASK: Final = (1 << 18) - 1
+# A stamp of a read: clock << 32 | instruction << 11 | lane in the warp.
+_READ_CLOCK: Final = 32
+_READ_INSTR: Final = 11
+_READ_LANE: Final = 63
+_SEVERAL: Final = 63  # more than one lane has read with this clock
+_WARP_BITS: Final = 13  # of the number of a warp in the batch, as lanes have 18
+_LOG_LIMIT: Final = 4096  # reads that may be logged
+
+_NOTED_LIMIT: Final = 256  # records of where such reads were
+
+
+@dataclass(slots=True)
+class _Reads:
+    """Reads with the same clocks: alive until the floors of all of their clusters have reached
+    them; or one of twins, that `lanes` have started and `stamps` stand for: alive until all warps
+    of their clusters know of it.
+    """
+
+    version: int  # of the clocks; -1 of twins
+    ids: Lanes
+    clusters: Lanes
+    clock: Lanes  # of all warps, then
+    entries: list[tuple[Access, int]] = field(default_factory=list)
+    lanes: Lanes | None = None
+    stamps: Lanes | None = None
+
+
+class RaceDetector:
+    """Shadow of the shared memory of all CTAs of a batch; `units` are the units of memory of a CTA,
+    counted through the whole batch. The methods for accesses return what is wrong with them.
+    """
+
+    def __init__(self, clocks: Clocks, ctas: int, units: int) -> None:
+        self._clocks = clocks
+        self._ctas = ctas
+        self._units = ctas * units
+        agents = clocks.group * (1 + clocks.twins)
+        self._written = np.zeros(ctas * units, np.int64)
+        self._read = np.zeros(agents * ctas * units, np.int64)  # by agent, then unit
+        self._logged: list[_Reads] = []
+        self._entries = 0
+        self._noted: list[_Reads] = []  # already in `_read`; their ranges say where
+        self._floor = clocks.floor
+        # By instruction: whether it starts copies that an mbarrier counts.
+        self.counted: Lanes = np.zeros(1, np.bool_)
+        # Warps, and copies that they come after: of which warp, with which stamp.
+        self._after: set[tuple[int, int, int]] = set()
+        # By instruction: whether it is a volatile access to what is no flag.
+        self.volatile: Lanes = np.zeros(1, np.bool_)
+        self._clusters_of: tuple[Lanes, Lanes] = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def initialise(self, units: int) -> None:
+        """The first units of each CTA hold something before it begins."""
+        self._written.reshape(self._ctas, -1)[:, :units] = 1  # older than any thread's clock
+
+    def read(self, access: Access, at: int, *, strong: bool = False) -> list[Conflict]:
+        """A load by instruction `at`; strong ones may race with strong writes, but not volatile
+        ones that are no polls with volatile stores.
+        """
+        volatile = self._is_volatile(at)
+        stamps = self._stamps(access)
+        found: list[Conflict] = []
+        if not stamps.all():
+            found.append(_unwritten(access, stamps, "is read before it was written"))
+        if not self._all_old(access, stamps):
+            found += self._pending(access, stamps) or self._unordered_writes(
+                access, stamps, atomic=strong, volatile=volatile
+            )
+        if not strong or volatile:
+            self._log(access, at)
+        return found
+
+    def visit(self, access: Access, at: int) -> list[Conflict]:
+        """An operation on an mbarrier, which must come after the one that made it, and before what
+        uses its memory for something else.
+        """
+        stamps = self._stamps(access)
+        self._log(access, at)
+        if self._all_old(access, stamps):
+            return []
+        return self._unordered_writes(access, stamps, atomic=True)
+
+    def write(
+        self, access: Access, at: int, *, atomic: bool = False, pending: bool = False,
+        strong: bool = False, values: Values | None = None,
+    ) -> list[Conflict]:  # fmt: skip
+        """A store, an atomic update or, if `pending`, the start of a copy by instruction `at`.
+        `values` gives what is stored and what is there, `[lanes, width]`.
+        """
+        stamps = self._stamps(access)
+        found: list[Conflict] = []
+        if atomic and not stamps.all():
+            found.append(_unwritten(access, stamps, "is updated before it was written"))
+        strong = atomic or strong
+        if not self._all_old(access, stamps):
+            found += self._pending(access, stamps) or self._unordered_writes(
+                access, stamps, atomic=strong, values=values
+            )
+        found += self._unordered_reads(access, volatile=not strong or self._is_volatile(at))
+        mine = (
+            self._stamp(access.ids, at) | (_ATOMIC if strong else 0) | (_PENDING if pending else 0)
+        )
+        self._put(access, mine)
+        last = self._stamps(access)
+        twice = last != mine[:, None]
+        if not strong and twice.any():
+            twice = differing(access, twice, values)
+            if twice.any():
+                found.append(_first("race", twice, access, last, "is written at the same time by"))
+        return found
+
+    def end_copy(self, access: Access, at: int) -> None:
+        """A thread has waited for its copy, which instruction `at` started: as if it had written
+        just now.
+        """
+        self._put(access, self._stamp(access.ids, at))
+
+    # ---------------------------------------------------------------------- asynchronous operations
+
+    def start_copy(
+        self, access: Access, at: int, stamp: int, *, proxy: bool = True
+    ) -> list[Conflict]:
+        """A lane has its warp's twin write, for which `stamp` stands, until `land`; through the
+        asynchronous `proxy` or not.
+        """
+        stamps = self._stamps(access)
+        found = self._pending(access, stamps) or self._unordered_writes(
+            access, stamps, atomic=False
+        )
+        found = found or self._unordered_reads(access)
+        if proxy:
+            found = found or self._hidden(access, stamps)
+        lanes = access.ids
+        self._put(access, _PENDING | _ASYNC | (stamp << _CLOCK) | (at << _INSTR) | lanes)
+        return found
+
+    def land(self, access: Access) -> None:
+        """What `start_copy` began has been written."""
+        for n in range(access.width):
+            self._written[access.first + n] &= ~_PENDING
+
+    def start_read(
+        self, access: Access, at: int, stamp: Lanes, *, by_warp: bool = False
+    ) -> list[Conflict]:
+        """Lanes have the twins of their warps read, until somebody has waited for these stamps, one
+        for each lane, whose accesses are side by side and as many as every other's; `by_warp` if
+        the whole warp asks for it.
+        """
+        stamps = self._stamps(access)
+        lanes = access.ids[:: len(access.ids) // len(stamp)]
+        found: list[Conflict] = []
+        if not stamps.all():
+            found.append(_unwritten(access, stamps, "is read before it was written"))
+        if not self._settled(access, stamps, lanes):
+            found += (
+                self._pending(access, stamps)
+                or self._unordered_writes(access, stamps, atomic=False, by_warp=by_warp)
+                or self._hidden(access, stamps)
+            )
+        reads = _Reads(-1, lanes, lanes, self._clocks.clock, [(access, at)], lanes, stamp)
+        self._logged.append(reads)
+        self._entries += 1
+        if len(self._logged) > _NOTED_LIMIT:
+            self._note(0, self._units)
+        return found
+
+    def _settled(self, access: Access, stamps: Lanes, lanes: Lanes) -> bool:
+        """Whether one look tells that what asynchronous operations of these lanes read was written
+        before, and where they see it: by ordinary instructions, all of them older than what all
+        know and has been shown; or for each lane by one copy that it knows of.
+        """
+        clocks, oldest, newest = self._clocks, int(stamps.min()), int(stamps.max())
+        if newest < _ASYNC:
+            first = SHOWN["shared"] * clocks.group
+            shown = clocks.known[lanes // WARP, first : first + clocks.group]
+            return self._all_old(access, stamps) and newest >> _CLOCK <= int(shown.min())
+        if oldest < _ASYNC or newest >= _PENDING:
+            return False
+        of_lane = stamps.reshape(len(lanes), -1)
+        one = of_lane[:, 0]
+        known = clocks.known[lanes // WARP, clocks.column(one & _LANE_MASK, True)]
+        older = ((one >> _CLOCK) & _CLOCK_MASK) <= known
+        if not (older.all() and (of_lane == one[:, None]).all()):
+            return False
+        return not self._too_early(lanes // WARP, one).any()
+
+    def hidden(self, access: Access) -> list[Conflict]:
+        """Writes by ordinary instructions that no fence has shown to an asynchronous operation."""
+        return self._hidden(access, self._stamps(access))
+
+    def _hidden(self, access: Access, stamps: Lanes) -> list[Conflict]:
+        """Writes by ordinary instructions that no fence has shown to asynchronous ones."""
+        if int(stamps.min()) >= _ASYNC:
+            return []
+        clocks = self._clocks
+        column = SHOWN["shared"] * clocks.group + clocks.column(stamps & _LANE_MASK, False)
+        shown = clocks.known[(access.ids // WARP)[:, None], column]
+        wrong = (((stamps >> _CLOCK) & _CLOCK_MASK) > shown) & (stamps < _ASYNC) & (stamps > 0)
+        if not wrong.any():
+            return []
+        return [_first("proxy", wrong, access, stamps, "was written by")]
+
+    # --------------------------------------------------------------------------------------- clocks
+
+    def _over(self, reads: _Reads) -> bool:
+        clocks = self._clocks
+        if reads.lanes is not None:
+            known = clocks.known.reshape(-1, clocks.group, clocks.known.shape[1])
+            of_all = known[reads.lanes // (WARP * clocks.group)].min(axis=1)
+            column = clocks.column(reads.lanes, True)
+            return bool((of_all[np.arange(len(column)), column] >= reads.stamps).all())
+        if reads.version < 0:
+            return False
+        clock = reads.clock.reshape(-1, self._clocks.group)[reads.clusters].max(axis=1)
+        return bool((self._floor[reads.clusters] >= clock).all())
+
+    def _refresh(self) -> None:
+        """Forget reads that all warps know of."""
+        if self._floor is not self._clocks.floor:
+            self._floor = self._clocks.floor
+            self._drop(self._over)
+            self._noted = [r for r in self._noted if not self._over(r)]
+
+    def _forget_noted(self) -> None:
+        # Where reads lie in detail is only asked to save time.
+        if len(self._noted) > _NOTED_LIMIT:
+            none = np.empty(0, np.int64)
+            whole = Access(none, none, 1, 0, self._units)
+            self._noted = [_Reads(-1, none, none, none, [(whole, 0)])]
+
+    def _clusters(self, ids: Lanes) -> Lanes:
+        if self._clusters_of[0] is not ids:
+            self._clusters_of = ids, np.unique(ids // (WARP * self._clocks.group))
+        return self._clusters_of[1]
+
+    def _stamp(self, ids: Lanes, at: int) -> Lanes:
+        stamp: Lanes = (self._clocks.clock[ids // WARP] << _CLOCK) | (at << _INSTR) | ids
+        return stamp
+
+    # --------------------------------------------------------------------------------------- writes
+
+    def _stamps(self, access: Access) -> Lanes:
+        """The stamps of the last writes, `[lanes, width]`. An access is aligned, so its units are a
+        whole row.
+        """
+        rows = self._written.reshape(-1, access.width)
+        return rows.take(access.first // access.width, axis=0)
+
+    def _put(self, access: Access, stamp: Lanes) -> None:
+        for n in range(access.width):
+            self._written[access.first + n] = stamp
+
+    def _all_old(self, access: Access, stamps: Lanes) -> bool:
+        self._refresh()
+        oldest = int(self._floor[self._clusters(access.ids)].min())
+        return int(stamps.max()) < (oldest + 1) << _CLOCK
+
+    def _pending(self, access: Access, stamps: Lanes) -> list[Conflict]:
+        wrong = stamps >= _PENDING
+        if not wrong.any():
+            return []
+        return [_first("pending", wrong, access, stamps, "may still be written by the copy")]
+
+    def _unordered_writes(
+        self, access: Access, stamps: Lanes, *, atomic: bool, by_warp: bool = False,
+        values: Values | None = None, volatile: bool = False,
+    ) -> list[Conflict]:  # fmt: skip
+        clocks = self._clocks
+        writer = stamps & _LANE_MASK
+        twin = (stamps & _ASYNC) != 0
+        warp = (access.ids // WARP)[:, None]
+        known = clocks.known[warp, clocks.column(writer, twin)]
+        same = writer // WARP == warp if by_warp else writer == access.ids[:, None]
+        clock = (stamps >> _CLOCK) & _CLOCK_MASK
+        wrong = (clock > known) & (twin | ~same)
+        if twin.any():
+            wrong |= twin & self._too_early(warp, stamps)
+        if wrong.any():
+            wrong &= twin | ~clocks.met(access.ids[:, None], writer, clock)
+        if atomic:
+            fine = (stamps & _ATOMIC) != 0
+            wrong &= ~(fine & ~self._is_volatile(stamps >> _INSTR) if volatile else fine)
+        if values is not None and wrong.any():
+            given, there = values()
+            wrong &= given != there
+        return [_first("race", wrong, access, stamps, "was written by")] if wrong.any() else []
+
+    # ---------------------------------------------------------------------------------------- reads
+
+    def _log(self, access: Access, at: int) -> None:
+        clocks = self._clocks
+        last = self._logged[-1] if self._logged else None
+        if last is None or last.version != clocks.version or last.ids is not access.ids:
+            clusters = self._clusters(access.ids)
+            last = _Reads(clocks.version, access.ids, clusters, clocks.clock.copy())
+            self._logged.append(last)
+        last.entries.append((access, at))
+        self._entries += 1
+        if self._entries > _LOG_LIMIT:
+            self._note(0, self._units)
+
+    def _note(self, low: int, high: int) -> None:
+        """Put logged reads of units in this range into the shadow."""
+        for reads in self._logged:
+            met = [(a, at) for a, at in reads.entries if a.low < high and low < a.high]
+            if not met:
+                continue
+            for access, at in met:
+                if reads.stamps is not None:
+                    self._note_twins(access, at, reads.stamps)
+                else:
+                    self._note_read(access, at, reads.clock)
+            self._noted.append(replace(reads, entries=met))
+            reads.entries = [
+                (a, at) for a, at in reads.entries if not (a.low < high and low < a.high)
+            ]
+        self._drop(lambda r: not r.entries)
+        self._forget_noted()
+
+    def _drop(self, over: Callable[[_Reads], bool]) -> None:
+        self._logged = [r for r in self._logged if not over(r)]
+        self._entries = sum(len(r.entries) for r in self._logged)
+
+    def _note_twins(self, access: Access, at: int, stamps: Lanes) -> None:
+        agent = self._clocks.column(access.ids, True)
+        stamp = np.repeat(stamps, len(access.ids) // len(stamps))
+        mine = (stamp << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
+        units = access.units() + (agent * self._units)[:, None]
+        # Reads of other ranges may have been noted out of turn: the newest stays.
+        self._read[units] = np.maximum(self._read[units], mine[:, None])
+
+    def _note_read(self, access: Access, at: int, clock: Lanes) -> None:
+        agent = self._clocks.column(access.ids, False)
+        units = access.units() + (agent * self._units)[:, None]
+        mine = (
+            (clock[access.ids // WARP] << _READ_CLOCK) | (at << _READ_INSTR) | (access.ids % WARP)
+        )[:, None]
+        before = self._read[units]
+        others = ((before >> _READ_CLOCK) == (mine >> _READ_CLOCK)) & (
+            (before & _READ_LANE) != (mine & _READ_LANE)
+        )
+        stamps = np.where(others, mine | _SEVERAL, mine)
+        # Reads of other ranges may have been noted out of turn: the newest stays.
+        stamps = np.where((before >> _READ_CLOCK) > (mine >> _READ_CLOCK), before, stamps)
+        self._read[units] = stamps
+        several = self._read[units] != stamps
+        if several.any():
+            self._read[units[several]] |= _SEVERAL
+
+    def _unordered_reads(self, access: Access, *, volatile: bool = True) -> list[Conflict]:
+        """Reads that a write does not come after; volatile ones count if they are to."""
+        self._refresh()
+        self._note(access.low, access.high)
+        if not any(
+            a.low < access.high and access.low < a.high for r in self._noted for a, _ in r.entries
+        ):
+            return []
+        clocks = self._clocks
+        agents = np.arange(clocks.group * (1 + clocks.twins))
+        stamps = self._read[access.units()[:, :, None] + agents * self._units]
+        own = agents == clocks.column(access.ids, False)[:, None, None]
+        same = own & ((stamps & _READ_LANE) == (access.ids % WARP)[:, None, None])
+        known = clocks.known[access.ids // WARP, : len(agents)][:, None, :]
+        wrong = ((stamps >> _READ_CLOCK) > known) & ~same
+        if not volatile:
+            wrong &= ~self._is_volatile(stamps >> _READ_INSTR)
+        if (wrong & own).any():
+            wrong &= ~(own & self._met_readers(access, stamps))
+        if not wrong.any():
+            return []
+        row, column, reader = (int(i[0]) for i in np.nonzero(wrong))
+        stamp = int(stamps[row, column, reader])
+        lane = stamp & _READ_LANE
+        warp = int(access.ids[row]) // WARP // clocks.group * clocks.group + reader % clocks.group
+        other = -1 if lane == _SEVERAL else warp * WARP + lane
+        unit = int(access.first[row]) + column
+        at = (stamp >> _READ_INSTR) & ((1 << (_READ_CLOCK - _READ_INSTR)) - 1)
+        twin = stamp >> _READ_CLOCK if reader >= clocks.group else 0
+        return [Conflict("race", row, unit, at, other, "was read by", twin)]
+
+    def _is_volatile(self, at: Lanes | int) -> Any:
+        """Whether instructions, by number in the lowest bits, are volatile accesses to no flag."""
+        return self.volatile.take(at & _INSTR_MASK, mode="clip")
+
+    def _too_early(self, warps: Lanes, stamps: Lanes) -> Lanes:
+        """Which of these stamps are of copies that an mbarrier counts and that warps do not come
+        after, because neither they nor anybody before them has waited for it.
+        """
+        at = stamps >> _INSTR & _INSTR_MASK
+        counted = self.counted.take(at, mode="clip") & (stamps >= _ASYNC)
+        wrong = np.zeros(np.broadcast(warps, stamps).shape, np.bool_)
+        if not counted.any():
+            return wrong
+        warps, stamps, counted = np.broadcast_arrays(warps, stamps, counted)
+        # One number of warp, the warp that started the copy, and the stamp, to look each up once.
+        of, clock = (stamps & _LANE_MASK) // WARP, stamps >> _CLOCK & _CLOCK_MASK
+        met = (clock << 2 * _WARP_BITS | of << _WARP_BITS | warps)[counted]
+        keys, inverse = np.unique(met, return_inverse=True)
+        warp_mask = (1 << _WARP_BITS) - 1
+        early = [
+            not self._is_after(k & warp_mask, k >> _WARP_BITS & warp_mask, k >> 2 * _WARP_BITS)
+            for k in keys.tolist()
+        ]
+        wrong[counted] = np.array(early)[inverse]
+        return wrong
+
+    def _is_after(self, warp: int, of: int, stamp: int) -> bool:
+        key = warp, of, stamp
+        if key not in self._after and self._clocks.after_copy(warp, of, stamp):
+            self._after.add(key)
+        return key in self._after
+
+    def _met_readers(self, access: Access, stamps: Lanes) -> Lanes:
+        """Whether lanes have met those lanes of their warps, in a part of it, that have read with
+        these stamps, `[lanes, width, agents]`.
+        """
+        clocks, ids = self._clocks, np.broadcast_to(access.ids[:, None, None], stamps.shape)
+        lane, clock = stamps & _READ_LANE, stamps >> _READ_CLOCK
+        one = clocks.met(ids, ids // WARP * WARP + lane % WARP, clock)
+        met: Lanes = np.where(lane == _SEVERAL, clocks.met_some(ids, clock), one)
+        return met
+
+
+def _unwritten(access: Access, stamps: Lanes, what: str) -> Conflict:
+    return _first("uninitialised", stamps == 0, access, None, what)
+
+
+def _first(kind: str, wrong: Lanes, access: Access, stamps: Lanes | None, what: str) -> Conflict:
+    row, column = (int(i[0]) for i in np.nonzero(wrong))
+    unit = int(access.first[row]) + column
+    if stamps is None:
+        return Conflict(kind, row, unit, -1, -1, what)
+    stamp = int(stamps[row, column])
+    at = (stamp >> _INSTR) & _INSTR_MASK
+    twin = (stamp >> _CLOCK) & _CLOCK_MASK if stamp & _ASYNC else 0
+    return Conflict(kind, row, unit, at, stamp & _LANE_MASK, what, twin)

@@ -1,0 +1,418 @@
+"""The run-time sanitizers of a batch: what memory, barriers and asynchronous copies tell them.
+
+`bounds` finds accesses outside of the variable of shared memory that their address is computed
+from; `init` reads of registers, shared and local memory and memory from `malloc` before they were
+written; `race` accesses of two threads that nothing orders, in shared and global memory; `sync`
+barriers, asynchronous operations and `setmaxnreg` used against their rules; `proxy` ordinary writes
+that asynchronous operations may not see yet. An access outside of all memory, or not aligned, stops
+a kernel in any case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.machine.observer import Observer
+from ptxgen.interpreter.sanitizers.async_rules import broken_rules
+from ptxgen.interpreter.sanitizers.clocks import SHOWN
+from ptxgen.interpreter.sanitizers.conflicts import Access
+from ptxgen.interpreter.sanitizers.detectors import Detectors
+from ptxgen.interpreter.sanitizers.local_init import LocalInit
+from ptxgen.interpreter.sanitizers.orders import Order, optimistic, order_of
+from ptxgen.interpreter.sanitizers.polls import unpolled
+from ptxgen.interpreter.sanitizers.stored_values import StoredValues
+from ptxgen.interpreter.sanitizers.watch_bulk import BulkWatch
+from ptxgen.interpreter.sanitizers.watch_cluster import ClusterWatch
+from ptxgen.interpreter.sanitizers.wgmma import WgmmaChecks
+from ptxgen.isa.table import op_of
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.lanes import Batch
+    from ptxgen.interpreter.machine.memory import Plan
+    from ptxgen.interpreter.machine.observer import Accessing
+    from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
+    from ptxgen.interpreter.program.linking import Linked
+    from ptxgen.interpreter.sanitizers.bounds import Spans
+    from ptxgen.interpreter.sanitizers.findings import Findings
+    from ptxgen.ir import Instr
+    from ptxgen.types import ScalarType
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_PHASE_BIT: Final = np.uint64(63)
+
+
+class Watch(Detectors, Observer):
+    """All sanitizers that watch memory, for one batch. `grain` and `global_grain` are the bytes of
+    their units in shared and global memory; `spans`, if bounds are watched, what addresses are
+    meant for.
+    """
+
+    def __init__(
+        self, names: frozenset[str], batch: Batch, instrs: tuple[Instr, ...], faults: Findings,
+        grain: int, global_grain: int, heap: dict[int, Lanes], spans: Spans | None,
+    ) -> None:  # fmt: skip
+        super().__init__(names, batch, instrs, faults, grain, global_grain, heap, spans)
+        self._orders: list[Order | None] = [None] * len(instrs)
+        self._optimistic = optimistic(instrs)
+        self.local: LocalInit | None = None
+        self.wgmma: WgmmaChecks | None = None
+        self.cluster: ClusterWatch | None = None
+        if batch.cluster_size > 1 or any(x.opcode.startswith("barrier.cluster") for x in instrs):
+            self.cluster = ClusterWatch(self, batch, faults, wanted="sync" in names)
+        self.bulk = BulkWatch(self, self.cluster, batch.shared_stride)
+
+    def order(self, at: int) -> Order:
+        """What instruction `at` does to the order of accesses."""
+        found = self._orders[at]
+        if found is None:
+            guesses = at in self._optimistic
+            found = Order(True) if guesses else order_of(self.instrs[at])
+            self._orders[at] = found
+        return found
+
+    # -------------------------------------------------------------------------------------- memory
+
+    def load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        """A load is about to happen."""
+        order = self.order(machine.at)
+        if plan.watched:
+            access = self._access(machine, plan, offset, total)
+            self._bounds(machine.at, plan, offset, total, access)
+            self.judge(machine.at, self.race.read(access, machine.at, strong=order.strong), access)
+            if self._near_mbarrier(plan, offset, total):
+                self.mbarriers.read(machine.at, access.ids, _places(plan, offset), total)
+        elif self._follows(plan):
+            access = self._far_access(machine, plan, offset, total)
+            assert plan.buffer is not None
+            found = self.global_races.read(plan.buffer, access, machine.at, strong=order.strong)
+            self.judge_global(machine.at, found, access, plan.buffer)
+        if self.local is not None:
+            self._local_load(machine, plan, offset, total)
+        if order.strong:
+            self._acquire(machine, plan, offset, order)
+
+    def store(
+        self, machine: Accessing, plan: Plan, offset: int, type: ScalarType,
+        values: tuple[Lanes, ...],
+    ) -> None:  # fmt: skip
+        """A store is about to happen."""
+        order, at, total = self.order(machine.at), machine.at, type.nbytes * len(values)
+        if plan.watched:
+            access = self._access(machine, plan, offset, total)
+            self._bounds(at, plan, offset, total, access)
+            given = StoredValues(machine.shared.window.data, 0, self.grain, access, plan, values)
+            found = self.race.write(access, at, strong=order.strong, values=given)
+            self.judge(at, found, access)
+            if order.mbarrier:
+                self.mbarriers.made(at, access.ids, _places(plan, offset))
+                if self.cluster is not None:
+                    self.cluster.made(access.ids, _places(plan, offset))
+            elif self._near_mbarrier(plan, offset, total):
+                self.mbarriers.written(at, access.ids, _places(plan, offset), total)
+        elif self._follows(plan):
+            access = self._far_access(machine, plan, offset, total)
+            buffer = plan.buffer
+            assert buffer is not None
+            shift = buffer.base % self.global_grain
+            given = StoredValues(buffer.window.data, shift, self.global_grain, access, plan, values)
+            found = self.global_races.write(buffer, access, at, strong=order.strong, values=given)
+            self.judge_global(at, found, access, buffer)
+        if self.local is not None:
+            self._local_store(machine, plan, offset, total)
+        if order.strong:
+            self._release(machine, plan, offset, order)
+
+    def before_atomic(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        """An atomic operation, or one on mbarriers, is about to happen."""
+        order, at = self.order(machine.at), machine.at
+        if plan.watched:
+            access = self._access(machine, plan, offset, total)
+            self._bounds(at, plan, offset, total, access)
+            if order.mbarrier:
+                found, places = self.race.visit(access, at), _places(plan, offset)
+                if not (found and self.cluster is not None and self.cluster.public(places)):
+                    self.judge(at, found, access)
+                self.mbarriers.used(at, access.ids, places, machine.shared.window.data)
+                if order.mbarrier == "mbarrier_inval":
+                    self.mbarriers.ended(at, places)
+            else:
+                if self._near_mbarrier(plan, offset, total):
+                    self.mbarriers.written(at, access.ids, _places(plan, offset), total)
+                self.judge(at, self.race.write(access, at, atomic=True), access)
+        elif self._follows(plan):
+            access = self._far_access(machine, plan, offset, total)
+            assert plan.buffer is not None
+            found = self.global_races.write(plan.buffer, access, at, strong=True, atomic=True)
+            self.judge_global(at, found, access, plan.buffer)
+        if self.local is not None:
+            self._local_load(machine, plan, offset, total)
+            self._local_store(machine, plan, offset, total)
+        if order.strong:
+            self._release(machine, plan, offset, order)
+
+    def after_atomic(self, machine: Accessing, plan: Plan, offset: int, old: Lanes) -> None:
+        """An atomic operation has happened; `old` are the values before."""
+        order = self.order(machine.at)
+        if order.mbarrier and plan.watched:
+            places = _places(plan, offset)
+            words = machine.shared.window.elements(old.dtype, 1, 0)[places // old.itemsize]
+            was = old if plan.mask is None else old[plan.mask]
+            over = (words ^ was) >> _PHASE_BIT != 0
+            if over.any():
+                self.objects.phase(places[over])
+        if order.strong and (order.acquire or not order.mbarrier):
+            self._acquire(machine, plan, offset, order)
+
+    def _local_load(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        assert self.local is not None
+        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
+        if plan.window is space.window:
+            self.local.load(machine.at, ids, plan, space, offset, total)
+        else:
+            self.local.loaded_elsewhere(machine.at, ids)
+
+    def _local_store(self, machine: Accessing, plan: Plan, offset: int, total: int) -> None:
+        assert self.local is not None
+        ids, space = machine.active_ids(plan.mask), machine.spaces["local"]
+        if plan.window is space.window:
+            self.local.store(machine.at, ids, plan, space, offset, total)
+        else:
+            self.local.store_elsewhere(machine.at, ids)
+
+    def _near_mbarrier(self, plan: Plan, offset: int, total: int) -> bool:
+        return self.mbarriers.near(plan.low + offset, plan.high + offset + total)
+
+    def _follows(self, plan: Plan) -> bool:
+        return self.follows_global and plan.buffer is not None and plan.writable
+
+    def _acquire(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
+        ids = machine.active_ids(plan.mask)
+        if plan.watched:
+            self.objects.acquire_shared(ids, _places(plan, offset), order)
+        elif plan.buffer is not None:
+            self.objects.acquire_global(ids, _places(plan, offset), order)
+
+    def _release(self, machine: Accessing, plan: Plan, offset: int, order: Order) -> None:
+        ids = machine.active_ids(plan.mask)
+        if plan.watched:
+            if order.release or not order.mbarrier:
+                phased = bool(order.mbarrier)
+                places = _places(plan, offset)
+                self.objects.release_shared(ids, places, order, phased=phased)
+        elif plan.buffer is not None:
+            self.objects.release_global(ids, _places(plan, offset), order)
+
+    def _access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
+        """What the race detector has to know of an access to shared memory."""
+        if plan.ids is None:
+            plan.ids = machine.active_ids(plan.mask)
+            units = plan.index(self.grain)
+            plan.units = units if plan.mask is None else units[plan.mask]
+        assert plan.units is not None
+        low, high = plan.low + offset, plan.high + offset + total
+        grain = self.grain
+        if self.cluster is not None:
+            self.cluster.accessed(machine.at, plan.ids, _places(plan, offset))
+        return Access(
+            plan.ids, plan.units + low // grain, total // grain, low // grain, high // grain
+        )
+
+    def _far_access(self, machine: Accessing, plan: Plan, offset: int, total: int) -> Access:
+        if plan.ids is None:
+            plan.ids = machine.active_ids(plan.mask)
+            units = plan.index(self.global_grain)
+            plan.units = units if plan.mask is None else units[plan.mask]
+        assert plan.units is not None
+        assert plan.buffer is not None
+        grain = self.global_grain
+        first = (plan.low + offset) // grain - plan.buffer.base // grain
+        return Access(plan.ids, plan.units + first, total // grain, 0, 0)
+
+    def _bounds(self, at: int, plan: Plan, offset: int, total: int, access: Access) -> None:
+        low, high = plan.low + offset, plan.high + offset + total
+        self.bounds.check(at, low, high, access, self.grain)
+
+    # ------------------------------------------------------------------------------------ barriers
+
+    def release(self, ids: Lanes, barrier: Lanes) -> None:
+        """Lanes arrive at barriers of their CTA without waiting."""
+        self.clocks.release(ids, barrier)
+
+    def join(self, ids: Lanes, barrier: Lanes, since: Lanes, exited: Lanes) -> None:
+        """Barriers let lanes go, which came to them by the instructions `since`; `exited` says
+        which lanes of the batch have ended, bool.
+        """
+        self.sync.barrier(ids, since, exited)
+        warps = self.clocks.warps(ids)
+        self.objects.finish(warps)
+        self.objects.share(warps)
+        self.clocks.join(ids, barrier)
+
+    def too_many(self, at: int, lane: int, barrier: int, came: int, wanted: int) -> None:
+        """More threads have come to a barrier than it was to wait for."""
+        self.sync.too_many(at, lane, barrier, came, wanted)
+
+    def twice(self, at: int, lane: int, barrier: int) -> None:
+        """A lane comes to a barrier at which it has arrived, and which is not complete yet."""
+        self.sync.twice(at, lane, barrier)
+
+    def fence(self, ids: Lanes, scope: str) -> None:
+        """A fence of lanes."""
+        if scope.startswith("proxy.async"):
+            space = scope.removeprefix("proxy.async").partition("::")[0].strip(".")
+            self.clocks.show(ids, (space,) if space else SHOWN)
+        elif scope == "mbarrier_init":
+            if self.cluster is not None:
+                self.cluster.fence(ids)
+        elif not scope.startswith("proxy."):
+            self.objects.fence(ids, scope)
+
+    def warp_sync(self, at: int, ids: Lanes, members: Lanes, exited: Lanes) -> None:
+        """Lanes of warps execute an instruction together, each with those of a membermask;
+        `bar.warp.sync` orders the memory accesses of these lanes.
+        """
+        name = op_of(self.instrs[at]).row.name
+        if name == "bar_warp_sync":
+            self.objects.finish(self.clocks.warps(ids))
+            self.clocks.sync_members(ids, members, exited)
+        elif name.startswith(("wgmma_", "setmaxnreg")):
+            self.sync.warpgroup(name, ids)
+            if self.wgmma is not None:
+                self.wgmma.warpgroup(at, name, self.clocks.warps(ids))
+
+    def retired(self, warp: int, count: int, members: range) -> None:
+        """A warp has waited for the first `count` groups of its warpgroup, of these warps."""
+        self.sync.retired(warp, count, members)
+
+    def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
+        """Lanes are about to execute ordinary instructions that name registers of `wgmma`."""
+        if self.wgmma is not None:
+            self.wgmma.touch(numbers, ids)
+
+    def registers(self, at: int, lane: int, why: str) -> None:
+        """A warp, by a lane, uses `setmaxnreg` against its rules."""
+        self.sync.registers(at, lane, why)
+
+    def undefined(self, at: int, register: str, lane: int) -> None:
+        """A lane reads a register that it has not written."""
+        self.faults.register(at, register, lane)
+
+    def follow(self, linked: Linked) -> None:
+        """Follow a program's local memory and its volatile accesses. What the driver reserves of
+        shared memory is initialised.
+        """
+        self.race.initialise(-(-linked.reserved_bytes // self.grain))
+        volatile = np.zeros(len(self.instrs) + 1, np.bool_)
+        volatile[list(unpolled(linked))] = True
+        self.race.volatile = self.global_races.volatile = volatile
+        counted = ["mbarrier::complete_tx" in x.opcode for x in self.instrs]
+        self.race.counted = np.array([*counted, False])
+        if "init" in self._names and linked.local_bytes:
+            self.local = LocalInit(linked, self._batch.lanes, self.faults)
+
+    def follow_registers(self, registers: WgmmaRegisters | None) -> None:
+        """Follow what `wgmma` does to registers."""
+        if "sync" in self._names and registers is not None:
+            self.wgmma = WgmmaChecks(registers, self._batch.lanes // WARP, self.faults)
+
+    def check_text(self, linked: Linked) -> None:
+        """Report the instructions that break a rule whichever way threads go."""
+        if "sync" in self._names:
+            for at, why in broken_rules(linked):
+                self.faults.sync(at, 0, "sync", why)
+
+    def cluster_arrive(self, at: int, ids: Lanes) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+        if op_of(self.instrs[at]).modifiers.get("sem") != "relaxed":
+            self.clocks.arrive_cluster(ids)
+        if self.cluster is not None:
+            self.cluster.arrive(at, ids)
+
+    def cluster_wait(self, at: int, ids: Lanes) -> None:
+        """Lanes come to wait for the barrier of their cluster."""
+        if self.cluster is not None:
+            self.cluster.wait(at, ids)
+
+    def cluster_leave(self, ids: Lanes) -> None:
+        """The barrier of the cluster lets lanes go."""
+        self.objects.finish(self.clocks.warps(ids))
+        self.clocks.leave_cluster(ids)
+        if self.cluster is not None:
+            self.cluster.leave(ids)
+
+    def ended(self, mask: Lanes, exited: Lanes) -> None:
+        """The lanes of a mask have ended; `exited` has all that have."""
+        if self.cluster is not None:
+            self.cluster.ended(mask, exited)
+
+    def all_ended(self) -> None:
+        """All threads have ended."""
+        self.sync.over = True
+
+    def waited(self, at: int, ids: Lanes, places: Lanes) -> None:
+        """Lanes have waited for mbarriers at these places."""
+        order = self.order(at)
+        if order.acquire:
+            self.objects.acquire_shared(ids, places, order)
+
+    def arrived(self, ids: Lanes, place: int) -> None:
+        """Threads arrive at an mbarrier because the copies by `cp.async` that they started are
+        done.
+        """
+        order = Order(True, release=True, mbarrier="cp_async_mbarrier_arrive")
+        self.objects.release_shared(ids, np.full(len(ids), place), order, phased=True)
+
+    def changes(self, at: int, lane: int, place: int, data: Lanes) -> None:
+        """What a lane has started is about to change the mbarrier at a place; `data` is the shared
+        memory.
+        """
+        self.mbarriers.used(at, np.array([lane]), np.array([place]), data)
+
+    def phase(self, place: int) -> None:
+        """The mbarrier at a place is in its next phase."""
+        self.objects.phase(np.array([place]))
+
+    # ------------------------------------------------------------------------- asynchronous copies
+
+    def copy_async(self, machine: Accessing, plan: Plan, offset: int, nbytes: int) -> None:
+        """`cp.async` starts; its destination is pending until its thread has waited."""
+        access = self._access(machine, plan, offset, nbytes)
+        self._bounds(machine.at, plan, offset, nbytes, access)
+        self.judge(machine.at, self.race.write(access, machine.at, pending=True), access)
+        if self._near_mbarrier(plan, offset, nbytes):
+            self.mbarriers.written(machine.at, access.ids, _places(plan, offset), nbytes)
+
+    def end_copy(self, at: int, ids: Lanes, word: Lanes, words: int) -> None:
+        """Threads have waited for what `cp.async` brought to each `word` on."""
+        per_word = 4 // self.grain
+        self.race.end_copy(Access(ids, word * per_word, words * per_word, 0, 0), at)
+
+    def matrices(self, at: int, ids: Lanes, words: Lanes, nbytes: int) -> None:
+        """Warps, by a lane each, start to multiply what lies at these positions, `[warps, n]`."""
+        if not op_of(self.instrs[at]).row.name.startswith("wgmma_"):
+            return
+        stamps = self.sync.started(ids)
+        evens, odds = words[:, ::2], words[:, 1::2]
+        if (
+            evens.shape == odds.shape
+            and ((evens % (2 * nbytes) == 0) & (odds == evens + nbytes)).all()
+        ):
+            words, nbytes = evens, 2 * nbytes  # they lie by two, which saves half of the work
+        width = nbytes // self.grain
+        lanes = np.repeat(ids, words.shape[1])
+        first = words.reshape(-1) // self.grain
+        inside = first % (self._batch.shared_stride // self.grain)
+        low, high = int(inside.min()), int(inside.max()) + width
+        access = Access(lanes, first, width, low, high)
+        found = self.race.start_read(access, at, stamps, by_warp=True)
+        self.judge(at, found, access)
+
+
+def _places(plan: Plan, offset: int) -> Lanes:
+    """For each active lane, its address, in shared memory the position in the batch's."""
+    flat: Lanes = plan.relative + (plan.low + offset)
+    return flat if plan.mask is None else flat[plan.mask]

@@ -1,0 +1,212 @@
+"""What the sanitizers follow of clusters: their barrier, mbarriers of other CTAs, and CTAs that end
+while others may still access their shared memory.
+
+A CTA has to be there until the accesses of others to its shared memory are over (CUDA C++
+Programming Guide, "Distributed Shared Memory"): one of its threads comes after each of them before
+it ends. Here a `barrier.cluster.arrive.relaxed` is enough for that, as it makes threads wait even
+if it orders no memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+from ptxgen.interpreter.sanitizers.conflicts import Access
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.lanes import Batch
+    from ptxgen.interpreter.sanitizers.detectors import Detectors
+    from ptxgen.interpreter.sanitizers.findings import Findings
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_MBARRIER_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """The last access of a warp, or of its twin, to the shared memory of another CTA."""
+
+    stamp: int
+    at: int
+    lane: int
+    place: int
+
+
+class ClusterWatch:
+    """The part of `Watch` that follows the clusters of a batch. `wanted` says whether to report
+    what is wrong.
+    """
+
+    def __init__(self, watch: Detectors, batch: Batch, faults: Findings, *, wanted: bool) -> None:
+        self._watch = watch
+        self._batch = batch
+        self._faults = faults
+        self._wanted = wanted
+        clocks = watch.clocks
+        self._arrived: Lanes = np.zeros(batch.lanes, np.bool_)  # and have not waited since
+        self._waits: Lanes = np.zeros(batch.lanes, np.int64)  # how many, and in which instruction
+        self._waited_at: Lanes = np.zeros(batch.lanes, np.int64)  # the last one was
+        self._last: Lanes = np.zeros_like(clocks.clock)  # of each warp, when it arrived
+        columns = clocks.known.shape[1]
+        # What each warp comes after by barriers of its cluster, and each CTA by any means once
+        # threads of it have ended.
+        self._after: Lanes = np.zeros((len(clocks.clock), clocks.group), np.int64)
+        self._known: Lanes = np.zeros((batch.ctas, columns), np.int64)
+        self._ended: Lanes = np.zeros(batch.ctas, np.bool_)
+        self._remote: dict[tuple[int, int, bool], _Remote] = {}  # by warp, CTA, whether its twin
+        # Mbarriers that were made, by position: by which warp. Those that its fence.mbarrier_init
+        # came after, those with which it then arrived, and those that all of the cluster may use.
+        self._made: dict[int, int] = {}
+        self._fenced: set[int] = set()
+        self._brought: set[int] = set()
+        self._public: set[int] = set()
+
+    # --------------------------------------------------------------------------------- the barrier
+
+    def arrive(self, at: int, ids: Lanes) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+        again = ids[self._arrived[ids]]
+        if len(again):
+            why = "comes to the barrier of the cluster again without having waited for it"
+            self._report(at, int(again[0]), why)
+        self._arrived[ids] = True
+        clocks = self._watch.clocks
+        warps = clocks.warps(ids)
+        self._last[warps] = clocks.clock[warps]
+        clocks.tick(warps)
+        if self._fenced:
+            here = set(warps.tolist())
+            self._brought |= {p for p in self._fenced if self._made[p] in here}
+
+    def wait(self, at: int, ids: Lanes) -> None:
+        """Lanes come to wait for the barrier of their cluster."""
+        early = ids[~self._arrived[ids]]
+        if len(early):
+            why = "waits for the barrier of the cluster without having arrived at it"
+            self._report(at, int(early[0]), why)
+        self._arrived[ids] = False
+        self._waits[ids] += 1
+        self._waited_at[ids] = at
+        if self._wanted and ".aligned" in self._faults.instrs[at].opcode:
+            self._apart(at, ids)
+
+    def _apart(self, at: int, ids: Lanes) -> None:
+        """Lanes of a warp must come to the same waits."""
+        warps = np.unique(ids // WARP)
+        waits, where = (x.reshape(-1, WARP)[warps] for x in (self._waits, self._waited_at))
+        mine = np.zeros(self._batch.lanes, np.bool_)
+        mine[ids] = True
+        now = np.where(mine.reshape(-1, WARP)[warps], waits, 0).max(axis=1)
+        apart = (waits == now[:, None]) & (where != at)
+        if apart.any():
+            row, lane = (int(i[0]) for i in np.nonzero(apart))
+            self._faults.sync(
+                at, int(ids[np.searchsorted(ids, warps[row] * WARP)]), "sync",
+                "a warp executes it together, but other threads of the warp came to another wait",
+                int(where[row, lane]), relation="they came to",
+            )  # fmt: skip
+
+    def leave(self, ids: Lanes) -> None:
+        """The barrier lets lanes go."""
+        clocks = self._watch.clocks
+        warps = clocks.warps(ids)
+        last = self._last.reshape(-1, clocks.group)[warps // clocks.group]
+        self._after[warps] = np.maximum(self._after[warps], last)
+        if self._brought:
+            here = set((warps // clocks.group).tolist())
+            self._public |= {p for p in self._brought if self._made[p] // clocks.group in here}
+
+    # -------------------------------------------------------------------------- mbarriers of others
+
+    def made(self, ids: Lanes, places: Lanes) -> None:
+        """Lanes have made mbarriers at these positions."""
+        self._made |= zip(places.tolist(), (ids // WARP).tolist(), strict=True)
+        for known in (self._fenced, self._brought, self._public):
+            known.difference_update(places.tolist())
+
+    def fence(self, ids: Lanes) -> None:
+        """`fence.mbarrier_init`."""
+        warps = set((ids // WARP).tolist())
+        self._fenced |= {p for p, w in self._made.items() if w in warps}
+
+    def public(self, places: Lanes) -> bool:
+        """Whether the whole cluster may use the mbarriers at these positions, as they were fenced
+        before a barrier of the cluster.
+        """
+        return self._public.issuperset(places.tolist())
+
+    def counts(self, at: int, lane: int, place: int) -> None:
+        """A lane starts a copy that the mbarrier at a position counts, maybe in another CTA."""
+        watch, batch = self._watch, self._batch
+        if lane // batch.width == place // batch.shared_stride:
+            return
+        grain, inside = watch.grain, place % batch.shared_stride
+        access = Access(
+            np.array([lane]), np.array([place // grain]), _MBARRIER_BYTES // grain,
+            inside // grain, (inside + _MBARRIER_BYTES) // grain,
+        )  # fmt: skip
+        found = watch.race.visit(access, at)
+        if place in self._public:
+            found = []
+        elif not found and place not in self._fenced:
+            found = watch.race.hidden(access)
+        watch.judge(at, found, access)
+
+    # ------------------------------------------------------------------------- CTAs that have ended
+
+    def accessed(self, at: int, ids: Lanes, places: Lanes) -> None:
+        """Lanes access these positions of shared memory, each one."""
+        ctas = places // self._batch.shared_stride
+        far = np.flatnonzero(ctas != ids // self._batch.width)
+        if len(far):
+            warps, clock = ids[far] // WARP, self._watch.clocks.clock
+            for n, warp, cta in zip(far.tolist(), warps.tolist(), ctas[far].tolist(), strict=True):
+                access = _Remote(int(clock[warp]), at, int(ids[n]), int(places[n]))
+                self._keep(warp, cta, access, twin=False)
+
+    def copied(self, at: int, lane: int, place: int, stamp: int) -> None:
+        """A lane starts a copy to a position, for which `stamp` stands."""
+        cta = place // self._batch.shared_stride
+        if cta != lane // self._batch.width:
+            self._keep(lane // WARP, cta, _Remote(stamp, at, lane, place), twin=True)
+
+    def ended(self, mask: Lanes, exited: Lanes) -> None:
+        """The lanes of a mask end; `exited` has all that have."""
+        watch, clocks = self._watch, self._watch.clocks
+        warps = clocks.warps(np.flatnonzero(mask))
+        watch.objects.finish(warps)
+        knows = clocks.known[warps]
+        knows[:, : clocks.group] = np.maximum(knows[:, : clocks.group], self._after[warps])
+        ctas = warps // clocks.of_cta
+        np.maximum.at(self._known, ctas, knows)
+        gone = exited.reshape(self._batch.ctas, -1).all(axis=1) & ~self._ended
+        for cta in np.flatnonzero(gone).tolist():
+            self._ended[cta] = True
+            for (warp, target, twin), access in self._remote.items():
+                if target == cta:
+                    column = warp % clocks.group + clocks.group * twin
+                    if access.stamp > self._known[cta, column]:
+                        self._too_late(access, cta)
+
+    def _keep(self, warp: int, cta: int, access: _Remote, *, twin: bool) -> None:
+        self._remote[warp, cta, twin] = access
+        if self._ended[cta]:
+            self._too_late(access, cta)
+
+    def _too_late(self, access: _Remote, cta: int) -> None:
+        address = access.place % self._batch.shared_stride
+        owner = self._batch.cta(cta * self._batch.width)
+        self._report(
+            access.at, access.lane,
+            f"in the memory of CTA {owner}, which may have ended: it waits for nothing after the "
+            "access", address,
+        )  # fmt: skip
+
+    def _report(self, at: int, lane: int, why: str, address: int = -1) -> None:
+        if self._wanted:
+            self._faults.sync(at, lane, "sync", why, -1, address)

@@ -1,0 +1,141 @@
+"""The rules of the registers of `wgmma`, for every warp that runs.
+
+`wgmma.fence` comes before the first `wgmma.mma_async`, and again after its registers were written
+by ordinary instructions, or used by one of another shape. From a `wgmma.mma_async` to the
+`wgmma.wait_group` that retires its group, its accumulators and what it holds of A in registers are
+not touched by others (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Copies by `mov`
+after the fence are let pass, as nvcc moves them there and the assembler joins them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ptxgen.interpreter.machine.lanes import WARP
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.wgmma_registers import WgmmaRegisters
+    from ptxgen.interpreter.sanitizers.findings import Findings
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_STARTED: Final = "it was started by"
+
+
+class WgmmaChecks:
+    """What the warps of a batch have under way, by register."""
+
+    def __init__(self, registers: WgmmaRegisters, warps: int, faults: Findings) -> None:
+        self._registers = registers
+        self._faults = faults
+        shape = warps, len(registers.registers)
+        self._group: Lanes = np.zeros(shape, np.int64)  # of the last user, from 1; 0: none
+        self._by: Lanes = np.zeros(shape, np.int64)  # the instruction that is
+        self._written: Lanes = np.zeros(shape, np.bool_)  # since the last fence
+        self._fenced: Lanes = np.zeros(warps, np.bool_)  # ever
+        self._ordered: Lanes = np.zeros(shape, np.bool_)  # by a fence after the last user
+        self._commits: Lanes = np.zeros(warps, np.int64)
+        self._retired: Lanes = np.zeros(warps, np.int64)
+        self._busy = False  # whether any warp may have something under way
+
+    def warpgroup(self, at: int, name: str, warps: Lanes) -> None:
+        """Warps execute an instruction of `wgmma`, of the row of this name."""
+        if at in self._registers.multiplications:
+            self._multiply(at, warps)
+        elif name == "wgmma_fence":
+            self._fenced[warps] = True
+            self._written[warps] = False
+            self._ordered[warps] = True
+        elif name == "wgmma_commit_group":
+            self._commits[warps] += 1
+        elif name == "wgmma_wait_group":
+            limit = self._commits[warps] - self._registers.waits[at]
+            self._retired[warps] = np.maximum(self._retired[warps], limit)
+            self._busy = bool((self._group > self._retired[:, None]).any())
+
+    def touch(self, numbers: tuple[int, ...], ids: Lanes) -> None:
+        """Lanes execute ordinary instructions that name registers of `wgmma`."""
+        warps = np.unique(ids // WARP)
+        for at in numbers:
+            touched = self._registers.touches[at]
+            if self._busy:
+                self._in_flight(at, warps, ids, touched.named)
+            if len(touched.changed):
+                self._written[np.ix_(warps, touched.changed)] = True
+
+    def _in_flight(self, at: int, warps: Lanes, ids: Lanes, named: Lanes) -> None:
+        under_way = self._under_way(warps, named)
+        if not under_way.any():
+            return
+        row, column = (int(i[0]) for i in np.nonzero(under_way))
+        warp, number = int(warps[row]), int(named[column])
+        user = int(self._by[warp, number])
+        lane = int(ids[np.searchsorted(ids, warp * WARP)])
+        lacking = "that was not waited for may use"
+        if self._group[warp, number] > self._commits[warp]:
+            lacking = "of no group may use, which no wait covers"
+        why = f"touches {self._name(number)}, which a wgmma.mma_async {lacking}"
+        self._faults.sync(at, lane, "sync", why, user, relation=_STARTED)
+        # Once is enough for what this multiplication has under way.
+        self._group[self._by == user] = 0
+
+    def _under_way(self, warps: Lanes, numbers: Lanes) -> Lanes:
+        """Which of these registers of these warps a multiplication may use, `[warps, numbers]`."""
+        which = np.ix_(warps, numbers)
+        under_way: Lanes = self._group[which] > self._retired[warps][:, None]
+        return under_way
+
+    def _multiply(self, at: int, warps: Lanes) -> None:
+        of = self._registers.multiplications[at]
+        used = np.concatenate([of.d, of.a])
+        unfenced = ~self._fenced[warps]
+        changed = self._written[np.ix_(warps, used)]
+        if unfenced.any():
+            self._report(at, int(warps[unfenced][0]), "no wgmma.fence comes before it")
+            self._fenced[warps] = True
+        elif changed.any():
+            row, column = (int(i[0]) for i in np.nonzero(changed))
+            why = f"no wgmma.fence comes between it and what wrote {self._name(int(used[column]))}"
+            self._report(at, int(warps[row]), why)
+        elif self._busy:
+            self._chained(at, warps)
+        self._written[np.ix_(warps, used)] = False
+        for numbers in (of.a, of.d):
+            which = np.ix_(warps, numbers)
+            self._group[which] = self._commits[warps][:, None] + 1
+            self._by[which] = at
+            self._ordered[which] = False
+        self._busy = True
+
+    def _chained(self, at: int, warps: Lanes) -> None:
+        """Accumulators of one shape may be chained, and A may be read by several; all else that is
+        under way needs a fence.
+        """
+        of = self._registers.multiplications[at]
+        for numbers, is_sum in ((of.d, True), (of.a, False)):
+            which = np.ix_(warps, numbers)
+            doubtful = self._under_way(warps, numbers) & ~self._ordered[which]
+            users = self._by[which]
+            for user in np.unique(users[doubtful]).tolist():
+                before = self._registers.multiplications[user]
+                was_sum = np.isin(numbers, before.d)
+                fine = (was_sum == is_sum) & (not is_sum or before.shape == of.shape)
+                wrong = np.argwhere(doubtful & (users == user) & ~fine)
+                if len(wrong):
+                    row, column = wrong[0].tolist()
+                    use = f"an accumulator of {before.shape}" if was_sum[column] else "part of A"
+                    self._faults.sync(
+                        at, int(warps[row]) * WARP, "sync",
+                        f"uses {self._name(int(numbers[column]))}, which another wgmma.mma_async "
+                        f"may still use as {use}; no wgmma.fence or wait comes between", user,
+                        relation=_STARTED,
+                    )  # fmt: skip
+                    return
+
+    def _name(self, number: int) -> str:
+        return self._registers.registers[number].name
+
+    def _report(self, at: int, warp: int, why: str) -> None:
+        self._faults.sync(at, warp * WARP, "sync", why)

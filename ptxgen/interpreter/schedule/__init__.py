@@ -1,0 +1,1 @@
+"""Who runs next: the order of warps, and threads that wait or are in calls."""

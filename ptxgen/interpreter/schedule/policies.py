@@ -1,0 +1,278 @@
+"""Which of the lanes that could run do run next: the lockstep order, and orders drawn from a seed.
+
+`PCT` is the scheduler of Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler
+with Probabilistic Guarantees of Finding Bugs" (ASPLOS 2010), for warps: each gets a random
+priority, the first of those that can run does, until it waits or ends, and at a few random change
+points the one that runs falls behind all others. An order of d decisions that breaks a kernel is
+found with a probability that does not vanish with the length of the run, which uniform choices of
+the next warp do not offer.
+
+Three things differ from the paper. The change points, depth - 1 of them, are drawn again for every
+doubling of the run, as its length is not known before. A warp that has been served many times
+without waiting also falls behind, so that one that spins on a flag cannot keep the writer of the
+flag from running. And the same warp of all CTAs (of all clusters) of a batch has one priority, and
+so runs at once, unless `apart` asks for priorities of their own; they meet only where CTAs wait for
+each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from ptxgen.errors import LaunchError, did_you_mean, shown
+from ptxgen.interpreter.machine.lanes import WARP, Selection
+from ptxgen.interpreter.machine.waiting import Delays, LateAgents
+from ptxgen.interpreter.machine.wgmma_late import LateProducts
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.lane_machine import LaneMachine
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+Place = tuple[int, int]  # a block, and which of its parts
+Ready = dict[Place, Selection]  # the lanes that have come to each place and could go on
+
+LOCKSTEP: Final = "lockstep"
+DEPTH: Final = 3  # most bugs of order need one or two decisions; one to spare
+_FORMS: Final = (LOCKSTEP, "pct:SEED", "pct:SEED:DEPTH")
+
+_NEVER: Final = np.iinfo(np.int64).max
+_PATIENCE: Final = 20_000  # instructions that lanes wait in lockstep before they come first
+_POLL: Final = 1_000  # what one of them counts for that lanes may spin with; less than _PATIENCE
+_FIRST_CHANGES: Final = 256  # instructions in which the first change points of PCT lie
+_SERVINGS: Final = 512  # of a warp, until it falls behind
+_VISITS: Final = 128  # of a warp at a place, until its lanes elsewhere come first
+
+
+@dataclass(frozen=True, slots=True)
+class PCT:
+    """A schedule of random priorities: the same `seed`, from 0, gives the same run.
+
+    `depth`, from 1, is the number of decisions of a bug that is looked for: depth - 1 change
+    points are drawn for each doubling of the run. With `apart`, every CTA has priorities of its
+    own: for kernels whose CTAs communicate, and slower in proportion to their number.
+
+    Raises `LaunchError` for values that are none of these.
+    """
+
+    seed: int
+    depth: int = DEPTH
+    apart: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("depth", 1)):
+            given = getattr(self, name)
+            if not isinstance(given, (int, np.integer)) or _is_flag(given) or given < least:
+                raise LaunchError(
+                    f"PCT: {name} must be an integer from {least}, got {shown(given)}"
+                )
+            object.__setattr__(self, name, int(given))
+        if not _is_flag(self.apart):
+            raise LaunchError(f"PCT: apart must be True or False, got {shown(self.apart)}")
+
+
+def _is_flag(given: object) -> bool:
+    return isinstance(given, bool)
+
+
+Schedule = PCT | str
+
+
+def schedule_of(given: object) -> PCT | None:
+    """A schedule as `run` takes it: a `PCT`, or None for lockstep. Raises `LaunchError`."""
+    if isinstance(given, PCT):
+        return given
+    text = given if isinstance(given, str) else ""
+    if text == LOCKSTEP:
+        return None
+    numbers = re.fullmatch(r"pct:([0-9]+)(?::([0-9]+))?", text)
+    if numbers is None:
+        raise LaunchError(
+            f"schedule must be {', '.join(map(repr, _FORMS))} with numbers, or a PCT, got "
+            f"{shown(given)}{did_you_mean(text, (LOCKSTEP, 'pct:0'))}"
+        )
+    return PCT(int(numbers[1]), DEPTH if numbers[2] is None else int(numbers[2]))
+
+
+class Policy(Protocol):
+    """What the scheduler asks."""
+
+    @property
+    def change(self) -> int:
+        """After how many instructions of the batch the policy wants to choose again, even in the
+        middle of a block.
+        """
+
+    def came(self, place: Place, now: int) -> None:
+        """Lanes have come to a place; `now` counts the instructions of the batch."""
+
+    def polled(self, count: int) -> None:
+        """So many instructions are executed that lanes may spin with."""
+
+    def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
+        """Take the lanes that run next out of `ready`, which has some."""
+
+
+def policy_of(schedule: PCT | None, machine: LaneMachine) -> Policy:
+    """The policy for one batch; one of `PCT` has the machine's asynchronous agents be late."""
+    return Lockstep() if schedule is None else Priorities(schedule, machine)
+
+
+class Lockstep:
+    """Of all places that lanes have come to, the first in the program's order, with all of them.
+
+    Lanes that have waited for long come first for a while, so that threads which spin until others
+    have done something do not spin for ever.
+    """
+
+    change = _NEVER
+
+    def __init__(self) -> None:
+        self._since: dict[Place, int] = {}  # when the first lanes came there
+        self._late_until = 0  # until then, the last place comes first
+        self._polls = 0
+
+    def came(self, place: Place, now: int) -> None:
+        """Lanes have come to a place."""
+        self._since.setdefault(place, now + _POLL * self._polls)
+
+    def polled(self, count: int) -> None:
+        """Use patience up faster: others may be what is waited for."""
+        self._polls += count
+
+    def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
+        """All lanes of the place whose turn it is."""
+        place = next(iter(ready)) if len(ready) == 1 else self._choose(ready, now)
+        del self._since[place]
+        return place, ready.pop(place)
+
+    def _choose(self, ready: Ready, now: int) -> Place:
+        spent = now + _POLL * self._polls
+        if spent < self._late_until:
+            return max(ready)
+        if spent - min(self._since.values()) > _PATIENCE:
+            self._late_until = spent + _PATIENCE
+            self._since = dict.fromkeys(self._since, spent)
+        return min(ready)
+
+
+class Priorities:
+    """The policy of `PCT` for one batch.
+
+    Warps with one priority are a class. Of the class that runs, the lanes at the first place in the
+    program's order do, those at places that the class has come to many times after others.
+    """
+
+    def __init__(self, schedule: PCT, machine: LaneMachine) -> None:
+        batch = machine.batch
+        self._batch = batch
+        # By batch, so that the first of a large grid is not the pattern of all others.
+        rng = np.random.default_rng([schedule.seed, schedule.depth, batch.first])
+        warps = batch.width // WARP * (batch.ctas if schedule.apart else batch.cluster_size)
+        self._class_of_warp: Lanes = np.arange(batch.lanes // WARP) % warps
+        self._class_of_lane: Lanes = np.repeat(self._class_of_warp, WARP)
+        self._priority: Lanes = rng.permutation(warps)
+        self._lowest = 0
+        self._changes = _changes(rng.spawn(1)[0], schedule.depth)
+        self.change = next(self._changes)
+        self._running = 0
+        self._servings = np.zeros(warps, np.int64)
+        self._visits: Counter[tuple[int, Place]] = Counter()
+        self._found: dict[Place, tuple[Selection, int, bool]] = {}
+        self._delays = Delays(rng.spawn(1)[0])
+        self._copies = machine.copies
+        self._agents = machine.agents = LateAgents(self._delays)
+        machine.copies.delays = self._delays
+        self._late = Delays(rng.spawn(1)[0])
+        if machine.wgmma is not None and machine.wgmma.late:
+            machine.products = LateProducts(machine.wgmma, machine, self._late)
+        self._products = machine.products
+
+    def came(self, place: Place, now: int) -> None:
+        """Nothing: whose turn it is does not depend on when they came."""
+
+    def polled(self, count: int) -> None:
+        """Nothing: a class that has been served often falls behind anyway."""
+
+    def next(self, ready: Ready, now: int) -> tuple[Place, Selection]:
+        """The lanes of one class at one place."""
+        self._let_agents_work(now)
+        while now >= self.change:
+            self._demote(self._running)
+            self.change = next(self._changes)
+        choices = [(self._key(place, s), place) for place, s in ready.items()]
+        (_, _, number), place = min(choices)
+        selection = self._take(ready, place, number)
+        self._serve(number, place)
+        return place, selection
+
+    def _let_agents_work(self, now: int) -> None:
+        self._delays.now = self._late.now = now
+        if self._products is not None:
+            self._products.work()
+        self._agents.work()
+        self._copies.work()
+
+    def _key(self, place: Place, selection: Selection) -> tuple[int, int, int]:
+        """The best class at a place comes first, then one that has not been there often."""
+        number, _ = self._best(place, selection)
+        often = self._visits[number, place] // _VISITS
+        return -int(self._priority[number]), often, number
+
+    def _best(self, place: Place, selection: Selection) -> tuple[int, bool]:
+        """The class of highest priority at a place, and whether all lanes there are of it."""
+        found = self._found.get(place)
+        if found is not None and found[0] is selection:
+            return found[1:]
+        there = self._classes(selection)
+        number = int(there[self._priority[there].argmax()])
+        self._found[place] = selection, number, bool((there == number).all())
+        return self._found[place][1:]
+
+    def _classes(self, selection: Selection) -> Lanes:
+        if selection.rows is not None:
+            return self._class_of_warp[selection.rows]
+        if selection.mask is None:
+            return self._class_of_warp
+        present = np.logical_or.reduce(selection.mask.reshape(-1, WARP), axis=1)
+        return self._class_of_warp[present]
+
+    def _take(self, ready: Ready, place: Place, number: int) -> Selection:
+        selection = ready.pop(place)
+        _, _, alone = self._found.pop(place)
+        if alone:
+            return selection
+        mask = selection.full_mask()
+        mine = mask & (self._class_of_lane == number)
+        ready[place] = Selection(self._batch, mask & ~mine)
+        return Selection(self._batch, mine)
+
+    def _serve(self, number: int, place: Place) -> None:
+        self._running = number
+        self._visits[number, place] += 1
+        self._servings[number] += 1
+        if self._servings[number] >= _SERVINGS:
+            self._demote(number)
+
+    def _demote(self, number: int) -> None:
+        self._lowest -= 1
+        self._priority[number] = self._lowest
+        self._servings[number] = 0
+        self._found.clear()  # who is best depends on the priorities
+
+
+def _changes(rng: np.random.Generator, depth: int) -> Iterator[int]:
+    """Rising numbers of instructions: depth - 1 below _FIRST_CHANGES, as many below its double, and
+    so on.
+    """
+    start, end = 0, _FIRST_CHANGES
+    while depth > 1:
+        yield from sorted(rng.integers(start, end, depth - 1).tolist())
+        start, end = end, 2 * end
+    yield _NEVER

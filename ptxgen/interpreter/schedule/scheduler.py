@@ -1,0 +1,430 @@
+"""What lanes do where a policy lets them run, waiting, and what stops a batch of CTAs.
+
+Lanes that have come to the same place wait there together, so those that parted meet again where
+their paths do. Which of them run next is for a `Policy`; in lockstep it is those that come first in
+the program's order. That is one of the orders that a GPU may take; the race detector, not the
+schedule, finds what all others would break.
+
+Where only some lanes of a warp come to an instruction that a warp executes together, they wait for
+the others that its membermask names.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from ptxgen.errors import TrapError
+from ptxgen.interpreter.machine.lanes import WARP, Selection
+from ptxgen.interpreter.program.segments import together
+from ptxgen.interpreter.reports import Counters, where_from
+from ptxgen.interpreter.schedule.call_frames import Calls
+from ptxgen.interpreter.schedule.spins import Spins
+from ptxgen.isa.special import SPECIALS
+
+if TYPE_CHECKING:
+    from ptxgen.interpreter.machine.lane_machine import LaneMachine
+    from ptxgen.interpreter.program.blocks import Block, Program
+    from ptxgen.interpreter.schedule.policies import Place, Policy, Ready
+
+    Lanes = np.ndarray[Any, np.dtype[Any]]
+
+_NAMED_WAITS: Final = 4  # how many of the threads in a deadlock are named
+_POLLS: Final = re.compile(r"atom\.|ld\.(volatile|relaxed|acquire)|mbarrier\.test_wait|nanosleep")
+_FULL_WARP: Final = 0xFFFFFFFF
+
+
+class _Waits(Protocol):
+    """What lanes may wait at: `waiting` says which do, bool, `since` in which instruction."""
+
+    since: Lanes
+
+    @property
+    def waiting(self) -> Lanes: ...
+
+    def complete(self, exited: Lanes) -> Lanes | None: ...
+
+    def describe(self, lane: int) -> str: ...
+
+
+class Scheduler:
+    """Runs one batch of CTAs to its end."""
+
+    def __init__(
+        self, program: Program, machine: LaneMachine, max_instructions: int, policy: Policy
+    ) -> None:
+        self._program = program
+        self._machine = machine
+        self._policy = policy
+        self._limit = max_instructions
+        batch = machine.batch
+        self._registers: list[Lanes] = [machine.undefined(dtype) for dtype in program.dtypes]
+        for name in program.slots.keys() & SPECIALS.keys():
+            slot = program.slots[name]
+            self._registers[slot] = batch.special(name).astype(program.dtypes[slot])
+        self._calls = Calls(program, machine, self._registers)
+        self._ready: Ready = {}
+        # By block: how many of its instructions lanes may spin with.
+        self._polls = [
+            sum(_may_spin(step.instr.opcode) for step in block.segment.steps)
+            for block in program.blocks
+        ]
+        self._spins = Spins(program, self._registers)
+        # Lanes that wait for others of their warp.
+        self._parked: dict[Place, Lanes] = {}
+        self._resume = np.zeros(batch.lanes, np.int64)  # the block with which waiting lanes go on
+        self._runs: list[list[int]] = [[0, 0, 0] for _ in program.blocks]  # times, warps, threads
+        self._part_runs: dict[Place, list[int]] = {}
+
+    def run(self) -> None:
+        """Run until all threads have ended. Raises `TrapError`."""
+        self._go(self._program.entries[-1], Selection(self._machine.batch, ~self._machine.exited))
+        choose, machine = self._policy.next, self._machine
+        while True:
+            while self._ready:
+                place, selection = choose(self._ready, machine.cycles)
+                if self._spins.possible and self._spins.caught(place, selection, self._ready):
+                    self._ready[place] = selection
+                    self._policy.came(place, machine.cycles)
+                    self._end_spin()
+                    continue
+                self._execute(place, selection)
+                if machine.waits.some:
+                    self._wake()
+            self._wake()
+            if machine.watch is not None and not self._ready and bool(machine.exited.all()):
+                machine.watch.all_ended()
+            if self._ready or machine.agents.finish():
+                continue
+            if self._waiting().any() or self._parked:
+                raise TrapError(self._deadlock())
+            machine.registers.finish()
+            return
+
+    def _end_spin(self) -> None:
+        """All threads that could run poll for ever, unless an asynchronous agent does something."""
+        machine = self._machine
+        if machine.agents.finish() or machine.copies.finish():
+            self._spins = Spins(self._program, self._registers)
+            return
+        raise TrapError(self._deadlock())
+
+    def count(self, counters: Counters) -> None:
+        """Add what was executed."""
+        runs = [(b, r) for b, r in zip(self._program.blocks, self._runs, strict=True)]
+        for (number, part), run in self._part_runs.items():
+            runs.append((self._program.blocks[number].parts[part], run))
+        for block, (times, warps, threads) in runs:
+            steps = [step for step in block.segment.steps if not step.resumes]
+            counters.dispatched += times * len(steps)
+            counters.warp_instructions += warps * len(steps)
+            counters.thread_instructions += threads * len(steps)
+            for step in steps if warps else ():
+                counters.by_opcode[step.instr.opcode] += warps
+
+    # --------------------------------------------------------------------------------------- places
+
+    def _go(self, number: int, selection: Selection, part: int = 0) -> None:
+        """These lanes have come to a block, or to the kernel's end."""
+        if number < 0:
+            self._machine.exited |= selection.full_mask()
+            if self._machine.watch is not None:
+                self._machine.watch.ended(selection.full_mask(), self._machine.exited)
+            for place in list(self._parked):  # nobody waits for lanes that are gone
+                self._again(place)
+            if self._waiting().any():
+                self._wake()
+            return
+        place = number, part
+        there = self._ready.get(place)
+        mask = self._parked.pop(place, None) if self._parked else None
+        if there is not None:
+            mask = there.full_mask() if mask is None else mask | there.full_mask()
+        if mask is not None:
+            selection = Selection(self._machine.batch, selection.full_mask() | mask)
+        self._ready[place] = selection
+        self._policy.came(place, self._machine.cycles)
+
+    def _go_mask(self, number: int, mask: Lanes, part: int = 0) -> None:
+        if mask.any():
+            self._go(number, Selection(self._machine.batch, mask), part)
+
+    def _again(self, place: Place) -> None:
+        number, part = place
+        self._go_mask(number, self._parked.pop(place), part)
+
+    # ------------------------------------------------------------------------------------ execution
+
+    def _execute(self, place: Place, selection: Selection) -> None:
+        number, part = place
+        block = self._program.blocks[number]
+        if self._polls[number]:
+            self._policy.polled(self._polls[number])
+        ends_at = self._machine.cycles + len(block.segment.steps)
+        if (
+            part
+            or (block.together and not self._warps_are_whole(selection))
+            or (block.split is not None and ends_at > self._policy.change)
+        ):
+            self._execute_part(place, block, selection)
+            return
+        self._charge(block, self._runs[number], selection)
+        self._after(number, block, selection, *self._call(block, selection))
+
+    def _execute_part(self, place: Place, block: Block, selection: Selection) -> None:
+        """One part of a block, for lanes whose warps are not all here."""
+        number, part = place
+        if not block.parts:
+            assert block.split is not None
+            block.parts = block.split()
+        one = block.parts[part]
+        if one.together:
+            here = self._met(one, selection)
+            left = selection.full_mask() & ~here
+            if left.any():  # beside those that another choice of lanes has left
+                self._parked[place] = left | self._parked.get(place, False)
+            if not here.any():
+                return
+            selection = Selection(self._machine.batch, here)
+        self._charge(one, self._part_runs.setdefault(place, [0, 0, 0]), selection)
+        outcome = self._call(one, selection)
+        if part + 1 < len(block.parts):
+            self._go(number, selection, part + 1)
+        else:
+            self._after(number, one, selection, *outcome)
+
+    def _warps_are_whole(self, selection: Selection) -> bool:
+        """Whether all lanes of the selected warps that have not ended are selected."""
+        if selection.inner is None:
+            return True
+        return bool((selection.inner | selection.pick(self._machine.exited)).all())
+
+    def _met(self, block: Block, selection: Selection) -> Lanes:
+        """The lanes of a selection whose instruction has all the lanes that its membermask names;
+        the guard's other lanes go along.
+        """
+        mask = selection.full_mask()
+        if not together(block.segment.steps[0]):
+            return mask
+        members: Lanes = np.full(len(mask), block.members, np.uint32)
+        if block.member_slot >= 0:
+            members = self._registers[block.member_slot].view(np.uint32)
+        bits = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
+        fine = (mask | self._machine.exited).reshape(-1, WARP)
+        present = np.where(fine, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+        met: Lanes = mask & ((members & ~np.repeat(present, WARP)) == 0)
+        return met
+
+    def _after(
+        self, number: int, block: Block, selection: Selection, taken: Lanes | None, value: Any
+    ) -> None:
+        """Send the lanes that have executed a block where they go next."""
+        segment = block.segment
+        leave = segment.leave
+        if segment.waits:
+            self._after_wait(segment.after, selection)
+            return
+        if leave is None:
+            self._fall(segment.routine, segment.after, selection)
+            return
+        if leave.instr.guard is not None:
+            assert taken is not None
+            here = taken if selection.inner is None else taken & selection.inner
+            count = int(np.count_nonzero(here))
+            if count == 0:
+                self._fall(segment.routine, segment.after, selection)
+                return
+            if count < selection.threads:
+                jumping = selection.widen(here)
+                rest = selection.full_mask() & ~jumping
+                self._fall(segment.routine, segment.after, Selection(self._machine.batch, rest))
+                selection = Selection(self._machine.batch, jumping)
+        self._leave(number, block, selection, value)
+
+    def _leave(self, number: int, block: Block, selection: Selection, value: Any) -> None:
+        """Carry out the branch, call or end of a block for the lanes that take it."""
+        segment = block.segment
+        leave = segment.leave
+        assert leave is not None
+        name = leave.op.row.name
+        if name == "bra":
+            self._go(segment.targets[0], selection)
+        elif name == "exit":
+            self._go(-1, selection)
+        elif name == "ret":
+            self._fall(segment.routine, -1, selection)
+        elif name == "brx":
+            self._jump(block, selection, value)
+        else:
+            for to, mask in self._calls.enter(number, block, selection.full_mask(), value):
+                self._fall_mask(segment.routine, to, mask)
+
+    def _fall(self, routine: int, after: int, selection: Selection) -> None:
+        """Go on to a block of the same routine; from its end, back to the caller."""
+        if after >= 0 or routine == len(self._program.entries) - 1:
+            self._go(after, selection)
+            return
+        for to, mask in self._calls.leave(routine, selection.full_mask()):
+            self._go_mask(to, mask)
+
+    def _fall_mask(self, routine: int, after: int, mask: Lanes) -> None:
+        self._fall(routine, after, Selection(self._machine.batch, mask))
+
+    def _jump(self, block: Block, selection: Selection, index: Lanes) -> None:
+        """`brx.idx`: each lane to the target that its index says."""
+        machine, targets = self._machine, block.segment.targets
+        wide = np.zeros(machine.batch.lanes, np.int64)
+        wide[machine.selection.ids] = index
+        mask = selection.full_mask()
+        outside = np.flatnonzero(mask & (wide >= len(targets)))
+        if len(outside):
+            lane = int(outside[0])
+            where = machine.faults.where(block.segment.steps[-1].number, lane)
+            raise TrapError(f"{where}: index {wide[lane]} of {len(targets)} targets")
+        for chosen in np.unique(wide[mask]):
+            self._go_mask(targets[chosen], mask & (wide == chosen))
+
+    def _call(self, block: Block, selection: Selection) -> tuple[Lanes | None, Any]:
+        machine, registers = self._machine, self._registers
+        machine.select(selection)
+        if block.function is None:
+            return None, None
+        if selection.rows is None:
+            taken, value, results = block.function(machine, *[registers[i] for i in block.inputs])
+        else:
+            pick = selection.pick
+            taken, value, results = block.function(
+                machine, *[pick(registers[i]) for i in block.inputs]
+            )
+        if selection.mask is None:
+            for slot, new in zip(block.outputs, results, strict=True):
+                registers[slot] = new
+        else:
+            for slot, new in zip(block.outputs, results, strict=True):
+                registers[slot] = selection.merge(registers[slot], new)
+        return taken, value
+
+    def _charge(self, block: Block, runs: list[int], selection: Selection) -> None:
+        runs[0] += 1
+        runs[1] += selection.warps
+        runs[2] += selection.threads
+        # An empty segment in a loop must end it, too.
+        self._machine.cycles += max(len(block.segment.steps), 1)
+        if self._machine.cycles > self._limit:
+            batch = self._machine.batch
+            lane = int(np.flatnonzero(selection.full_mask())[0])
+            steps = block.segment.steps
+            at = where_from(steps[0].instr) if steps else "an empty loop"
+            raise TrapError(
+                f"kernel {self._machine.faults.kernel}: still running after {self._limit} "
+                f"instructions in a row, at {at}: thread {batch.thread(lane)} of CTA "
+                f"{batch.cta(lane)} and {selection.threads - 1} others; "
+                f"if it is not an endless loop, raise max_instructions{self._polling(lane)}"
+            )
+
+    def _polling(self, lane: int) -> str:
+        """The mbarrier that a thread has polled last, if it has."""
+        for at, what, lanes in self._polls_of(np.arange(self._machine.batch.lanes) == lane):
+            instr = where_from(self._machine.faults.instrs[at])
+            return f"; {self._machine.batch.thread(lanes[0])} polls {what} in {instr}"
+        return ""
+
+    def _polls_of(self, mask: Lanes) -> list[tuple[int, str, list[int]]]:
+        """The mbarriers that these lanes poll: the last instruction of each, and what it polls."""
+        machine = self._machine
+        found = []
+        for at, (ids, positions) in reversed(machine.polled.items()):
+            for position in np.unique(positions[mask[ids]]).tolist():
+                lanes = ids[mask[ids] & (positions == position)]
+                found.append((at, machine.mbarrier(position), lanes.tolist()))
+            mask = mask.copy()
+            mask[ids] = False
+        return found
+
+    # -------------------------------------------------------------------------------------- waiting
+
+    def _waiting(self) -> Lanes:
+        waiting: Lanes = np.logical_or.reduce([kind.waiting for kind in self._kinds()])
+        return waiting
+
+    def _kinds(self) -> tuple[_Waits, ...]:
+        """All that lanes may wait at."""
+        m = self._machine
+        return m.barriers, m.waits, m.cluster, m.registers, m.warpgroups
+
+    def _after_wait(self, after: int, selection: Selection) -> None:
+        """Lanes that do not have to wait, or that a guard kept away, go on; others when what they
+        wait for has happened.
+        """
+        mask = selection.full_mask()
+        waiting = mask & self._waiting()
+        self._resume[waiting] = after
+        passing = mask & ~waiting
+        if passing.any():
+            self._go(after, Selection(self._machine.batch, passing))
+        self._wake(selection)
+
+    def _wake(self, same: Selection | None = None) -> None:
+        """Let those lanes go on that have waited for what has happened; `same` are likely ones."""
+        machine = self._machine
+        if machine.waits.waiting.any():
+            machine.agents.ask(machine.waits.positions())
+        for kind in self._kinds():
+            free = kind.complete(machine.exited)
+            if free is not None:
+                self._resume_lanes(free, same)
+
+    def _resume_lanes(self, free: Lanes, same: Selection | None) -> None:
+        where = self._resume[free]
+        if same is not None and len(where) == same.threads and (free == same.full_mask()).all():
+            self._go(int(where[0]), same)
+            return
+        for number in np.unique(where):
+            mask = free & (self._resume == number)
+            self._go(int(number), Selection(self._machine.batch, mask))
+
+    def _deadlock(self) -> str:
+        machine = self._machine
+        batch = machine.batch
+        waits: dict[tuple[int, str], list[int]] = {}
+        for kind in self._kinds():
+            for lane in np.flatnonzero(kind.waiting):
+                entry = int(kind.since[lane]), f"wait at {kind.describe(int(lane))}"
+                waits.setdefault(entry, []).append(int(lane))
+        for (number, part), mask in self._parked.items():
+            step = self._program.blocks[number].parts[part].segment.steps[0]
+            entry = step.number, "wait for the other lanes of their warp"
+            waits.setdefault(entry, []).extend(map(int, np.flatnonzero(mask)))
+        able = np.zeros(batch.lanes, np.bool_)
+        for selection in self._ready.values():
+            able |= selection.full_mask()
+        for at, what, lanes in self._polls_of(able):
+            waits.setdefault((at, f"poll {what}"), []).extend(lanes)
+        ctas = {lane // batch.width for lanes in waits.values() for lane in lanes}
+        first = min(ctas)
+        groups: list[str] = []
+        for (at, what), all_lanes in sorted(waits.items()):
+            there = [n for n in all_lanes if n // batch.width == first]
+            if not there:
+                continue
+            names = ", ".join(str(batch.thread(n)) for n in there[:_NAMED_WAITS])
+            more = f" and {len(there) - _NAMED_WAITS} more" if len(there) > _NAMED_WAITS else ""
+            groups.append(
+                f"{len(there)} threads ({names}{more}) {what} in "
+                f"{where_from(machine.faults.instrs[at])}"
+            )
+        cta = slice(first * batch.width, first * batch.width + batch.threads)
+        ended = int(np.count_nonzero(machine.exited[cta]))
+        return (
+            f"kernel {machine.faults.kernel}: deadlock in CTA {batch.cta(first * batch.width)}"
+            f"{f' and {len(ctas) - 1} others' if len(ctas) > 1 else ''}: {'; '.join(groups)}; "
+            f"{ended} of {batch.threads} threads have exited"
+        )
+
+
+@functools.cache  # asked of every instruction, in every batch
+def _may_spin(opcode: str) -> bool:
+    return _POLLS.match(opcode) is not None

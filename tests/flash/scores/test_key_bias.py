@@ -1,0 +1,174 @@
+"""A bias of keys is a bias whose rows are all the same, without the array of all scores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_runs import Problem, assert_no_spill, random_operands, run_forward
+
+import flash
+from flash.contract.catalogue import build
+from flash.problem.config import AttentionConfig
+from flash.reference import attention_reference
+from ptxgen.errors import ConfigError, LaunchError
+from ptxgen.runtime.assembler import Assembler
+from tools import emit
+
+Array = np.ndarray[Any, Any]
+
+EVERY_KERNEL = pytest.mark.parametrize(
+    "how", [{}, {"precision": "tf32"}, {"precision": "f32_grade"}, {"dtype": "f16"}], ids=str
+)
+EVERY_BACKEND = pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+
+
+def problem(
+    heads: int = 4, kv_heads: int = 2, seq_q: int = 37, seq_k: int = 53
+) -> tuple[Array, Array, Array, Array]:
+    """q, k, v of two batch items, and a bias that hides some keys; NaN in V of a hidden key."""
+    q, k, v = Problem(seq_q, seq_k, 16, 16, batch=2, heads=heads, kv_heads=kv_heads).arrays()
+    bias = np.random.default_rng(5).standard_normal((2, heads, seq_k)).astype(np.float32)
+    bias[0, :, -9:] = -np.inf
+    bias[1, :, :3] = -np.inf
+    v[0, :, -4] = np.nan
+    return q, k, v, bias
+
+
+@EVERY_BACKEND
+@pytest.mark.parametrize("causal", [False, "bottom_right", "top_left"])
+@pytest.mark.parametrize("window", [None, (20, 3)])
+@EVERY_KERNEL
+def test_it_has_the_bits_of_a_bias_with_equal_rows(
+    how: dict[str, Any], window: Any, causal: Any, backend: str
+) -> None:
+    q, k, v, bias = problem()
+    dtype = np.float16 if "dtype" in how else np.float32
+    q, k, v = (x.astype(dtype) for x in (q, k, v))
+    call = {
+        "causal": causal, "window": window, "backend": backend, "return_lse": True,
+        "precision": how.get("precision"),
+    }  # fmt: skip
+    found = flash.attention(q, k, v, key_bias=bias, **call)
+    of_scores = np.broadcast_to(bias[:, :, None], (2, 4, 37, 53))
+    expected = flash.attention(q, k, v, bias=of_scores, **call)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.isfinite(found[0].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("causal", [False, "bottom_right"])
+def test_the_reference_agrees_with_a_bias_with_equal_rows(causal: Any) -> None:
+    q, k, v, bias = problem()
+    found = attention_reference(q, k, v, causal=causal, key_bias=bias)
+    expected = attention_reference(q, k, v, causal=causal, bias=bias[:, :, None])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@EVERY_BACKEND
+@pytest.mark.parametrize("shape", [(53,), (4, 53), (2, 1, 53), (1, 4, 53), (2, 4, 53)])
+def test_it_broadcasts_over_batch_and_heads_with_any_strides(
+    shape: tuple[int, ...], backend: str
+) -> None:
+    q, k, v, bias = problem()
+    v = np.nan_to_num(v)
+    small = np.ascontiguousarray(bias[tuple([0] * (3 - len(shape)))][..., ::-1])[..., ::-1]
+    small = small[tuple(slice(n) for n in shape)]
+    assert small.shape == shape
+    out, lse = flash.attention(q, k, v, key_bias=small, backend=backend, return_lse=True)
+    exact, sums = attention_reference(q, k, v, key_bias=np.broadcast_to(small, (2, 4, 53)))
+    np.testing.assert_allclose(out, exact, rtol=0, atol=4e-6)
+    np.testing.assert_allclose(lse, sums, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"dtype": "bf16"}], ids=str)
+def test_packed_heads_have_the_bias_of_their_own_head(how: dict[str, Any]) -> None:
+    of = Problem(5, 53, 16, 16, batch=2, heads=4, kv_heads=2)
+    made: dict[bool, Any] = {}
+    for packed in (False, True):
+        config = AttentionConfig(16, key_bias="f32", return_lse=True, pack_gqa=packed, **how)
+        arrays = tuple(x.astype(config.element.numpy) for x in of.arrays())
+        operands = random_operands(config, of)
+        out, lse, _ = run_forward(config, arrays, operands=operands, sanitize=True)
+        made[packed] = out, lse
+    for one, other in zip(made[False], made[True], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_key_that_is_hidden_from_all_queries_is_as_if_it_were_not_there() -> None:
+    q, k, v, _ = problem()
+    bias = np.zeros(53, np.float32)
+    bias[40:] = -np.inf
+    for backend in ("cpu", "interpreter"):
+        found = flash.attention(q, k, v, key_bias=bias, backend=backend)
+        shorter, _ = attention_reference(q, k[:, :, :40], v[:, :, :40])
+        np.testing.assert_allclose(found, shorter, rtol=0, atol=4e-6)
+    none = flash.attention(q, k, v, key_bias=np.full(53, -np.inf, np.float32), backend="cpu")
+    np.testing.assert_array_equal(none, 0)
+
+
+@pytest.mark.parametrize("how", [{}, {"dtype": "f16"}, {"precision": "tf32"}], ids=str)
+@pytest.mark.parametrize("packed", [False, True])
+def test_its_kernels_are_proved(how: dict[str, Any], packed: bool) -> None:
+    found = build(AttentionConfig(64, causal=True, key_bias="f32", pack_gqa=packed, **how).kernel())
+    assert found.proof.complete
+    assert found.global_proof.complete
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("how", [{}, {"dtype": "f16"}], ids=str)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+def test_its_default_kernels_do_not_spill(
+    target: str, how: dict[str, Any], head_dim: int, assembler: Assembler
+) -> None:
+    for causal in (False, True):
+        assert_no_spill(
+            AttentionConfig(head_dim, key_bias="f32", causal=causal, target=target, **how),
+            assembler,
+        )
+
+
+def test_the_command_line_emits_it_and_its_contract_names_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert emit.main(["--head-dim", "64", "--key-bias", "f32", "--json"]) == 0
+    contract = json.loads(capsys.readouterr().out)
+    names = [parameter["name"] for parameter in contract["parameters"]]
+    assert "key_bias" in names
+    assert "key_bias_seq_k_stride" in names
+    assert "key_bias_seq_q_stride" not in names
+
+
+def test_what_it_does_not_go_with_is_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        AttentionConfig(64, key_bias="f32", varlen=True)
+    assert str(error.value) == (
+        "AttentionConfig: varlen cannot be combined with key_bias, which has a number for each key "
+        "of [batch, heads, seq_k], and sequences of their own lengths have no such array; use "
+        "window, causal or alibi, or a batch for each length"
+    )
+    with pytest.raises(ConfigError) as error:
+        AttentionConfig(64, dtype="f16", key_bias="bf16")
+    assert str(error.value) == (
+        "AttentionConfig: key_bias must be one of 'f32', 'f16', None, got 'bf16'; did you mean "
+        "'f16'?"
+    )
+    with pytest.raises(ConfigError) as error:
+        flash.DecodeKernel(AttentionConfig(64, key_bias="f32"))
+    assert "key_bias" in str(error.value)
+    q, k, v, bias = problem()
+    with pytest.raises(LaunchError) as problems:
+        flash.attention(q, k, v, key_bias=bias[..., :-1], backend="cpu")
+    assert str(problems.value) == (
+        "attention: key_bias must be [batch, heads, seq_k] = [2, 4, 53], or of a shape that "
+        "broadcasts to it, got [2, 4, 52]"
+    )
+    with pytest.raises(TypeError) as unknown:
+        flash.attention(q, k, v, keybias=bias)
+    assert str(unknown.value) == (
+        "attention() got an unexpected keyword argument 'keybias'; did you mean 'key_bias'?"
+    )
