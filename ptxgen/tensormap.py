@@ -100,7 +100,7 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
         if int(value.max()) >= len(numbers):
             raise ConfigError(f"elemtype is from 0 to {len(numbers) - 1}, got {int(value.max())}")
         value = numbers[value]
-    # A value too large for its field becomes the field's maximum, which copies with the map refuse.
+    # A value too large for its field becomes the largest of it, which copies with the map refuse.
     most = (1 << 8 * nbytes) - 1
     return (
         struct.calcsize(before) + nbytes * place,
@@ -217,9 +217,10 @@ class TensorMap:
         _, dtype, rank, swizzle, fill, promotion, base, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
         dims, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
         return cls(
-            base, tuple(box[:rank]), _name(DTYPES, dtype), tuple(dims[:rank]),
-            tuple(strides[: rank - 1]), _name(SWIZZLES, swizzle), tuple(steps[:rank]),
-            _name(OOB_FILLS, fill), _name(L2_PROMOTIONS, promotion),
+            base, tuple(box[:rank]), _name("dtype", DTYPES, dtype), tuple(dims[:rank]),
+            tuple(strides[: rank - 1]), _name("swizzle", SWIZZLES, swizzle), tuple(steps[:rank]),
+            _name("oob_fill", OOB_FILLS, fill),
+            _name("l2_promotion", L2_PROMOTIONS, promotion),
         )  # fmt: skip
 
     def _take_array(self, array: Array) -> None:
@@ -260,8 +261,13 @@ def _stored(dtype: str) -> str:
     return dtype.removesuffix(".ftz").replace("tf32", "f32")
 
 
-def _name(names: dict[str, int], number: int) -> str:
-    return next(name for name, n in names.items() if n == number)
+def _name(field: str, names: dict[str, int], number: int) -> str:
+    """The name of a field's encoded value. Raises `ConfigError` for a value without a name."""
+    for name, n in names.items():
+        if n == number:
+            return name
+    known = ", ".join(f"{n} ({name})" for name, n in names.items())
+    raise ConfigError(f"{field} of a tensor map is one of {known}, got {number}")
 
 
 def _misaligned(address: int) -> str:

@@ -69,6 +69,19 @@ def test_other_bytes_are_no_tensor_map() -> None:
         )
 
 
+@pytest.mark.parametrize("field", ["dtype", "swizzle", "oob_fill", "l2_promotion"])
+def test_bytes_with_an_unknown_number_are_refused_by_the_field(field: str) -> None:
+    names = (DTYPES, {}, SWIZZLES, OOB_FILLS, L2_PROMOTIONS)  # as their bytes follow a mark of 8
+    place = ("dtype", "rank", "swizzle", "oob_fill", "l2_promotion").index(field)
+    values = names[place]
+    data = bytearray(TensorMap(TENSOR, box=(16, 1, 1)).encode(0))
+    data[8 + place] = 250
+    with pytest.raises(ConfigError) as refused:
+        TensorMap.decode(bytes(data))
+    known = ", ".join(f"{n} ({name})" for name, n in values.items())
+    assert str(refused.value) == f"{field} of a tensor map is one of {known}, got 250"
+
+
 def test_swizzles_exchange_the_units_of_a_row_by_its_number() -> None:
     address = np.arange(0, 2048, 16)
     for name, units in (("32B", 2), ("64B", 4), ("128B", 8)):

@@ -168,6 +168,14 @@ $ready:
             "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (index 0, "
             "innermost first)",
         ),
+        (
+            f"{REPLACE}.swizzle_mode.global.b1024.b32 [%map], 4;" + LOAD,
+            "swizzle of a tensor map is one of 0 (none), 1 (32B), 2 (64B), 3 (128B), got 4",
+        ),
+        (
+            f"{REPLACE}.fill_mode.global.b1024.b32 [%map], 2;" + LOAD,
+            "oob_fill of a tensor map is one of 0 (zeros), 1 (nan), got 2",
+        ),
     ],
 )
 def test_what_no_map_has_is_refused(tensors: Tensors, line: str, said: str) -> None:
