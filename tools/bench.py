@@ -16,6 +16,7 @@ if not __package__:  # run as a script: measure this checkout, whatever else is 
 from ptxgen.errors import BackendError, PtxGenError, did_you_mean
 from ptxgen.runtime.cuda import cuda_backend
 from tools.commands.progress import progress
+from tools.commands.standard_output import tell
 from tools.measure.build import assemble_jobs, emit_jobs
 from tools.measure.cpu import CPU_REMARKS, cpu_jobs
 from tools.measure.decode import DECODE_REMARKS, decode_jobs
@@ -175,7 +176,7 @@ def _sections(text: str) -> list[str]:
 
 def _list(names: Sequence[str]) -> None:
     for name in names:
-        print(f"{name:<12} {ABOUT[name]}")
+        tell(f"{name:<12} {ABOUT[name]}")
 
 
 def _gpu() -> tuple[Gpu | None, str]:
@@ -240,9 +241,9 @@ def _deliver(sections: Sequence[Section], found: dict[str, Any], path: Path, as_
         write_atomically(path, text)
     except OSError as error:
         print(f"bench.py: the result cannot be written: {error}", file=sys.stderr)
-        print(text, end="")
+        tell(text, end="")
         return USAGE
-    print(text if as_json else table(sections), end="")
+    tell(text if as_json else table(sections), end="")
     print(f"written to {path}", file=sys.stderr)
     return FAILED if any(section.failed for section in sections) else OK
 

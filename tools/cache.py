@@ -17,6 +17,7 @@ if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing insta
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.cache import CacheInfo, DiskCache
 from ptxgen.runtime.settings import Settings
+from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -100,7 +101,7 @@ def _info(disk: DiskCache, on_disk: bool, as_json: bool) -> int:
         )
         return OK
     for name, value in (*_state_rows(disk, on_disk), *_usage_rows(info)):
-        print(f"{name:<12} {value}")
+        tell(f"{name:<12} {value}")
     return OK
 
 
@@ -138,10 +139,10 @@ def _verify(disk: DiskCache, fix: bool, as_json: bool) -> int:
         )
     else:
         for damage in damaged:
-            print(f"{damage.path} {damage.reason}{'; removed' if fix else ''}")
-        print(f"{checked} entries checked, {len(damaged)} damaged")
+            tell(f"{damage.path} {damage.reason}{'; removed' if fix else ''}")
+        tell(f"{checked} entries checked, {len(damaged)} damaged")
         if damaged and not fix:
-            print("verify --fix removes them")
+            tell("verify --fix removes them")
     return FAILED if damaged else OK
 
 
@@ -155,9 +156,9 @@ def _clear(disk: DiskCache, as_json: bool) -> int:
             kept=[path.name for path in kept],
         )
         return OK
-    print(f"{disk.directory}: removed {removed.entries} files, {removed.nbytes:,} bytes")
+    tell(f"{disk.directory}: removed {removed.entries} files, {removed.nbytes:,} bytes")
     for path in kept:
-        print(f"kept {path}: it does not begin as an entry does")
+        tell(f"kept {path}: it does not begin as an entry does")
     return OK
 
 
@@ -169,7 +170,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def _print_json(**fields: object) -> None:
-    print(json.dumps(fields, indent=2))
+    tell(json.dumps(fields, indent=2))
 
 
 if __name__ == "__main__":

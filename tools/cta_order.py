@@ -23,6 +23,7 @@ from flash.contract.catalogue import build
 from flash.device.cta_order import heads_per_section
 from flash.problem.config import AttentionConfig
 from ptxgen.errors import ConfigError, UnsupportedTargetError
+from tools.commands.standard_output import tell
 
 OK, UNSUPPORTED = 0, 3
 MIB: Final = 1 << 20
@@ -145,11 +146,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     fit = heads_per_section(heads, group, one_head, given.l2_mib * MIB)
     launch = Launch(heads, group, tiles, fit)
     slots = given.multiprocessors * resources.ctas_per_sm
-    print(f"{resources.config.name}, {launch.heads * len(tiles)} CTAs, {slots} at a time")
-    print(f"{'order':32} {'time / even':>11} {'live K, V':>12}")
+    tell(f"{resources.config.name}, {launch.heads * len(tiles)} CTAs, {slots} at a time")
+    tell(f"{'order':32} {'time / even':>11} {'live K, V':>12}")
     for name, order in ORDERS.items():
         time, heads = simulated(launch, order, slots)
-        print(f"{name:32} {time:11.3f} {heads * one_head / MIB:8.1f} MiB")
+        tell(f"{name:32} {time:11.3f} {heads * one_head / MIB:8.1f} MiB")
     return OK
 
 

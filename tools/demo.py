@@ -32,6 +32,7 @@ from ptxgen.runtime.assembler import Assembler, find_assembler
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target
 from ptxgen.target import target_for_device
+from tools.commands.standard_output import tell
 
 Array = NDArray[Any]
 
@@ -86,13 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         problem = {"heads": HEADS, "kv_heads": KV_HEADS, "seq": arguments.seq}
         found = {"passed": passed, "problem": problem, "missing": missing, "kernels": kernels}
-        print(json.dumps(found, indent=2))
+        tell(json.dumps(found, indent=2))
     else:
-        print(f"attention, {HEADS} heads, {KV_HEADS} of keys, length {arguments.seq}\n")
-        print(_table([_column(kernel) for kernel in kernels]))
+        tell(f"attention, {HEADS} heads, {KV_HEADS} of keys, length {arguments.seq}\n")
+        tell(_table([_column(kernel) for kernel in kernels]))
         for what, why in missing.items():
-            print(f"\nno {what}: {why}")
-        print(f"\n{'all checks passed' if passed else 'FAILED'}")
+            tell(f"\nno {what}: {why}")
+        tell(f"\n{'all checks passed' if passed else 'FAILED'}")
     return OK if passed else FAILED
 
 

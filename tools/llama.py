@@ -29,6 +29,7 @@ from tools.commands.llama_model import (
     random_weights,
 )
 from tools.commands.progress import Progress, progress
+from tools.commands.standard_output import tell
 
 Array = NDArray[Any]
 
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except PtxGenError as error:
         return _fail(FAILED, error)
-    print(json.dumps(found, indent=2) if arguments.json else _report(found))
+    tell(json.dumps(found, indent=2) if arguments.json else _report(found))
     return OK if found["passed"] else FAILED
 
 

@@ -30,6 +30,7 @@ from ptxgen.text import render
 from tools.campaign.judge import CATCHERS, EQUIVALENT, HOLE, Verdict, judge, mutants_of
 from tools.campaign.kernels import subjects
 from tools.campaign.mistakes import KINDS
+from tools.commands.standard_output import tell
 from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_atomically(arguments.output, text)
         except OSError as error:
             return _fail(f"cannot write {arguments.output}: {error.strerror}")
-    sys.stdout.write(text if arguments.json else report(verdicts))
+    tell(text if arguments.json else report(verdicts), end="")
     return FAILED if found["holes"] else OK
 
 

@@ -29,6 +29,7 @@ from tools.analyses.recording import FIRST, LAST, TestMap, worker
 from tools.analyses.source import Mutant, files, module_name, source_of
 from tools.analyses.worker import TIME, Job, Outcome
 from tools.commands.progress import Progress, progress
+from tools.commands.standard_output import tell
 from tools.measure.report import write_atomically
 
 OK, FAILED, USAGE = range(3)
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_atomically(arguments.output, text)
     except (OSError, ValueError, RuntimeError) as error:
         return _fail(str(error))
-    sys.stdout.write(text if arguments.json else report(found))
+    tell(text if arguments.json else report(found), end="")
     counts = found["counts"]
     return FAILED if counts[_SURVIVOR] or counts["judged"] < len(every) else OK
 

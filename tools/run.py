@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from tools.commands.run_arguments import (
     ptx_text,
     write_arrays,
 )
+from tools.commands.standard_output import tell
 
 OK, FAILED, USAGE = range(3)
 
@@ -112,20 +112,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = parse(ptx_text(arguments.ptx))
         if arguments.entry is None:
             found = _listed(module)
-            print(json.dumps(found, indent=2) if arguments.json else _listing(found))
+            tell(json.dumps(found, indent=2) if arguments.json else _listing(found))
             return OK
         return _run(module, arguments)
     except LaunchError as error:
         return _fail(USAGE, error)
     except TrapError as error:
-        sys.stdout.write("" if arguments.json else error.printed)
+        tell("" if arguments.json else error.printed, end="")
         return _fail(FAILED, error)
     except (PtxGenError, FileError) as error:
         return _fail(FAILED, error)
-    except BrokenPipeError:  # a reader such as `head` has ended
-        # Redirected, so that the flush at the end of the process succeeds.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
 
 
 def _fail(code: int, error: Exception | str) -> int:
@@ -245,11 +241,11 @@ def _run(module: Module, arguments: argparse.Namespace) -> int:
     arrays = {path: array_of(values[n]) for n, path in files.items() if not result.reports}
     write_arrays({path: array for path, array in arrays.items() if isinstance(array, np.ndarray)})
     if arguments.json:
-        print(json.dumps(_found(kernel, arguments, result, files), indent=2))
+        tell(json.dumps(_found(kernel, arguments, result, files), indent=2))
     else:
-        sys.stdout.write(result.printed)
+        tell(result.printed, end="")
         if arguments.counters:
-            print(_counted(result.counters))
+            tell(_counted(result.counters))
     if not result.reports:
         return OK
     count = f"{len(result.reports)} problem{'s' * (len(result.reports) > 1)}"

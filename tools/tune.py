@@ -20,6 +20,7 @@ from ptxgen.errors import BackendError, ConfigError, PtxGenError, UnsupportedTar
 from ptxgen.runtime.cuda import cuda_backend
 from ptxgen.target import target as find_target
 from tools.commands.progress import progress
+from tools.commands.standard_output import tell
 from tools.measure import report
 from tools.measure.device import Gpu, open_gpu
 from tools.measure.report import as_text, number, slug, versions, write_atomically
@@ -156,7 +157,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     offered = candidates(problem)
     with _method(problem, gpu) as method:
         found = _judge(problem, method, offered, result, path)
-    print(as_text(found) if arguments.json else _table(found), end="")
+    tell(as_text(found) if arguments.json else _table(found), end="")
     print(f"written to {path}", file=sys.stderr)
     return FAILED if any("failed" in entry for entry in found["candidates"]) else OK
 

@@ -30,6 +30,7 @@ from tools.campaign.judge import CATCHERS, judge, mutants_of, right
 from tools.campaign.kernels import subjects
 from tools.campaign.mistakes import KINDS
 from tools.commands import witness_launch
+from tools.commands.standard_output import tell
 from tools.commands.witness_launch import ORDINAL
 from tools.commands.witness_sanitizer import (
     HANGS,
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     chosen = [pair for name in arguments.kernel or subjects() for pair in _chosen(name, arguments)]
     if arguments.list:
-        print("\n".join(f"{name}  {_name(name, number)}" for name, number in chosen))
+        tell("\n".join(f"{name}  {_name(name, number)}" for name, number in chosen))
         return OK
     try:
         bench = Bench(
@@ -154,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_atomically(arguments.output, text)
         except OSError as error:
             return _fail(f"cannot write {arguments.output}: {error.strerror}")
-    sys.stdout.write(text if arguments.json else report(rows))
+    tell(text if arguments.json else report(rows), end="")
     return FAILED if any(row.bad for row in rows) else OK
 
 

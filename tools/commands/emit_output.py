@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flash.contract.built_kernel import Made
 from ptxgen.errors import ConfigError
 from ptxgen.target import Target, target, target_for_device
+from tools.commands.standard_output import drop_standard_output
 
 if TYPE_CHECKING:
     from ptxgen.runtime.assembler import Assembly
@@ -145,16 +146,11 @@ def deliver(text: str, output: str) -> None:
             rest = rest[sys.stdout.buffer.write(rest) :]
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_standard_output()
+        drop_standard_output()
     except OSError as error:
-        _drop_standard_output()
+        drop_standard_output()
         message = f"cannot write standard output: {error.strerror}"
         raise StopError(FAILED, message) from error
-
-
-def _drop_standard_output() -> None:
-    """Redirect standard output to the null device, so that the flush at exit succeeds."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write(path: Path, data: bytes) -> None:

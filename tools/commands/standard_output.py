@@ -6,11 +6,17 @@ import os
 import sys
 
 
-def tell(text: str) -> None:
-    """Print a text and a line end. A reader such as `head` that has ended is no error."""
+def tell(text: str, end: str = "\n") -> None:
+    """Print a text and `end`. A reader such as `head` that has ended is no error, so that the
+    command ends with its own exit code.
+    """
     try:
-        print(text)
+        print(text, end=end)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Redirected, so that the flush at the end of the process succeeds.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_standard_output()
+
+
+def drop_standard_output() -> None:
+    """Redirect standard output to the null device, so that the flush at exit succeeds."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
