@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.memory import hinted
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

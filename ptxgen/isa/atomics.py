@@ -13,8 +13,9 @@ import numpy as np
 
 from ptxgen.isa import numeric, numeric_f64
 from ptxgen.isa.atomic_scans import scan_of, swapped
+from ptxgen.isa.declare import inst
 from ptxgen.isa.memory import CLUSTER, CTA, POLICY, canonical_space, hinted
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import (
     TYPES,
     b16,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.isa.async_copy import COPY
 from ptxgen.isa.atomics import UPDATES
+from ptxgen.isa.declare import inst
 from ptxgen.isa.families import member
-from ptxgen.isa.spec import Effect, Gate, gate, inst
+from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.types import ScalarType, b32, b64, bf16, f16, f32, f64, s32, s64, u32, u64
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.integer import mul
 from ptxgen.isa.numeric import quiet
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import s32, s64, u32, u64
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.isa.control import SYNCHRONIZATION
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.declare import inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import u32, u64
 
 if TYPE_CHECKING:

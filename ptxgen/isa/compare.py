@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.declare import inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import (
     b16,
     b32,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.memory import hinted
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine

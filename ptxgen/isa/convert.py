@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ptxgen.isa import numeric, numeric_integers
+from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric import ROUNDINGS
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import (
     bf16,
     bf16x2,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import elementary, numeric, numeric_f64
+from ptxgen.isa.declare import inst
 from ptxgen.isa.elementary import Elementary, rounded
 from ptxgen.isa.numeric import ROUNDINGS, quiet
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import bf16, f16, f32, f64
 
 if TYPE_CHECKING:

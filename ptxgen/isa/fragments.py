@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ptxgen.isa.machine import Lanes, Machine
-    from ptxgen.isa.spec import Modifier
 
 WARP: Final = 32
 EVERY_LANE: Final[Any] = np.uint32(0xFFFFFFFF)  # the membermask of an `.aligned` instruction
@@ -158,16 +157,15 @@ def operand_layout(operand: str, shape: str, type: str) -> Layout:
     return layout_b(k, n, per) if operand == "b" else layout_c(m, n, per)
 
 
-def counts(type: str, **accumulators: str) -> dict[str, Callable[[Mapping[str, Modifier]], int]]:
-    """For `@inst`: `na` and `nb` registers of A and B of this type, and of accumulators of the
-    types named, by the modifier `shape`.
+def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
+    """For `@inst`: `na`, `nb` and `nc` registers of A, B and C, whose types are in these columns
+    or slots, by `shape`.
     """
 
-    def count(operand: str, of: str) -> Callable[[Mapping[str, Modifier]], int]:
-        return lambda m: operand_layout(operand, str(m["shape"]), of).registers
+    def count(operand: str, column: str) -> Callable[[Mapping[str, Any]], int]:
+        return lambda m: operand_layout(operand, str(m["shape"]), str(m[column])).registers
 
-    out = {"na": count("a", type), "nb": count("b", type)}
-    return out | {name: count("c", of) for name, of in accumulators.items()}
+    return {f"n{operand}": count(operand, column) for operand, column in columns.items()}
 
 
 # ---------------------------------------- between registers and matrices

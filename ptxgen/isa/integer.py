@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric import quiet
-from ptxgen.isa.spec import inst
 from ptxgen.types import b16, b32, b64, pred, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.fragments import EVERY_LANE, WARP, as_lanes, joined
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import b32
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import numpy as np
 
 from ptxgen.isa import mbarrier_word as word
 from ptxgen.isa.async_copy import COPY
+from ptxgen.isa.declare import inst
 from ptxgen.isa.families import member
-from ptxgen.isa.spec import Effect, Gate, gate, inst
+from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.types import b64
 
 if TYPE_CHECKING:

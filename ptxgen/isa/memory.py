@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.declare import inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import b8, b16, b32, b64, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:

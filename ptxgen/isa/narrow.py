@@ -17,7 +17,8 @@ import numpy as np
 
 from ptxgen.isa import numeric
 from ptxgen.isa.convert import CVT
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.declare import inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import bf16, f16, f32
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.fragments import EVERY_LANE
-from ptxgen.isa.spec import Effect, inst
+from ptxgen.isa.spec import Effect
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine

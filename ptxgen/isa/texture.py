@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.families import member
-from ptxgen.isa.spec import Effect, inst
+from ptxgen.isa.spec import Effect
 from ptxgen.types import ScalarType, b8, b16, b32, b64, f32, s32, u32
 
 if TYPE_CHECKING:

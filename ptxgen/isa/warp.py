@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
+from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric_integers import ASSOCIATIVE
-from ptxgen.isa.spec import Effect, inst
+from ptxgen.isa.spec import Effect
 from ptxgen.types import b32, b64, s32, u32
 
 if TYPE_CHECKING:

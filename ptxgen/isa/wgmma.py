@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import inst
 from ptxgen.isa.descriptors import read_matrix
 from ptxgen.isa.families import member
 from ptxgen.isa.fragments import (
@@ -32,7 +33,7 @@ from ptxgen.isa.fragments import (
 )
 from ptxgen.isa.matrix import ACCURACY
 from ptxgen.isa.products import ACCUMULATORS, INTEGERS, Operands, operands
-from ptxgen.isa.spec import Effect, Modifier, inst
+from ptxgen.isa.spec import Effect, Modifier
 from ptxgen.isa.tensor_core import Adder, Factors, adder, factors, multiplied
 
 if TYPE_CHECKING:
