@@ -61,6 +61,7 @@ from ptxgen.isa.spec import (
 from ptxgen.types import ScalarType
 
 Line = Mapping[str, Any]  # of a table: values by column
+Table = list[Line]
 
 _COLUMN: Final = re.compile(r"<(\w+)>")
 _PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
@@ -72,15 +73,18 @@ _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _SEVERAL: Final = (tuple, list, dict)  # the choices of a slot; a value of another type is printed
 
 
-def each(columns: str, *lines: Any) -> list[Line]:
-    """A table: the names of its columns, and its lines, tuples; if there is one column, values."""
-    names = columns.split()
-    if len(names) == 1:
-        return [{columns: value} for value in lines]
-    return [dict(zip(names, line, strict=True)) for line in lines]
+def each(columns: str, *lines: Any) -> Table:
+    """A table: the names of its columns, and its lines, tuples; if there is one column, values. A
+    value that is a table stands for its columns, with a line for each line of it.
+    """
+    names, table = columns.split(), []
+    for line in lines:
+        values = zip(names, line if len(names) > 1 else (line,), strict=True)
+        table += times(*(v if _is_table(v) else [{name: v}] for name, v in values))
+    return table
 
 
-def times(*tables: Iterable[Line]) -> list[Line]:
+def times(*tables: Table) -> Table:
     """A table of all combinations of lines, one of each table; the last table's change fastest."""
     return [
         {column: value for line in lines for column, value in line.items()}
@@ -88,9 +92,13 @@ def times(*tables: Iterable[Line]) -> list[Line]:
     ]
 
 
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and isinstance(value[0], dict)
+
+
 def inst(
     syntax: str,
-    *tables: Iterable[Line],
+    *tables: Table,
     name: str = "",
     ptx: tuple[int, int] = (1, 0),
     sm: int = 10,
@@ -130,8 +138,8 @@ def inst(
         takes, used, known = _parameters(meaning), set(keywords), set(columns)
         rows = []
         for line in times(*tables):
-            known.update(line)
             given = {k: v for k, v in line.items() if v is not None}
+            known.update(given)
             rows.append(_row(syntax, {**keywords, **columns, **given}, meaning, takes, used))
         if known - used:
             raise ValueError(f"@inst({syntax!r}): no row has a use for {sorted(known - used)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,3 +27,22 @@ def member(
     of_row.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     of_row.__doc__ = doc
     return of_row
+
+
+def hinted(
+    meaning: Callable[..., Any], doc: str, *hints: str, **fixed: object
+) -> Callable[..., Any]:
+    """`meaning` as the function of a row that has the modifiers and operands `hints` too, which
+    change no value, and for which the parameters `fixed` are always the same; `doc` says what the
+    row means.
+    """
+
+    @functools.wraps(meaning)
+    def whole(**given: Any) -> Any:
+        return meaning(**{name: x for name, x in given.items() if name not in hints}, **fixed)
+
+    known = [p for p in inspect.signature(meaning).parameters.values() if p.name not in fixed]
+    more = [inspect.Parameter(hint, inspect.Parameter.KEYWORD_ONLY) for hint in hints]
+    whole.__signature__ = inspect.Signature([*known, *more])  # type: ignore[attr-defined]
+    whole.__doc__ = doc
+    return whole
