@@ -79,9 +79,14 @@ def each(columns: str, *lines: Any) -> Table:
     """
     names, table = columns.split(), []
     for line in lines:
-        values = zip(names, line if len(names) > 1 else (line,), strict=True)
-        table += times(*(v if _is_table(v) else [{name: v}] for name, v in values))
+        values = line if len(names) > 1 else (line,)
+        table += times(*itertools.starmap(_column, zip(names, values, strict=True)))
     return table
+
+
+def _column(name: str, value: Any) -> Table:
+    is_table = isinstance(value, list) and isinstance(value[0], dict)
+    return value if is_table else [{name: value}]
 
 
 def times(*tables: Table) -> Table:
@@ -90,10 +95,6 @@ def times(*tables: Table) -> Table:
         {column: value for line in lines for column, value in line.items()}
         for lines in itertools.product(*tables)
     ]
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, list) and isinstance(value[0], dict)
 
 
 def inst(
@@ -216,8 +217,12 @@ def _filled(template: str, line: Line, used: set[str]) -> str:
     """`template` with the line's values for its `<column>`s; `<name>` stays if there is none."""
     if "<" not in template:
         return template
-    used.update(_COLUMN.findall(template))
-    return _COLUMN.sub(lambda found: str(line.get(found[1], found[0])), template)
+
+    def value(found: re.Match[str]) -> str:
+        used.add(found[1])
+        return _filled(str(line[found[1]]), line, used) if found[1] in line else found[0]
+
+    return _COLUMN.sub(value, template)
 
 
 def _counted(
