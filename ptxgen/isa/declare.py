@@ -168,8 +168,6 @@ class _Parameters(NamedTuple):
 
 def _parameters(function: Callable[..., Any]) -> _Parameters:
     """Quicker than `inspect.signature`: every process that emits PTX waits for this."""
-    if "__signature__" in vars(function):
-        return _Parameters(frozenset(inspect.signature(function).parameters), frozenset())
     function = inspect.unwrap(function)
     code = function.__code__
     if code.co_flags & _VARIADIC:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa.declare import inst
+from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.numeric import quiet
 from ptxgen.types import b16, b32, b64, pred, s16, s32, s64, u16, u32, u64
 
@@ -672,14 +672,15 @@ def _rounded_half(x: Lanes, y: Lanes) -> Lanes:
     return rounded
 
 
-_LANEWISE: Final[dict[str, tuple[Callable[..., Any], str]]] = {
-    "vadd": (np.add, "x + y"),
-    "vsub": (np.subtract, "x - y"),
-    "vavrg": (_rounded_half, "the average of x and y, halves rounded away from zero"),
-    "vabsdiff": (lambda x, y: np.abs(np.subtract(x, y)), "|x - y|"),
-    "vmin": (np.minimum, "the smaller of x and y"),
-    "vmax": (np.maximum, "the larger of x and y"),
-}
+_LANEWISE: Final = each(
+    "operation function value",
+    ("vadd", np.add, "x + y"),
+    ("vsub", np.subtract, "x - y"),
+    ("vavrg", _rounded_half, "the average of x and y, halves rounded away from zero"),
+    ("vabsdiff", lambda x, y: np.abs(np.subtract(x, y)), "|x - y|"),
+    ("vmin", np.minimum, "the smaller of x and y"),
+    ("vmax", np.maximum, "the larger of x and y"),
+)
 _COMPARED: Final[dict[str, Callable[..., Any]]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -688,10 +689,7 @@ _COMPARED: Final[dict[str, Callable[..., Any]]] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-_VIDEO_OPERANDS: Final = "d:b32, a:b32, b:b32, c:b32"
 _WORD: Final = (u32, s32)
-_TYPED: Final[dict[str, Any]] = {"atype": _WORD, "btype": _WORD}
-_VIDEO: Final[dict[str, Any]] = {"ptx": (3, 0), "sm": 30}
 
 
 def _apart(parts: list[Lanes], c: Lanes, bits: int) -> Lanes:
@@ -712,68 +710,42 @@ def _added(parts: list[Lanes], c: Lanes) -> Lanes:
     return total.astype(np.uint32)
 
 
-def _declare_video(name: str, bits: int) -> None:
-    """The rows of one operation on the two halves or on the four bytes of a word."""
-    function, formula = _LANEWISE[name]
-    opcode, section = f"{name}{32 // bits}", f"{VIDEO}: {name}{32 // bits}"
-    place = "half" if bits == 16 else "byte"
-    types: dict[str, Any] = {"dtype": _WORD, **_TYPED}
-
-    def parts_of(a: Lanes, b: Lanes, atype: ScalarType, btype: ScalarType) -> list[Lanes]:
-        x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
-        return [function(*pair) for pair in zip(x, y, strict=True)]
-
-    def plain(
-        a: Lanes, b: Lanes, c: Lanes, *,
-        dtype: ScalarType, atype: ScalarType, btype: ScalarType, sat: bool,
-    ) -> Lanes:  # fmt: skip
-        parts = parts_of(a, b, atype, btype)
-        if sat:
-            low = -(1 << bits - 1) if dtype.is_signed else 0
-            parts = [np.clip(part, low, low + (1 << bits) - 1) for part in parts]
-        return _apart(parts, c, bits)
-
-    def added(a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType) -> Lanes:
-        return _added(parts_of(a, b, atype, btype), c)
-
-    each = f"for each {place} x of a and y of b"
-    plain.__doc__ = f"Each {place} of d = {formula}, {each}, cut off or with .sat clamped."
-    added.__doc__ = f"d = c + the sum of {formula}, {each}."
-    inst(f"{opcode}.dtype.atype.btype{{.sat}} {_VIDEO_OPERANDS}", **types, **_VIDEO,
-         section=section)(plain)  # fmt: skip
-    inst(f"{opcode}.dtype.atype.btype.add {_VIDEO_OPERANDS}", name=f"{opcode}_add", **types,
-         **_VIDEO, section=section)(added)  # fmt: skip
-
-
-def _declare_vset(bits: int) -> None:
-    """The rows of the comparison of the two halves or of the four bytes of a word."""
-    opcode, section = f"vset{32 // bits}", f"{VIDEO}: vset{32 // bits}"
-    place = "half" if bits == 16 else "byte"
-    choices: dict[str, Any] = {**_TYPED, "cmp": tuple(_COMPARED)}
-
-    def parts_of(a: Lanes, b: Lanes, atype: ScalarType, btype: ScalarType, cmp: str) -> list[Lanes]:
-        x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
-        return [_COMPARED[cmp](*pair).astype(np.int64) for pair in zip(x, y, strict=True)]
-
-    def plain(
-        a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType, cmp: str
-    ) -> Lanes:
-        return _apart(parts_of(a, b, atype, btype, cmp), c, bits)
-
-    def added(
-        a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType, cmp: str
-    ) -> Lanes:
-        return _added(parts_of(a, b, atype, btype, cmp), c)
-
-    plain.__doc__ = f"Each {place} of d = 1 if that of a <cmp> that of b, else 0."
-    added.__doc__ = f"d = c + in how many places a {place} of a <cmp> that of b."
-    inst(f"{opcode}.atype.btype.cmp {_VIDEO_OPERANDS}", **choices, **_VIDEO,
-         section=section)(plain)  # fmt: skip
-    inst(f"{opcode}.atype.btype.cmp.add {_VIDEO_OPERANDS}", name=f"{opcode}_add", **choices,
-         **_VIDEO, section=section)(added)  # fmt: skip
-
-
-for _bits in (16, 8):
-    for _name in _LANEWISE:
-        _declare_video(_name, _bits)
-    _declare_vset(_bits)
+@inst(
+    "<operation><count>.<types><rest> d:b32, a:b32, b:b32, c:b32",
+    each("count part bits", (2, "half", 16), (4, "byte", 8)),
+    times(
+        _LANEWISE,
+        each(
+            "name types rest summed does",
+            ("<operation><count>", "dtype.atype.btype", "{.sat}", False,
+             "Each <part> of d = <value>, for each <part> x of a and y of b, cut off or with .sat "
+             "clamped"),
+            ("<operation><count>_add", "dtype.atype.btype", ".add", True,
+             "d = c + the sum of <value>, for each <part> x of a and y of b"),
+        ),
+    )
+    + each(
+        "name operation types rest summed does",
+        ("vset<count>", "vset", "atype.btype.cmp", "", False,
+         "Each <part> of d = 1 if that of a <cmp> that of b, else 0"),
+        ("vset<count>_add", "vset", "atype.btype.cmp", ".add", True,
+         "d = c + in how many places a <part> of a <cmp> that of b"),
+    ),
+    dtype=_WORD, atype=_WORD, btype=_WORD, cmp=tuple(_COMPARED), ptx=(3, 0), sm=30,
+    section=f"{VIDEO}: <operation><count>",
+)  # fmt: skip
+def video(
+    a: Lanes, b: Lanes, c: Lanes, *, bits: int, summed: bool, atype: ScalarType, btype: ScalarType,
+    function: Callable[..., Any] | None = None, cmp: str = "", dtype: ScalarType = u32,
+    sat: bool = False,
+) -> Lanes:  # fmt: skip
+    """<does>."""
+    x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
+    combine = function or _COMPARED[cmp]
+    parts = [combine(*pair).astype(np.int64) for pair in zip(x, y, strict=True)]
+    if summed:
+        return _added(parts, c)
+    if sat:
+        low = -(1 << bits - 1) if dtype.is_signed else 0
+        parts = [np.clip(part, low, low + (1 << bits) - 1) for part in parts]
+    return _apart(parts, c, bits)
