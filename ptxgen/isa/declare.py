@@ -29,7 +29,7 @@ what varies. In the syntax, the docstring and the other texts, `<column>` is fil
 
 * a text, a type or a number is printed there, and is the argument of the function's parameter of
   that name, if it has one;
-* several values (a tuple, a list or a dict) make the piece of that name a slot;
+* several values (a tuple or a dict) make the piece of that name a slot;
 * None is as if the line had no such column.
 
 Keyword arguments are columns that all lines have. Modifiers that a line does not have are left out
@@ -43,7 +43,8 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ptxgen.isa.spec import (
@@ -70,23 +71,20 @@ _OPERAND: Final = re.compile(
 )
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-_SEVERAL: Final = (tuple, list, dict)  # the choices of a slot; a value of another type is printed
+_SEVERAL: Final = (tuple, dict)  # the choices of a slot; a value of another type is printed
 
 
 def each(columns: str, *lines: Any) -> Table:
     """A table: the names of its columns, and its lines, tuples; if there is one column, values. A
     value that is a table stands for its columns, with a line for each line of it.
     """
-    names, table = columns.split(), []
-    for line in lines:
-        values = line if len(names) > 1 else (line,)
-        table += times(*itertools.starmap(_column, zip(names, values, strict=True)))
+    names = columns.split()
+    table: Table = []
+    for values in lines if len(names) > 1 else zip(lines, strict=True):
+        line = dict(zip(names, values, strict=True))
+        inner = {k: v for k, v in line.items() if isinstance(v, list)}
+        table += times(*(inner.get(k, [{k: v}]) for k, v in line.items())) if inner else [line]
     return table
-
-
-def _column(name: str, value: Any) -> Table:
-    is_table = isinstance(value, list) and isinstance(value[0], dict)
-    return value if is_table else [{name: value}]
 
 
 def times(*tables: Table) -> Table:
@@ -103,13 +101,13 @@ def inst(
     name: str = "",
     ptx: tuple[int, int] = (1, 0),
     sm: int = 10,
-    only: Iterable[str] = (),
+    only: tuple[str, ...] = (),
     effect: Effect = Effect.NONE,
     max_ulp: float = 0.0,
     accuracy: str = "",
     section: str = "",
     doc: str = "",
-    ignores: Iterable[str] = (),
+    ignores: tuple[str, ...] = (),
     counts: Mapping[str, Callable[[Mapping[str, Any]], int]] | None = None,
     resume: Callable[..., Any] | None = None,
     **columns: Any,
@@ -138,10 +136,11 @@ def inst(
     def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
         takes, used, known = _parameters(meaning), set(keywords), set(columns)
         rows = []
-        for line in times(*tables):
+        for line in tables[0] if len(tables) == 1 else times(*tables):
             given = {k: v for k, v in line.items() if v is not None}
             known.update(given)
-            rows.append(_row(syntax, {**keywords, **columns, **given}, meaning, takes, used))
+            own = {**keywords, **given} if keywords.keys() & given.keys() else keywords
+            rows.append(_row(syntax, own, {**columns, **given}, meaning, takes, used))
         if known - used:
             raise ValueError(f"@inst({syntax!r}): no row has a use for {sorted(known - used)}")
         for row in rows:
@@ -181,44 +180,60 @@ def _parameters(function: Callable[..., Any]) -> _Parameters:
 
 
 def _row(
-    template: str, line: Line, meaning: Callable[..., Any], takes: _Parameters, used: set[str]
-) -> Inst:
+    template: str, keywords: Mapping[str, Any], line: Line, meaning: Callable[..., Any],
+    takes: _Parameters, used: set[str],
+) -> Inst:  # fmt: skip
     """The row that a line of a table declares; `used` gets the columns that the row has used."""
     texts = {k: v for k, v in line.items() if not isinstance(v, _SEVERAL)}
-    syntax = _filled(template, {k: texts.get(k, k) for k in line}, used)
+    syntax = _filled(template, texts, used, line)
     opcode, _, operand_text = syntax.partition(" ")
-    pieces, operands = tuple(_pieces(opcode, line)), _operands(operand_text)
-    choices = {p.name: _choices(p, line) for p in pieces if p.slot}
+    operands = _operands(operand_text)
+    pieces, choices = [], {}
+    for optional, plain in _PIECE.findall(opcode):
+        word = optional or plain
+        values = line.get(word)
+        slot = bool(optional) or isinstance(values, _SEVERAL)
+        if slot:
+            choices[word] = _choices(values, bool(optional))
+        pieces.append(_piece(word, slot, bool(optional)))
     has = {"machine", *choices, *(o.name for o in operands)}
     fixed = {k: v for k, v in texts.items() if k in takes.names and k not in has}
     left = takes.names - fixed.keys() - (takes.optional - has)
     read = {o.name for o in operands if not o.written and o.literal is None}
-    dropped = frozenset(line["ignores"]) & read - left
+    ignored = frozenset(keywords["ignores"])
+    dropped = ignored & read - left
     used.update(choices, fixed)
-    counts, resume = line["counts"], line["resume"]
+    counts, resume = keywords["counts"], keywords["resume"]
     row = Inst(
-        _filled(line["name"], texts, used) or pieces[0].name,
-        syntax, pieces, operands, choices,
-        Gate(line["ptx"], line["sm"], frozenset(line["only"])), line["effect"],
-        line["max_ulp"], _filled(line["accuracy"], texts, used),
+        _filled(keywords["name"], texts, used) or pieces[0].name,
+        syntax, tuple(pieces), operands, choices,
+        _gate(keywords["ptx"], keywords["sm"], keywords["only"]), keywords["effect"],
+        keywords["max_ulp"], _filled(keywords["accuracy"], texts, used),
         _adapted(meaning, fixed, dropped), left | dropped,
-        _filled(line["section"], texts, used),
-        {name: functools.partial(_counted, count, texts) for name, count in counts.items()},
+        _filled(keywords["section"], texts, used),
+        {n: functools.partial(_counted, count, texts) for n, count in counts.items()},
         resume and _adapted(resume, fixed, dropped),
-        _filled(line["doc"] or meaning.__doc__ or "", texts, used), {},
+        _filled(keywords["doc"] or meaning.__doc__ or "", texts, used), {},
     )  # fmt: skip
-    _check(row, read, set(line["ignores"]))
+    _check(row, read, ignored)
     return row
 
 
-def _filled(template: str, line: Line, used: set[str]) -> str:
-    """`template` with the line's values for its `<column>`s; `<name>` stays if there is none."""
+_gate = functools.cache(lambda ptx, sm, only: Gate(ptx, sm, frozenset(only)))
+_piece = functools.cache(Piece)
+
+
+def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingProxyType({})) -> str:
+    """`template` with the texts of its `<column>`s, which `used` gets, and the names of slots."""
     if "<" not in template:
         return template
 
     def value(found: re.Match[str]) -> str:
-        used.add(found[1])
-        return _filled(str(line[found[1]]), line, used) if found[1] in line else found[0]
+        column = found[1]
+        used.add(column)
+        if column in texts:
+            return _filled(str(texts[column]), texts, used, slots)
+        return column if column in slots else found[0]
 
     return _COLUMN.sub(value, template)
 
@@ -243,21 +258,12 @@ def _adapted(
     return of_row
 
 
-def _pieces(opcode: str, line: Line) -> Iterable[Piece]:
-    for optional, plain in _PIECE.findall(opcode):
-        if optional:
-            yield Piece(optional, slot=True, optional=True)
-        else:
-            yield Piece(plain, slot=isinstance(line.get(plain), _SEVERAL), optional=False)
-
-
-def _choices(piece: Piece, line: Line) -> dict[Modifier, Gate]:
-    values = line.get(piece.name)
+def _choices(values: Any, optional: bool) -> dict[Modifier, Gate]:
     if isinstance(values, dict):
         given = {value: added or ANY for value, added in values.items()}
     else:
         given = dict.fromkeys(values if isinstance(values, _SEVERAL) else (True,), ANY)
-    if not piece.optional:
+    if not optional:
         return given
     return {False if set(given) == {True} else None: ANY, **given}
 
@@ -283,7 +289,7 @@ def _operands(text: str) -> tuple[Operand, ...]:
     return tuple(found)
 
 
-def _check(row: Inst, read: set[str], ignored: set[str]) -> None:
+def _check(row: Inst, read: set[str], ignored: frozenset[str]) -> None:
     where = f"@inst({row.syntax!r})"
     if not row._doc:
         raise ValueError(
@@ -291,11 +297,13 @@ def _check(row: Inst, read: set[str], ignored: set[str]) -> None:
         )
     if not all(row.choices.values()):
         raise ValueError(f"{where}: a slot without choices")
+    got = row.parameters - {"machine"}
     want = read | row.choices.keys()
     of_types = {
-        s for s, values in row.choices.items() if all(isinstance(v, ScalarType) for v in values)
+        s
+        for s in want - ignored - got
+        if all(isinstance(v, ScalarType) for v in row.choices.get(s, (None,)))
     }
-    got = row.parameters - {"machine"}
     results = {o.name for o in row.operands if o.written}
     if not want - of_types - ignored <= got <= want | results:
         raise ValueError(
