@@ -71,7 +71,8 @@ _OPERAND: Final = re.compile(
 )
 _WRITTEN: Final = frozenset("dpq")
 _VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-_SEVERAL: Final = (tuple, dict)  # the choices of a slot; a value of another type is printed
+# Exactly these types hold the choices of a slot: a named tuple is one value.
+_SEVERAL: Final = (tuple, dict)
 
 
 def each(columns: str, *lines: Any) -> Table:
@@ -184,7 +185,7 @@ def _row(
     takes: _Parameters, used: set[str],
 ) -> Inst:  # fmt: skip
     """The row that a line of a table declares; `used` gets the columns that the row has used."""
-    texts = {k: v for k, v in line.items() if not isinstance(v, _SEVERAL)}
+    texts = {k: v for k, v in line.items() if type(v) not in _SEVERAL}
     syntax = _filled(template, texts, used, line)
     opcode, _, operand_text = syntax.partition(" ")
     operands = _operands(operand_text)
@@ -192,7 +193,7 @@ def _row(
     for optional, plain in _PIECE.findall(opcode):
         word = optional or plain
         values = line.get(word)
-        slot = bool(optional) or isinstance(values, _SEVERAL)
+        slot = bool(optional) or type(values) in _SEVERAL
         if slot:
             choices[word] = _choices(values, bool(optional))
         pieces.append(_piece(word, slot, bool(optional)))
@@ -262,7 +263,7 @@ def _choices(values: Any, optional: bool) -> dict[Modifier, Gate]:
     if isinstance(values, dict):
         given = {value: added or ANY for value, added in values.items()}
     else:
-        given = dict.fromkeys(values if isinstance(values, _SEVERAL) else (True,), ANY)
+        given = dict.fromkeys(values if type(values) in _SEVERAL else (True,), ANY)
     if not optional:
         return given
     return {False if set(given) == {True} else None: ANY, **given}

@@ -29,28 +29,19 @@ BITS: Final = (b32, b64, b16)
 WORDS: Final = (b32, b64)
 
 
-@inst("add.type d, a, b", type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: add")
-def add(a: Lanes, b: Lanes) -> Lanes:
-    """d = a + b, wrapping around."""
-    return np.add(a, b)
+_SUMS: Final = each("name sign function", ("add", "+", np.add), ("sub", "-", np.subtract))
 
 
-@inst("add{.sat}.s32 d, a, b", section=f"{ARITHMETIC}: add")
-def add_s32(a: Lanes, b: Lanes, *, sat: bool) -> Lanes:
-    """d = a + b, wrapping around, or with .sat clamped to the range of s32."""
-    return _clamped(np.add(a, b, dtype=np.int64)) if sat else np.add(a, b)
+@inst("<name>.type d, a, b", _SUMS, type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: <name>")
+def sum_(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = a <sign> b, wrapping around."""
+    return function(a, b)
 
 
-@inst("sub.type d, a, b", type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: sub")
-def sub(a: Lanes, b: Lanes) -> Lanes:
-    """d = a - b, wrapping around."""
-    return np.subtract(a, b)
-
-
-@inst("sub{.sat}.s32 d, a, b", section=f"{ARITHMETIC}: sub")
-def sub_s32(a: Lanes, b: Lanes, *, sat: bool) -> Lanes:
-    """d = a - b, wrapping around, or with .sat clamped to the range of s32."""
-    return _clamped(np.subtract(a, b, dtype=np.int64)) if sat else np.subtract(a, b)
+@inst("<name>{.sat}.s32 d, a, b", _SUMS, section=f"{ARITHMETIC}: <name>")
+def sum_s32(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], sat: bool) -> Lanes:
+    """d = a <sign> b, wrapping around, or with .sat clamped to the range of s32."""
+    return _clamped(function(a, b, dtype=np.int64)) if sat else function(a, b)
 
 
 def _clamped(x: Lanes) -> Lanes:
@@ -267,111 +258,74 @@ def neg(a: Lanes) -> Lanes:
     return np.negative(a)
 
 
-@inst("min.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: min")
-def min_(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b."""
-    return np.minimum(a, b)
+_EXTREMES: Final = each(
+    "operation which function", ("min", "smaller", np.minimum), ("max", "larger", np.maximum)
+)
 
 
-@inst("max.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: max")
-def max_(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b."""
-    return np.maximum(a, b)
+@inst("<operation>.type d, a, b", _EXTREMES, type=INTEGERS, section=f"{ARITHMETIC}: <operation>")
+def extreme(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = the <which> of a and b."""
+    return function(a, b)
 
 
-@inst("min.u16x2 d:b32, a:b32, b:b32", name="min_u16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-def min_u16x2(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b in each of the two 16-bit halves."""
-    return _each_half(np.minimum, a, b, "u16x2")
+@inst(
+    "<operation><modifiers> d:b32, a:b32, b:b32",
+    times(
+        _EXTREMES,
+        each("name modifiers pair rest", ("<operation>_u16x2", ".u16x2", "u16x2", "")),
+    )
+    + times(
+        _EXTREMES,
+        each(
+            "name modifiers pair relu rest",
+            ("<operation>_s16x2", "{.relu}.s16x2", "s16x2", None, ", with .relu at least 0"),
+            ("<operation>_s16x2_relu", ".s16x2.relu", "s16x2", True,
+             ", at least 0 (the other order of the modifiers, which CUDA's headers write)"),
+        ),
+    ),
+    ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: <operation>",
+)  # fmt: skip
+def extreme_of_halves(
+    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], pair: str, relu: bool = False
+) -> Lanes:
+    """d = the <which> of a and b in each of the two 16-bit halves<rest>."""
+    return _each_half(lambda x, y: _relu(function(x, y)) if relu else function(x, y), a, b, pair)
 
 
-@inst("max.u16x2 d:b32, a:b32, b:b32", name="max_u16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-def max_u16x2(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b in each of the two 16-bit halves."""
-    return _each_half(np.maximum, a, b, "u16x2")
+@inst(
+    "<operation>.<modifiers>",
+    _EXTREMES,
+    each("modifiers", "relu.s32 d, a, b", "s32.relu d:s32, a:s32, b:s32"),
+    name="<operation>_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: <operation>",
+)  # fmt: skip
+def extreme_relu(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = the <which> of a and b, at least 0."""
+    return _relu(function(a, b))
 
 
-@inst("min{.relu}.s16x2 d:b32, a:b32, b:b32", name="min_s16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-def min_s16x2(a: Lanes, b: Lanes, *, relu: bool) -> Lanes:
-    """d = the smaller of a and b in each of the two 16-bit halves, with .relu at least 0."""
-    return _each_half(_min_relu if relu else np.minimum, a, b, "s16x2")
-
-
-@inst("min.s16x2.relu d:b32, a:b32, b:b32", name="min_s16x2_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-def min_s16x2_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b in each of the two 16-bit halves, at least 0 (the other order of
-    the modifiers, which CUDA's headers write).
-    """
-    return _each_half(_min_relu, a, b, "s16x2")
-
-
-@inst("max{.relu}.s16x2 d:b32, a:b32, b:b32", name="max_s16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-def max_s16x2(a: Lanes, b: Lanes, *, relu: bool) -> Lanes:
-    """d = the larger of a and b in each of the two 16-bit halves, with .relu at least 0."""
-    return _each_half(_max_relu if relu else np.maximum, a, b, "s16x2")
-
-
-@inst("max.s16x2.relu d:b32, a:b32, b:b32", name="max_s16x2_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-def max_s16x2_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b in each of the two 16-bit halves, at least 0 (the other order of
-    the modifiers, which CUDA's headers write).
-    """
-    return _each_half(_max_relu, a, b, "s16x2")
-
-
-@inst("min.s32.relu d:s32, a:s32, b:s32", name="min_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-@inst("min.relu.s32 d, a, b", name="min_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: min")
-def min_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b, at least 0."""
-    return _min_relu(a, b)
-
-
-@inst("max.s32.relu d:s32, a:s32, b:s32", name="max_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-@inst("max.relu.s32 d, a, b", name="max_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: max")
-def max_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b, at least 0."""
-    return _max_relu(a, b)
-
-
-def _min_relu(a: Lanes, b: Lanes) -> Lanes:
-    smaller: Lanes = np.minimum(a, b)
-    limited: Lanes = np.maximum(smaller, smaller.dtype.type(0))
-    return limited
-
-
-def _max_relu(a: Lanes, b: Lanes) -> Lanes:
-    larger: Lanes = np.maximum(a, b)
-    limited: Lanes = np.maximum(larger, larger.dtype.type(0))
+def _relu(x: Lanes) -> Lanes:
+    limited: Lanes = np.maximum(x, x.dtype.type(0))
     return limited
 
 
 # ---------------------------------------- logic and shifts
 
 
-@inst("and.type d, a, b", name="and_", type=LOGICAL, section=f"{LOGIC}: and")
-def and_(a: Lanes, b: Lanes) -> Lanes:
-    """d = a & b, bit by bit."""
-    return np.bitwise_and(a, b)
-
-
-@inst("or.type d, a, b", name="or_", type=LOGICAL, section=f"{LOGIC}: or")
-def or_(a: Lanes, b: Lanes) -> Lanes:
-    """d = a | b, bit by bit."""
-    return np.bitwise_or(a, b)
-
-
-@inst("xor.type d, a, b", type=LOGICAL, section=f"{LOGIC}: xor")
-def xor(a: Lanes, b: Lanes) -> Lanes:
-    """d = a ^ b, bit by bit."""
-    return np.bitwise_xor(a, b)
+@inst(
+    "<operation>.type d, a, b",
+    each(
+        "name operation sign function",
+        ("and_", "and", "&", np.bitwise_and),
+        ("or_", "or", "|", np.bitwise_or),
+        ("xor", "xor", "^", np.bitwise_xor),
+    ),
+    type=LOGICAL,
+    section=f"{LOGIC}: <operation>",
+)
+def logical(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = a <sign> b, bit by bit."""
+    return function(a, b)
 
 
 @inst("not.type d, a", name="not_", type=LOGICAL, section=f"{LOGIC}: not")
