@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.isa.control import SYNCHRONIZATION
-from ptxgen.isa.declare import inst
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import u32, u64
 
@@ -121,23 +121,17 @@ def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) 
 
 
 @inst(
-    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
-    name="fence_proxy_async_acquire", ptx=(8, 6), sm=90,
+    "fence.proxy.async::generic.<sem>.sync_restrict::<space>.cluster",
+    each(
+        "sem space side",
+        ("acquire", "shared::cluster", "the side that waits"),
+        ("release", "shared::cta", "the side that arrives"),
+    ),
+    name="fence_proxy_async_<sem>", ptx=(8, 6), sm=90,
     effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
 )  # fmt: skip
-def fence_proxy_async_acquire(machine: Machine) -> tuple[()]:
-    """As fence.proxy.async, for what mbarriers of the cluster order: the side that waits."""
-    machine.fence("proxy.async")
-    return ()
-
-
-@inst(
-    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster",
-    name="fence_proxy_async_release", ptx=(8, 6), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
-def fence_proxy_async_release(machine: Machine) -> tuple[()]:
-    """As fence.proxy.async, for what mbarriers of the cluster order: the side that arrives."""
+def fence_proxy_async_restricted(machine: Machine) -> tuple[()]:
+    """As fence.proxy.async, for what mbarriers of the cluster order: <side>."""
     machine.fence("proxy.async")
     return ()
 

@@ -173,7 +173,7 @@ def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
 
 @lru_cache(maxsize=64)
 def _sources(layout: Layout, warps: int) -> Lanes:
-    """For each unit of the matrices of all warps, its place in the registers laid end to end."""
+    """The index of each unit of the matrices of all warps among the registers laid end to end."""
     place = layout.place[:, :, :: layout.unit] // layout.unit
     per_warp = place[0].size
     register, inside = np.divmod(np.argsort(place.reshape(-1)), per_warp)
@@ -184,7 +184,7 @@ def _sources(layout: Layout, warps: int) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _targets(layout: Layout, warps: int) -> Lanes:
-    """For each unit of the registers laid end to end, its place in the matrices of all warps."""
+    """The index of each unit of the registers laid end to end in the matrices of all warps."""
     place = layout.place[:, :, :: layout.unit] // layout.unit
     warp = np.arange(warps)[None, :, None, None]
     targets: Lanes = (warp * place.size + place[:, None]).reshape(-1)
@@ -221,8 +221,8 @@ def scattered(layout: Layout, units: Lanes) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
-    """For each element of the matrices of all warps, side by side along the last axis, its place in
-    the registers laid end to end.
+    """The index of each element of the matrices of all warps, side by side along the last axis,
+    among the registers laid end to end.
     """
     per_warp = WARP * layout.per
     register, inside = np.divmod(np.argsort(layout.place.reshape(-1)), per_warp)
@@ -234,7 +234,7 @@ def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _targets_across(layout: Layout, warps: int) -> Lanes:
-    """For each element of the registers laid end to end, its place in the matrices of all warps,
+    """The index of each element of the registers laid end to end in the matrices of all warps,
     side by side along the last axis.
     """
     matrices, rows, columns = layout.shape
@@ -264,7 +264,7 @@ def registers_across(layout: Layout, elements: Lanes) -> Lanes:
 
 
 def as_registers(layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:
-    """What lies end to end as one array for each register."""
+    """One array for each register, from the registers laid end to end."""
     return tuple(flat.reshape(layout.registers, -1))
 
 

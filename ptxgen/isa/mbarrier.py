@@ -179,7 +179,7 @@ def cp_async_mbarrier_arrive(
 
 
 def _passed(machine: Machine, **_: object) -> Lanes:
-    """What a wait gives: it goes on when the phase is over."""
+    """The result of a wait: threads go on when the phase is complete, so it is true."""
     return np.ones(machine.active().shape, np.bool_)
 
 
@@ -273,7 +273,7 @@ def _updated(
 
 
 def _space(space: str | None) -> str:
-    """What the machine calls the space; all of `.shared`, also that of the cluster, is one."""
+    """The machine's name of a state space; shared memory of the CTA and of the cluster is one."""
     return "shared" if space else "generic"
 
 

@@ -311,45 +311,25 @@ def isspacep(machine: Machine, a: Lanes, *, space: str) -> Lanes:
 # ---------------------------------------- hints for caches
 
 
-@inst(
-    "prefetch.global.level [addr:u64]",
-    level={
-        "L1": None,
-        "L2": None,
-        **dict.fromkeys(("L2::evict_last", "L2::evict_normal"), gate(ptx=(7, 4), sm=80)),
-    },
-    ptx=(2, 0),
-    sm=20,
-    section=f"{MOVEMENT}: prefetch",
-)
-def prefetch(addr: Lanes, *, level: str) -> tuple[()]:
-    """Bring the line at addr into the cache; changes no value."""
-    del addr, level
-    return ()
+_LEVELS: Final = {
+    "L1": None, "L2": None, "L2::evict_last": gate(ptx=(7, 4), sm=80),
+    "L2::evict_normal": gate(ptx=(7, 4), sm=80),
+}  # fmt: skip
 
 
 @inst(
-    "prefetch.local.level [addr:u64]", name="prefetch_local", level=("L1", "L2"), ptx=(2, 0), sm=20,
-    section=f"{MOVEMENT}: prefetch",
+    "prefetch<space>.level [addr:u64]",
+    each(
+        "name space level at",
+        ("prefetch", ".global", _LEVELS, "addr"),
+        ("prefetch_local", ".local", ("L1", "L2"), "addr"),
+        ("prefetch_generic", "", _LEVELS, "the generic address addr"),
+    ),
+    ignores=("level",), ptx=(2, 0), sm=20, section=f"{MOVEMENT}: prefetch",
 )  # fmt: skip
-def prefetch_local(addr: Lanes, *, level: str) -> tuple[()]:
-    """Bring the line at addr into the cache; changes no value."""
-    del addr, level
-    return ()
-
-
-@inst(
-    "prefetch.level [addr:u64]", name="prefetch_generic",
-    level={
-        "L1": None,
-        "L2": None,
-        **dict.fromkeys(("L2::evict_last", "L2::evict_normal"), gate(ptx=(7, 4), sm=80)),
-    },
-    ptx=(2, 0), sm=20, section=f"{MOVEMENT}: prefetch",
-)  # fmt: skip
-def prefetch_generic(addr: Lanes, *, level: str) -> tuple[()]:
-    """Bring the line at the generic address addr into the cache; changes no value."""
-    del addr, level
+def prefetch(addr: Lanes) -> tuple[()]:
+    """Bring the line at <at> into the cache; changes no value."""
+    del addr
     return ()
 
 

@@ -93,7 +93,7 @@ def _members(machine: Machine, membermask: Lanes) -> Lanes:
 
 
 def _each(machine: Machine, found: Lanes) -> Lanes:
-    """What was found for each lane or for each warp, `[warps, 32 or 1]`, as lanes."""
+    """Results by lane or by warp, `[warps, 32 or 1]`, as one value for each lane."""
     times = WARP_SIZE // found.shape[1]
     return np.repeat(found, times, axis=1).reshape(machine.lane_id().shape)
 
