@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,6 +92,12 @@ def test_the_same_syntax_with_the_same_choices_is_refused_and_with_others_is_not
 def test_a_rows_function_can_be_called_with_what_the_row_says() -> None:
     for row in (row for rows in isa.rows().values() for row in rows):
         inspect.signature(row.semantics).bind(**dict.fromkeys(row.parameters))
+
+
+def test_no_text_of_a_row_names_a_column_that_its_line_lacks() -> None:
+    for row in (row for rows in isa.rows().values() for row in rows):
+        texts = " ".join((row.name, row.syntax, row.doc, row.section, row.accuracy))
+        assert set(re.findall(r"<(\w+)>", texts)) <= row.choices.keys(), row.syntax
 
 
 def test_a_table_gives_a_row_for_each_line() -> None:
