@@ -51,23 +51,22 @@ def getctarank(machine: Machine, a: Lanes, *, space: str | None) -> Lanes:
 
 @inst(
     "barrier.cluster.arrive{.sem}{.aligned}", name="barrier_cluster_arrive",
-    sem={"release": _PTX80, "relaxed": _PTX80}, effect=Effect.BARRIER,
+    sem={"release": _PTX80, "relaxed": _PTX80}, ignores=("sem", "aligned"), effect=Effect.BARRIER,
     section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
 )  # fmt: skip
-def barrier_cluster_arrive(machine: Machine, *, sem: str | None, aligned: bool) -> tuple[()]:
+def barrier_cluster_arrive(machine: Machine) -> tuple[()]:
     """Arrive at the barrier of the cluster, without waiting."""
-    del sem, aligned
     machine.cluster_arrive()
     return ()
 
 
 @inst(
     "barrier.cluster.wait{.sem}{.aligned}", name="barrier_cluster_wait", sem={"acquire": _PTX80},
-    effect=Effect.BARRIER, section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
+    ignores=("sem", "aligned"), effect=Effect.BARRIER,
+    section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
 )  # fmt: skip
-def barrier_cluster_wait(machine: Machine, *, sem: str | None, aligned: bool) -> tuple[()]:
+def barrier_cluster_wait(machine: Machine) -> tuple[()]:
     """Wait until all threads of the cluster have arrived at its barrier."""
-    del sem, aligned
     machine.cluster_wait()
     return ()
 
