@@ -24,6 +24,7 @@ from ptxgen.isa import (
     wgmma,
     wmma,
 )
+from ptxgen.isa.declare import inst
 from ptxgen.isa.machine import Machine
 from ptxgen.isa.spec import (
     ANY,
@@ -31,7 +32,6 @@ from ptxgen.isa.spec import (
     Gate,
     Inst,
     Op,
-    inst,
 )
 from ptxgen.isa.special import SPECIALS, SpecialRegister
 from ptxgen.isa.special import special as special_register

@@ -57,7 +57,7 @@ def _places(starts: Lanes, count: int) -> Lanes:
 
 
 def _after(first: Lanes, starts: Lanes, results: Lanes) -> Found:
-    """What lanes find and groups leave, by the results of all lanes."""
+    """The values that lanes find and that groups leave, from the results of all lanes."""
     old = np.empty_like(results)
     old[1:] = results[:-1]
     old[starts] = first

@@ -13,8 +13,9 @@ import numpy as np
 
 from ptxgen.isa import numeric, numeric_f64
 from ptxgen.isa.atomic_scans import scan_of, swapped
-from ptxgen.isa.memory import CLUSTER, CTA, POLICY, canonical_space, hinted
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.memory import CLUSTER, CTA, canonical_space
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import (
     TYPES,
     b16,
@@ -126,135 +127,109 @@ def _exchanged_if_equal(old: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 # ---------------------------------------- atom and red
 
+_ATOM: Final = each(
+    "head d sem what", ("atom", "d, ", SEMANTICS, "d = the old value at addr, which")
+)
+_BOTH: Final = _ATOM + each("head d sem what", ("red", "", RED_SEMANTICS, "The value at addr"))
+# Where: in a space or, without one, at a generic address; what that needs.
+_PLAIN: Final = each(
+    "where space ptx sm", (".space", ATOMIC_SPACES, (1, 1), 11), ("", None, (2, 0), 20)
+)
+_HALVES: Final = each("where space", (".space", ATOMIC_SPACES), ("", None))  # as the types need
+_HINTED: Final = each(
+    "where space hint policy ptx sm",
+    ("{.space}", ("global",), ".L2::cache_hint", ", policy:b64", (7, 4), 80),
+)
+_SUM: Final = "old + b in one step (each half of a pair for itself)"
+_IGNORES: Final = ("sem", "scope", "policy", "vec")
 
-def _atom(
-    machine: Machine, addr: Lanes, b: Lanes, *, space: str | None, op: str, type: ScalarType
-) -> Lanes:
+
+@inst(
+    "<head>{.sem}{.scope}<where>.<operation><hint>.type <d>[addr:u64], b<policy>",
+    times(
+        each(
+            "op type",
+            (("add",), ADDABLE),
+            (("min", "max"), ORDERABLE),
+            (("inc", "dec"), {u32: None}),
+            (("and", "or", "xor"), LOGICAL),
+        ),
+        _PLAIN + _HINTED,
+        _BOTH,
+    )
+    + times(each("op type", (("exch",), EXCHANGED)), _PLAIN + _HINTED, _ATOM)
+    + times(
+        each(
+            "operation op type becomes",
+            ("add.noftz", "add", HALF_ADDABLE, _SUM),
+        ),
+        _HALVES + _HINTED,
+        _BOTH,
+    ),
+    name="<head>", operation="op", hint="", policy="", scope=SCOPES, ignores=_IGNORES,
+    becomes="op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b)",
+    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: <head>",
+)  # fmt: skip
+def atomic(
+    machine: Machine, addr: Lanes, b: Lanes, *,
+    head: str, space: str | None = None, op: str, type: ScalarType,
+) -> Any:  # fmt: skip
+    """<what> becomes <becomes>."""
     update, scan = _updated(op, type), scan_of(op, type)
-    return machine.atomic(canonical_space(space), addr, type, update, (b,), scan=scan)
+    old = machine.atomic(canonical_space(space), addr, type, update, (b,), scan=scan)
+    return old if head == "atom" else ()
 
 
-def _red(
-    machine: Machine, addr: Lanes, b: Lanes, *, space: str | None, op: str, type: ScalarType
-) -> tuple[()]:
-    _atom(machine, addr, b, space=space, op=op, type=type)
-    return ()
+_MINMAX: Final = ("add", "min", "max")
 
 
-def _atom_vector(
+@inst(
+    "<head>{.sem}{.scope}{.space}.<operation><hint>.vec.type <d>[addr:u64], b*vec<policy>",
+    each(
+        "operation op vec type",
+        ("op", ("add",), ("v2", "v4"), (f32,)),
+        ("op.noftz", _MINMAX, ("v2", "v4", "v8"), (f16, bf16)),
+        ("op.noftz", _MINMAX, ("v2", "v4"), (f16x2, bf16x2)),
+    ),
+    each("hint policy", ("", ""), (".L2::cache_hint", ", policy:b64")),
+    each(
+        "head d sem what",
+        ("atom", "d*vec, ", SEMANTICS, "d = the old value at addr, which"),
+        ("red", "", RED_SEMANTICS, "The value at addr"),
+    ),
+    name="<head>", space=("global",), scope=SCOPES, ignores=_IGNORES, ptx=(8, 1), sm=90,
+    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: <head>",
+)  # fmt: skip
+def atomic_vector(
     machine: Machine, addr: Lanes, b: tuple[Lanes, ...], *,
-    space: str | None, op: str, type: ScalarType,
+    head: str, space: str | None, op: str, type: ScalarType,
 ) -> tuple[Lanes, ...]:  # fmt: skip
+    """<what> becomes op(old, b) of its own, each in one step."""
     first = np.asarray(addr)
-    return tuple(
-        _atom(
+    old = tuple(
+        atomic(
             machine, first + first.dtype.type(n * type.nbytes), element,
-            space=space, op=op, type=type,
+            head="atom", space=space, op=op, type=type,
         )
         for n, element in enumerate(b)
     )  # fmt: skip
+    return old if head == "atom" else ()
 
 
-def _red_vector(
-    machine: Machine, addr: Lanes, b: tuple[Lanes, ...], *,
-    space: str | None, op: str, type: ScalarType,
-) -> tuple[()]:  # fmt: skip
-    _atom_vector(machine, addr, b, space=space, op=op, type=type)
-    return ()
-
-
-_ATOM: Final[dict[str, Any]] = {"sem": SEMANTICS, "scope": SCOPES}
-_RED: Final[dict[str, Any]] = {"sem": RED_SEMANTICS, "scope": SCOPES}
-_ANY_SPACE: Final[dict[str, Any]] = {"space": ATOMIC_SPACES}
-_GLOBAL: Final[dict[str, Any]] = {"space": ("global",)}
-_STEP: Final = "becomes op(old, b) in one step (inc: 0 from b on; dec: b from 0 and above b)."
-_SUM: Final = "becomes old + b in one step (each half of a pair for itself)."
-_EACH: Final = "becomes op(old, b) of its own, each in one step."
-
-
-def _declare(syntax: str, doc: str, *hints: str, fixed: Any = None, **keywords: Any) -> None:
-    """Declare `syntax` as an operation that gives the old value, and as one that gives nothing.
-
-    `doc` says what happens to the value; `hints` and `fixed` are as for `hinted`.
-    """
-    modifiers, _, operands = syntax.partition(" ")
-    vector = "vec" in keywords
-    given = "d*vec, " if vector else "d, "
-    for head, order, meaning in (
-        ("atom", _ATOM, _atom_vector if vector else _atom),
-        ("red", _RED, _red_vector if vector else _red),
-    ):
-        if head == "red" and keywords.get("op") == ("exch",):
-            continue
-        subject = "d = the old value at addr, which" if head == "atom" else "The value at addr"
-        inst(
-            f"{head}{{.sem}}{{.scope}}{modifiers} {given if head == 'atom' else ''}{operands}",
-            name=head, **order, **keywords,
-            effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: {head}",
-        )(hinted(meaning, f"{subject} {doc}", "sem", "scope", *hints, **(fixed or {})))  # fmt: skip
-
-
-_GENERIC: Final = {"space": None}
-for _ops, _types in (
-    (("add",), ADDABLE),
-    (("min", "max"), ORDERABLE),
-    (("inc", "dec"), {u32: None}),
-    (("and", "or", "xor"), LOGICAL),
-    (("exch",), EXCHANGED),
-):
-    _choices: dict[str, Any] = {"op": _ops, "type": _types}
-    _declare(".space.op.type [addr:u64], b", _STEP, **_ANY_SPACE, **_choices, ptx=(1, 1), sm=11)
-    _declare(".op.type [addr:u64], b", _STEP, fixed=_GENERIC, **_choices, ptx=(2, 0), sm=20)
-    _declare(
-        "{.space}.op.L2::cache_hint.type [addr:u64], b, policy:b64", _STEP, "policy",
-        **_GLOBAL, **_choices, **POLICY,
-    )  # fmt: skip
-
-_declare(
-    ".space.add.noftz.type [addr:u64], b", _SUM, fixed={"op": "add"},
-    **_ANY_SPACE, type=HALF_ADDABLE,
+@inst(
+    "atom{.sem}{.scope}<where>.cas.type d, [addr:u64], b, c", _PLAIN,
+    name="atom_cas", sem=SEMANTICS, scope=SCOPES, ignores=_IGNORES,
+    type={**EXCHANGED, b16: gate(ptx=(6, 3), sm=70)},
+    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: atom",
 )  # fmt: skip
-_declare(".add.noftz.type [addr:u64], b", _SUM, fixed={"op": "add", **_GENERIC}, type=HALF_ADDABLE)
-_declare(
-    "{.space}.add.noftz.L2::cache_hint.type [addr:u64], b, policy:b64", _SUM, "policy",
-    fixed={"op": "add"}, **_GLOBAL, type=HALF_ADDABLE, **POLICY,
-)  # fmt: skip
-
-_MINMAX: Final = ("add", "min", "max")
-for _name, _choices in (
-    ("op", {"op": ("add",), "vec": ("v2", "v4"), "type": (f32,)}),
-    ("op.noftz", {"op": _MINMAX, "vec": ("v2", "v4", "v8"), "type": (f16, bf16)}),
-    ("op.noftz", {"op": _MINMAX, "vec": ("v2", "v4"), "type": (f16x2, bf16x2)}),
-):
-    _declare(
-        f"{{.space}}.{_name}.vec.type [addr:u64], b*vec", _EACH, "vec",
-        **_GLOBAL, **_choices, ptx=(8, 1), sm=90,
-    )  # fmt: skip
-    _declare(
-        f"{{.space}}.{_name}.L2::cache_hint.vec.type [addr:u64], b*vec, policy:b64", _EACH,
-        "vec", "policy", **_GLOBAL, **_choices, ptx=(8, 1), sm=90,
-    )  # fmt: skip
-
-
-def _atom_cas(
-    machine: Machine, addr: Lanes, b: Lanes, c: Lanes, *, space: str | None, type: ScalarType
-) -> Lanes:
+def atom_cas(
+    machine: Machine, addr: Lanes, b: Lanes, c: Lanes, *,
+    space: str | None = None, type: ScalarType,
+) -> Lanes:  # fmt: skip
+    """d = the old value at addr, which becomes c in one step if it was b."""
     update = _exchanged_if_equal
     return machine.atomic(canonical_space(space), addr, type, update, (b, c), scan=swapped)
 
-
-_SWAP: Final = "d = the old value at addr, which becomes c in one step if it was b."
-_COMPARED: Final = {**EXCHANGED, b16: gate(ptx=(6, 3), sm=70)}
-inst(
-    "atom{.sem}{.scope}.space.cas.type d, [addr:u64], b, c", name="atom_cas",
-    **_ATOM, **_ANY_SPACE, type=_COMPARED, ptx=(1, 1), sm=11,
-    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: atom",
-)(hinted(_atom_cas, _SWAP, "sem", "scope"))  # fmt: skip
-inst(
-    "atom{.sem}{.scope}.cas.type d, [addr:u64], b, c", name="atom_cas",
-    **_ATOM, type=_COMPARED, ptx=(2, 0), sm=20,
-    effect=Effect.ATOMIC, section=f"{SYNCHRONIZATION}: atom",
-)(hinted(_atom_cas, _SWAP, "sem", "scope", **_GENERIC))  # fmt: skip
 
 # ---------------------------------------- fences
 
@@ -274,40 +249,27 @@ def membar(machine: Machine, *, level: str) -> tuple[()]:
 
 
 @inst(
-    "fence.sem.scope", sem=("acq_rel", "sc", "acquire", "release"), scope=_FENCE_SCOPES,
+    "fence<order>.scope", each("order", ".sem", ""),
+    sem=("acq_rel", "sc", "acquire", "release"), scope=_FENCE_SCOPES, ignores=("sem",),
     ptx=(6, 0), sm=70, effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
 )  # fmt: skip
-def fence(machine: Machine, *, sem: str, scope: str) -> tuple[()]:
+def fence(machine: Machine, *, scope: str) -> tuple[()]:
     """Order this thread's memory accesses before it against those after it, for all threads of the
     scope.
     """
-    del sem  # the interpreter's memory is sequentially consistent
-    machine.fence(scope)
+    machine.fence(scope)  # of any order: the interpreter's memory is sequentially consistent
     return ()
 
 
 @inst(
-    "fence.scope", scope=_FENCE_SCOPES, ptx=(6, 0), sm=70,
+    "fence.<sem>.sync_restrict::<space>.cluster",
+    each("sem space", ("acquire", "shared::cluster"), ("release", "shared::cta")),
+    name="fence_<sem>_restricted", ptx=(8, 6), sm=90,
     effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
 )  # fmt: skip
-def fence_default(machine: Machine, *, scope: str) -> tuple[()]:
-    """Order this thread's memory accesses before it against those after it, for all threads of the
-    scope.
-    """
-    machine.fence(scope)
-    return ()
-
-
-def _fence_restricted(machine: Machine) -> tuple[()]:
+def fence_restricted(machine: Machine) -> tuple[()]:
     """Order this thread's accesses to the shared memory that the modifier names before it against
     those after it, for all threads of the cluster.
     """
     machine.fence("cluster")
     return ()
-
-
-for _kind in ("acquire.sync_restrict::shared::cluster", "release.sync_restrict::shared::cta"):
-    inst(
-        f"fence.{_kind}.cluster", name=f"fence_{_kind[:7]}_restricted", ptx=(8, 6), sm=90,
-        effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-    )(_fence_restricted)  # fmt: skip

@@ -7,14 +7,13 @@ it is complete. Tensor copies move a box of a tensor that a tensor map describes
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.isa.async_copy import COPY
 from ptxgen.isa.atomics import UPDATES
-from ptxgen.isa.families import member
-from ptxgen.isa.spec import Effect, Gate, gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.types import ScalarType, b32, b64, bf16, f16, f32, f64, s32, s64, u32, u64
 
 if TYPE_CHECKING:
@@ -35,24 +34,40 @@ _NEAR: Final[Mapping[str, Gate | None]] = {
 _FAR: Final = ("shared::cluster",)
 _DIMS: Final = ("1d", "2d", "3d", "4d", "5d")
 _COUNTED: Final = "mbarrier::complete_tx::bytes"
-_HINTS: Final = (False, True)  # whether a cache policy is given
+# Modifiers and operands of copies that a cache policy may guide, to one CTA or to several.
+_HINT: Final = each(
+    "hinted hint policy", ("", "", ""), ("_hint", ".L2::cache_hint", ", policy:u64")
+)
+_TARGETS: Final = each(
+    "cast multicast mask where to",
+    ("", "", "", "", _NEAR),
+    ("_multicast", ".multicast::cluster", ", ctas:u16",
+     " in each CTA of the cluster in the mask ctas", _FAR),
+)  # fmt: skip
 
 
 # The operations of reductions, and the types that they are for, in shared and in global memory.
-_Choices = tuple[tuple[tuple[str, ...], tuple[ScalarType, ...]], ...]
-_SHARED: Final[_Choices] = (
-    (("add",), (u32, s32, u64)),
-    (("min", "max"), (u32, s32)),
-    (("inc", "dec"), (u32,)),
-    (("and", "or", "xor"), (b32,)),
+_SHARED: Final = each(
+    "first op type",
+    ("add", ("add",), (u32, s32, u64)),
+    ("min", ("min", "max"), (u32, s32)),
+    ("inc", ("inc", "dec"), (u32,)),
+    ("and", ("and", "or", "xor"), (b32,)),
 )
-_GLOBAL: Final[_Choices] = (
-    (("add",), (u32, s32, u64, f32, f64)),
-    (("inc", "dec"), (u32,)),
-    (("min", "max"), (u32, s32, u64, s64, f16, bf16)),
-    (("and", "or", "xor"), (b32, b64)),
-    (("add.noftz",), (f16, bf16)),
+_GLOBAL: Final = each(
+    "first op type operation",
+    ("add", ("add",), (u32, s32, u64, f32, f64), ".op.type"),
+    ("inc", ("inc", "dec"), (u32,), ".op.type"),
+    ("min", ("min", "max"), (u32, s32, u64, s64, f16, bf16), ".op.type"),
+    ("and", ("and", "or", "xor"), (b32, b64), ".op.type"),
+    ("add_noftz", "add", (f16, bf16), ".add.noftz.type"),
 )
+
+_TO_GLOBAL: Final = "global.shared::cta.bulk_group"
+_BOX: Final = "global.shared::cta{.tile}.bulk_group"
+_REDUCED_BOX: Final = "global.shared::cta.op{.tile}.bulk_group"
+_IN_GROUP: Final = ", in this thread's bulk group"
+_NEARER: Final = "brought to the L2 cache: a hint"
 
 # What is made of the value in memory, the one that is copied there, and their type.
 REDUCTIONS: Final = {
@@ -60,256 +75,155 @@ REDUCTIONS: Final = {
 }
 
 
-def _syntax(opcode: str, operands: str, *, multicast: bool = False, hint: bool = False) -> str:
-    """A line of the manual, with what a multicast and a cache policy add."""
-    opcode += ".multicast::cluster" * multicast + ".L2::cache_hint" * hint
-    return f"{opcode} {operands}{', ctas:u16' * multicast}{', policy:u64' * hint}"
-
-
-def _name(base: str, *, multicast: bool = False, hint: bool = False) -> str:
-    return base + "_multicast" * multicast + "_hint" * hint
-
-
-def _extra(multicast: bool, hint: bool) -> list[str]:
-    return ["ctas"] * multicast + ["policy"] * hint
-
-
-_MULTICAST_DOC: Final = " in each CTA of the cluster in the mask ctas"
+_ASYNC: Final[dict[str, Any]] = {
+    "ignores": ("policy", "dim", "tile", "to"), "effect": Effect.ASYNC, **_SM90,
+}  # fmt: skip
 
 # ---------------------------------------- copies of consecutive bytes
 
 
-def _load(machine: Machine, *, ctas: Lanes | None = None, **given: Any) -> tuple[()]:
-    machine.bulk_load(given["dst"], given["src"], given["size"], given["mbar"], ctas)
-    return ()
-
-
-def _send(machine: Machine, *, op: str = "", type: ScalarType = b64, **given: Any) -> tuple[()]:
-    where = given["dst"], given["src"], given["size"], given["mbar"]
-    machine.bulk_send(*where, REDUCTIONS.get(op), type)
-    return ()
-
-
-def _store(machine: Machine, *, op: str = "", type: ScalarType = b64, **given: Any) -> tuple[()]:
-    machine.bulk_store(given["dst"], given["src"], given["size"], REDUCTIONS.get(op), type)
-    return ()
-
-
-def _prefetch(machine: Machine, **_: object) -> tuple[()]:
-    del machine  # a hint
-    return ()
-
-
-for _multicast, _hint in itertools.product(_HINTS, _HINTS):
-    inst(
-        _syntax(
-            f"cp.async.bulk.to.global.{_COUNTED}",
-            "[dst:u32], [src:u64], size:u32, [mbar:u32]",
-            multicast=_multicast, hint=_hint,
-        ),
-        name=_name("cp_async_bulk_load", multicast=_multicast, hint=_hint),
-        to=_FAR if _multicast else _NEAR, effect=Effect.ASYNC, section=f"{_BULK}: cp.async.bulk",
-        **_SM90,
-    )(
-        member(
-            _load,
-            "Start copying size bytes from src to dst"
-            + _MULTICAST_DOC * _multicast + "; the mbarrier at mbar there counts them.",
-            ["dst", "src", "size", "mbar", *_extra(_multicast, _hint)], ["to"],
-        )
-    )  # fmt: skip
-
-inst(
-    f"cp.async.bulk.shared::cluster.shared::cta.{_COUNTED} "
-    "[dst:u32], [src:u32], size:u32, [mbar:u32]",
-    name="cp_async_bulk_send", effect=Effect.ASYNC, section=f"{_BULK}: cp.async.bulk", **_SM90,
-)(
-    member(
-        _send,
-        "Start copying size bytes from src to dst in a CTA of the cluster; the mbarrier at mbar "
-        "there counts them.",
-        ["dst", "src", "size", "mbar"],
-    )
+@inst(
+    f"cp.async.bulk.to.global.{_COUNTED}<multicast><hint> "
+    "[dst:u32], [src:u64], size:u32, [mbar:u32]<mask><policy>",
+    _TARGETS, _HINT,
+    name="cp_async_bulk_load<cast><hinted>", section=f"{_BULK}: cp.async.bulk", **_ASYNC,
 )  # fmt: skip
+def cp_async_bulk_load(
+    machine: Machine, dst: Lanes, src: Lanes, size: Lanes, mbar: Lanes, ctas: Lanes | None = None
+) -> tuple[()]:
+    """Start copying size bytes from src to dst<where>; the mbarrier at mbar there counts them."""
+    machine.bulk_load(dst, src, size, mbar, ctas)
+    return ()
 
-for _ops, _types in _SHARED:
-    inst(
-        f"cp.reduce.async.bulk.shared::cluster.shared::cta.{_COUNTED}.op.type "
-        "[dst:u32], [src:u32], size:u32, [mbar:u32]",
-        name="cp_reduce_async_bulk_send_" + _ops[0], op=_ops, type=_types, effect=Effect.ASYNC,
-        section=f"{_BULK}: cp.reduce.async.bulk", **_SM90,
-    )(
-        member(
-            _send,
-            "Start combining the values in size bytes at dst, in a CTA of the cluster, with those "
-            "at src; the mbarrier at mbar there counts them.",
-            ["dst", "src", "size", "mbar"], ["op", "type"],
-        )
-    )  # fmt: skip
 
-for _hint in _HINTS:
-    inst(
-        _syntax(
-            "cp.async.bulk.global.shared::cta.bulk_group", "[dst:u64], [src:u32], size:u32",
-            hint=_hint,
-        ),
-        name=_name("cp_async_bulk_store", hint=_hint), effect=Effect.ASYNC,
-        section=f"{_BULK}: cp.async.bulk", **_SM90,
-    )(
-        member(
-            _store, "Start copying size bytes from src to dst, in this thread's bulk group.",
-            ["dst", "src", "size", *_extra(False, _hint)],
-        )
-    )  # fmt: skip
-    inst(
-        _syntax("cp.async.bulk.prefetch.L2.global", "[src:u64], size:u32", hint=_hint),
-        name=_name("cp_async_bulk_prefetch", hint=_hint), effect=Effect.ASYNC,
-        section=f"{_BULK}: cp.async.bulk.prefetch", **_SM90,
-    )(
-        member(
-            _prefetch, "Have size bytes at src brought to the L2 cache: a hint.",
-            ["src", "size", *_extra(False, _hint)],
-        )
-    )  # fmt: skip
-    for _ops, _types in _GLOBAL:
-        _plain = "." not in _ops[0]
-        _chosen: dict[str, Any] = {"op": _ops} if _plain else {}
-        inst(
-            _syntax(
-                "cp.reduce.async.bulk.global.shared::cta.bulk_group"
-                + ".L2::cache_hint" * _hint + (".op.type" if _plain else ".add.noftz.type"),
-                "[dst:u64], [src:u32], size:u32" + ", policy:u64" * _hint,
-            ),
-            name=_name("cp_reduce_async_bulk_" + _ops[0].replace(".", "_"), hint=_hint),
-            type=_types, effect=Effect.ASYNC, section=f"{_BULK}: cp.reduce.async.bulk", **_SM90,
-            **_chosen,
-        )(
-            member(
-                _store if _plain else lambda machine, **given: _store(machine, op="add", **given),
-                "Start combining the values in size bytes at dst with those at src, in this "
-                "thread's bulk group.",
-                ["dst", "src", "size", *_extra(False, _hint)], [*_chosen, "type"],
-            )
-        )  # fmt: skip
+@inst(
+    f"<form>.bulk.shared::cluster.shared::cta.{_COUNTED}<operation> "
+    "[dst:u32], [src:u32], size:u32, [mbar:u32]",
+    each(
+        "name form operation does",
+        ("cp_async_bulk_send", "cp.async", "",
+         "copying size bytes from src to dst in a CTA of the cluster"),
+    )
+    + times(each(
+        "name form operation does",
+        ("cp_reduce_async_bulk_send_<first>", "cp.reduce.async", ".op.type",
+         "combining the values in size bytes at dst, in a CTA of the cluster, with those at src"),
+    ), _SHARED),
+    section=f"{_BULK}: <form>.bulk", **_ASYNC,
+)  # fmt: skip
+def cp_async_bulk_send(
+    machine: Machine, dst: Lanes, src: Lanes, size: Lanes, mbar: Lanes, *,
+    op: str = "", type: ScalarType = b64,
+) -> tuple[()]:  # fmt: skip
+    """Start <does>; the mbarrier at mbar there counts them."""
+    machine.bulk_send(dst, src, size, mbar, REDUCTIONS.get(op), type)
+    return ()
+
+
+@inst(
+    "<form>.<way><hint><operation> <operands>, size:u32<policy>",
+    _HINT,
+    each(
+        "name form way operation operands does",
+        ("cp_async_bulk_store<hinted>", "cp.async.bulk", _TO_GLOBAL, "", "[dst:u64], [src:u32]",
+         f"Start copying size bytes from src to dst{_IN_GROUP}"),
+        ("cp_async_bulk_prefetch<hinted>", "cp.async.bulk.prefetch", "L2.global", "", "[src:u64]",
+         f"Have size bytes at src {_NEARER}"),
+        ("cp_reduce_async_bulk_<first><hinted>", "cp.reduce.async.bulk", _TO_GLOBAL, _GLOBAL,
+         "[dst:u64], [src:u32]",
+         f"Start combining the values in size bytes at dst with those at src{_IN_GROUP}"),
+    ),
+    section=f"{_BULK}: <form>", **_ASYNC,
+)  # fmt: skip
+def cp_async_bulk_store(
+    machine: Machine, src: Lanes, size: Lanes, dst: Lanes | None = None, *,
+    op: str = "", type: ScalarType = b64,
+) -> tuple[()]:  # fmt: skip
+    """<does>."""
+    if dst is not None:  # else a prefetch
+        machine.bulk_store(dst, src, size, REDUCTIONS.get(op), type)
+    return ()
 
 
 # ---------------------------------------- values of registers
 
 
-def _send_values(
-    machine: Machine, *, op: str = "", type: ScalarType, vec: str | None = None,
-    weak: bool = False, **given: Any,
-) -> tuple[()]:  # fmt: skip
-    del weak  # the only one of its orders
-    values = given["a"] if vec else (given["a"],)
-    machine.send_values(given["dst"], values, given["mbar"], REDUCTIONS.get(op), type)
+@inst(
+    f"red.async.relaxed.cluster.shared::cluster.{_COUNTED}.op.type [dst:u32], a, [mbar:u32]",
+    _SHARED,
+    name="red_async_<first>", effect=Effect.ASYNC, ptx=(8, 1), sm=90,
+    section=f"{SYNCHRONIZATION}: red.async",
+)  # fmt: skip
+def red_async(
+    machine: Machine, dst: Lanes, a: Lanes, mbar: Lanes, *, op: str, type: ScalarType
+) -> tuple[()]:
+    """Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at mbar there
+    counts the bytes.
+    """
+    machine.send_values(dst, (a,), mbar, REDUCTIONS[op], type)
     return ()
 
 
-for _ops, _types in _SHARED:
-    inst(
-        f"red.async.relaxed.cluster.shared::cluster.{_COUNTED}.op.type "
-        "[dst:u32], a, [mbar:u32]",
-        name="red_async_" + _ops[0], op=_ops, type=_types, effect=Effect.ASYNC, ptx=(8, 1), sm=90,
-        section=f"{SYNCHRONIZATION}: red.async",
-    )(
-        member(
-            _send_values,
-            "Start combining the value at dst, in a CTA of the cluster, with a; the mbarrier at "
-            "mbar there counts the bytes.", ["dst", "a", "mbar"], ["op", "type"],
-        )
-    )  # fmt: skip
-
-for _vectors, _types in ((("v2", "v4"), (b32, u32, s32, f32)), (("v2",), (b64, u64, s64, f64))):
-    inst(
-        f"st.async{{.weak}}.shared::cluster.{_COUNTED}{{.vec}}.type [dst:u32], a*vec, [mbar:u32]",
-        name="st_async", vec=_vectors, type=_types, effect=Effect.ASYNC, ptx=(8, 1), sm=90,
-        section=f"{MOVEMENT}: st.async",
-    )(
-        member(
-            _send_values,
-            "Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the "
-            "bytes.", ["dst", "a", "mbar"], ["weak", "vec", "type"],
-        )
-    )  # fmt: skip
+@inst(
+    f"st.async{{.weak}}.shared::cluster.{_COUNTED}{{.vec}}.type [dst:u32], a*vec, [mbar:u32]",
+    each("vec type", (("v2", "v4"), (b32, u32, s32, f32)), (("v2",), (b64, u64, s64, f64))),
+    name="st_async", ignores=("weak",), effect=Effect.ASYNC, ptx=(8, 1), sm=90,
+    section=f"{MOVEMENT}: st.async",
+)  # fmt: skip
+def st_async(
+    machine: Machine, dst: Lanes, a: Any, mbar: Lanes, *, vec: str | None, type: ScalarType
+) -> tuple[()]:
+    """Start writing a to dst in a CTA of the cluster; the mbarrier at mbar there counts the
+    bytes.
+    """
+    machine.send_values(dst, a if vec else (a,), mbar, None, type)
+    return ()
 
 
 # ---------------------------------------- copies of boxes of tensors
 
 
-def _tensor_load(machine: Machine, *, ctas: Lanes | None = None, **given: Any) -> tuple[()]:
-    address, coordinates = given["map"]
-    machine.tensor_load(given["dst"], address, coordinates, given["mbar"], ctas)
+@inst(
+    f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{_COUNTED}<multicast><hint> "
+    "[dst:u32], [map:u64*dim], [mbar:u32]<mask><policy>",
+    _TARGETS, _HINT,
+    name="cp_async_bulk_tensor_load<cast><hinted>", dim=_DIMS,
+    section=f"{_TENSOR}: cp.async.bulk.tensor", **_ASYNC,
+)  # fmt: skip
+def cp_async_bulk_tensor_load(
+    machine: Machine, dst: Lanes, map: tuple[Lanes, Any], mbar: Lanes, ctas: Lanes | None = None
+) -> tuple[()]:
+    """Start copying the box at the map's coordinates to dst<where>; the mbarrier at mbar there
+    counts the bytes of the whole box.
+    """
+    address, coordinates = map
+    machine.tensor_load(dst, address, coordinates, mbar, ctas)
     return ()
 
 
-def _tensor_store(machine: Machine, *, op: str = "", **given: Any) -> tuple[()]:
-    address, coordinates = given["map"]
-    machine.tensor_store(address, coordinates, given["src"], REDUCTIONS.get(op))
+@inst(
+    "<form>.tensor.dim.<way><hint> [map:u64*dim]<source><policy>",
+    _HINT,
+    each(
+        "name form way op source does",
+        ("cp_async_bulk_tensor_store<hinted>", "cp.async.bulk", _BOX, None, ", [src:u32]",
+         "Start copying from src what of the box at the map's coordinates is inside the "
+         f"tensor{_IN_GROUP}"),
+        ("cp_reduce_async_bulk_tensor<hinted>", "cp.reduce.async.bulk", _REDUCED_BOX,
+         tuple(REDUCTIONS), ", [src:u32]",
+         f"Start combining the box at the map's coordinates with the one at src{_IN_GROUP}"),
+        ("cp_async_bulk_prefetch_tensor<hinted>", "cp.async.bulk.prefetch", "L2.global{.tile}",
+         None, "", f"Have the box at the map's coordinates {_NEARER}"),
+    ),
+    dim=_DIMS, section=f"{_TENSOR}: <form>.tensor", **_ASYNC,
+)  # fmt: skip
+def cp_async_bulk_tensor_store(
+    machine: Machine, map: tuple[Lanes, Any], src: Lanes | None = None, *, op: str = ""
+) -> tuple[()]:
+    """<does>."""
+    if src is not None:  # else a prefetch
+        machine.tensor_store(*map, src, REDUCTIONS.get(op))
     return ()
-
-
-for _multicast, _hint in itertools.product(_HINTS, _HINTS):
-    inst(
-        _syntax(
-            f"cp.async.bulk.tensor.dim.to.global{{.tile}}.{_COUNTED}",
-            "[dst:u32], [map:u64*dim], [mbar:u32]", multicast=_multicast, hint=_hint,
-        ),
-        name=_name("cp_async_bulk_tensor_load", multicast=_multicast, hint=_hint),
-        dim=_DIMS, to=_FAR if _multicast else _NEAR, effect=Effect.ASYNC,
-        section=f"{_TENSOR}: cp.async.bulk.tensor", **_SM90,
-    )(
-        member(
-            _tensor_load,
-            "Start copying the box at the map's coordinates to dst" + _MULTICAST_DOC * _multicast
-            + "; the mbarrier at mbar there counts the bytes of the whole box.",
-            ["dst", "map", "mbar", *_extra(_multicast, _hint)], ["dim", "to", "tile"],
-        )
-    )  # fmt: skip
-
-for _hint in _HINTS:
-    inst(
-        _syntax(
-            "cp.async.bulk.tensor.dim.global.shared::cta{.tile}.bulk_group",
-            "[map:u64*dim], [src:u32]", hint=_hint,
-        ),
-        name=_name("cp_async_bulk_tensor_store", hint=_hint), dim=_DIMS, effect=Effect.ASYNC,
-        section=f"{_TENSOR}: cp.async.bulk.tensor", **_SM90,
-    )(
-        member(
-            _tensor_store,
-            "Start copying from src what of the box at the map's coordinates is inside the tensor, "
-            "in this thread's bulk group.",
-            ["map", "src", *_extra(False, _hint)], ["dim", "tile"],
-        )
-    )  # fmt: skip
-    inst(
-        _syntax(
-            "cp.reduce.async.bulk.tensor.dim.global.shared::cta.op{.tile}.bulk_group",
-            "[map:u64*dim], [src:u32]", hint=_hint,
-        ),
-        name=_name("cp_reduce_async_bulk_tensor", hint=_hint), dim=_DIMS, op=tuple(REDUCTIONS),
-        effect=Effect.ASYNC, section=f"{_TENSOR}: cp.reduce.async.bulk.tensor", **_SM90,
-    )(
-        member(
-            _tensor_store,
-            "Start combining the box at the map's coordinates with the one at src, in this "
-            "thread's bulk group.",
-            ["map", "src", *_extra(False, _hint)], ["dim", "op", "tile"],
-        )
-    )  # fmt: skip
-    inst(
-        _syntax(
-            "cp.async.bulk.prefetch.tensor.dim.L2.global{.tile}", "[map:u64*dim]", hint=_hint
-        ),
-        name=_name("cp_async_bulk_prefetch_tensor", hint=_hint), dim=_DIMS, effect=Effect.ASYNC,
-        section=f"{_TENSOR}: cp.async.bulk.prefetch.tensor", **_SM90,
-    )(
-        member(
-            _prefetch, "Have the box at the map's coordinates brought to the L2 cache: a hint.",
-            ["map", *_extra(False, _hint)], ["dim", "tile"],
-        )
-    )  # fmt: skip
 
 
 @inst(

@@ -6,13 +6,15 @@ the borrow of a difference.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.integer import mul
 from ptxgen.isa.numeric import quiet
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import s32, s64, u32, u64
 
 if TYPE_CHECKING:
@@ -45,49 +47,26 @@ def _difference(a: Lanes, b: Lanes, borrow: Lanes | bool) -> tuple[Lanes, Lanes]
 
 
 @inst(
-    "add.cc.type d, a, b", name="add_cc", type=TYPES, ptx=(1, 2), effect=Effect.CARRY,
-    section=f"{EXTENDED}: add.cc",
+    "<opcode><modifier>.type d, a, b",
+    each("operation sign function", ("add", "+", _sum), ("sub", "-", _difference)),
+    each(
+        "name opcode modifier carried value flag",
+        ("<operation>_cc", "<operation>.cc", "", False, "a <sign> b",
+         "the carry flag says whether it did, as unsigned numbers"),
+        ("<operation>c", "<operation>c", "{.cc}", True, "a <sign> b <sign> the carry flag",
+         ".cc writes the flag anew"),
+    ),
+    type=TYPES, ptx=(1, 2), effect=Effect.CARRY, section=f"{EXTENDED}: <opcode>",
 )  # fmt: skip
-def add_cc(machine: Machine, a: Lanes, b: Lanes) -> Lanes:
-    """d = a + b, wrapping around; the carry flag says whether it did, as unsigned numbers."""
-    total, carry = _sum(a, b, False)
-    machine.set_carry(carry)
-    return total
-
-
-@inst(
-    "addc{.cc}.type d, a, b", type=TYPES, ptx=(1, 2), effect=Effect.CARRY,
-    section=f"{EXTENDED}: addc",
-)  # fmt: skip
-def addc(machine: Machine, a: Lanes, b: Lanes, *, cc: bool) -> Lanes:
-    """d = a + b + the carry flag, wrapping around; .cc writes the flag anew."""
-    total, carry = _sum(a, b, machine.carry())
+def carrying(
+    machine: Machine, a: Lanes, b: Lanes, *,
+    function: Callable[..., tuple[Lanes, Lanes]], carried: bool, cc: bool = True,
+) -> Lanes:  # fmt: skip
+    """d = <value>, wrapping around; <flag>."""
+    result, carry = function(a, b, machine.carry() if carried else False)
     if cc:
         machine.set_carry(carry)
-    return total
-
-
-@inst(
-    "sub.cc.type d, a, b", name="sub_cc", type=TYPES, ptx=(1, 2), effect=Effect.CARRY,
-    section=f"{EXTENDED}: sub.cc",
-)  # fmt: skip
-def sub_cc(machine: Machine, a: Lanes, b: Lanes) -> Lanes:
-    """d = a - b, wrapping around; the carry flag says whether it did, as unsigned numbers."""
-    difference, borrow = _difference(a, b, False)
-    machine.set_carry(borrow)
-    return difference
-
-
-@inst(
-    "subc{.cc}.type d, a, b", type=TYPES, ptx=(1, 2), effect=Effect.CARRY,
-    section=f"{EXTENDED}: subc",
-)  # fmt: skip
-def subc(machine: Machine, a: Lanes, b: Lanes, *, cc: bool) -> Lanes:
-    """d = a - b - the carry flag, wrapping around; .cc writes the flag anew."""
-    difference, borrow = _difference(a, b, machine.carry())
-    if cc:
-        machine.set_carry(borrow)
-    return difference
+    return result
 
 
 @inst(

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.isa.control import SYNCHRONIZATION
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.declare import each, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import u32, u64
 
 if TYPE_CHECKING:
@@ -50,23 +51,22 @@ def getctarank(machine: Machine, a: Lanes, *, space: str | None) -> Lanes:
 
 @inst(
     "barrier.cluster.arrive{.sem}{.aligned}", name="barrier_cluster_arrive",
-    sem={"release": _PTX80, "relaxed": _PTX80}, effect=Effect.BARRIER,
+    sem={"release": _PTX80, "relaxed": _PTX80}, ignores=("sem", "aligned"), effect=Effect.BARRIER,
     section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
 )  # fmt: skip
-def barrier_cluster_arrive(machine: Machine, *, sem: str | None, aligned: bool) -> tuple[()]:
+def barrier_cluster_arrive(machine: Machine) -> tuple[()]:
     """Arrive at the barrier of the cluster, without waiting."""
-    del sem, aligned
     machine.cluster_arrive()
     return ()
 
 
 @inst(
     "barrier.cluster.wait{.sem}{.aligned}", name="barrier_cluster_wait", sem={"acquire": _PTX80},
-    effect=Effect.BARRIER, section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
+    ignores=("sem", "aligned"), effect=Effect.BARRIER,
+    section=f"{SYNCHRONIZATION}: barrier.cluster", **_SM90,
 )  # fmt: skip
-def barrier_cluster_wait(machine: Machine, *, sem: str | None, aligned: bool) -> tuple[()]:
+def barrier_cluster_wait(machine: Machine) -> tuple[()]:
     """Wait until all threads of the cluster have arrived at its barrier."""
-    del sem, aligned
     machine.cluster_wait()
     return ()
 
@@ -120,23 +120,17 @@ def fence_proxy_tensormap_acquire(machine: Machine, addr: Lanes, *, scope: str) 
 
 
 @inst(
-    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
-    name="fence_proxy_async_acquire", ptx=(8, 6), sm=90,
+    "fence.proxy.async::generic.<sem>.sync_restrict::<space>.cluster",
+    each(
+        "sem space side",
+        ("acquire", "shared::cluster", "the side that waits"),
+        ("release", "shared::cta", "the side that arrives"),
+    ),
+    name="fence_proxy_async_<sem>", ptx=(8, 6), sm=90,
     effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
 )  # fmt: skip
-def fence_proxy_async_acquire(machine: Machine) -> tuple[()]:
-    """As fence.proxy.async, for what mbarriers of the cluster order: the side that waits."""
-    machine.fence("proxy.async")
-    return ()
-
-
-@inst(
-    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster",
-    name="fence_proxy_async_release", ptx=(8, 6), sm=90,
-    effect=Effect.FENCE, section=f"{SYNCHRONIZATION}: membar",
-)  # fmt: skip
-def fence_proxy_async_release(machine: Machine) -> tuple[()]:
-    """As fence.proxy.async, for what mbarriers of the cluster order: the side that arrives."""
+def fence_proxy_async_restricted(machine: Machine) -> tuple[()]:
+    """As fence.proxy.async, for what mbarriers of the cluster order: <side>."""
     machine.fence("proxy.async")
     return ()
 

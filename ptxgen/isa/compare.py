@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.spec import gate
 from ptxgen.types import (
     b16,
     b32,
@@ -68,9 +69,6 @@ BITS: Final = (b32, b64, b16)
 # Which comparisons there are depends on the types compared.
 _CLASSES: Final = ((tuple(ORDERED), INTEGERS), (tuple(UNSIGNED), NATURALS), (EQUALITY, BITS))
 _INTEGER: Final = {**ORDERED, **UNSIGNED}
-_WITH: Final = tuple(COMBINE)
-_SETP: Final = f"{SELECTION}: setp"
-_SET: Final = f"{SELECTION}: set"
 _HALF_SETP: Final = f"{HALF_SELECTION}: setp"
 _HALF_SET: Final = f"{HALF_SELECTION}: set"
 
@@ -98,107 +96,56 @@ def _comparable(x: Lanes, ftz: bool) -> Lanes:
     return numeric.widen(x, f32) if x.dtype == bf16.dtype else numeric.flush(x, ftz)
 
 
-def _combined(truth: Lanes, combine: str, c: Lanes) -> Lanes:
-    return COMBINE[combine](truth, c)  # type: ignore[no-any-return]
+def _combined(truth: Lanes, combine: str, c: Lanes | None) -> Lanes:
+    return COMBINE[combine](truth, c) if combine else truth
 
 
-def _for_integers(syntax: str, slot: str, **rest: Any) -> Callable[[Any], Any]:
-    """`@inst` for every class of integers, whose types are the choices of `slot`."""
-
-    def declare(semantics: Any) -> Any:
-        for cmp, types in _CLASSES:
-            choices: dict[str, Any] = {"cmp": cmp, slot: types, **rest}
-            inst(syntax, **choices)(semantics)
-        return semantics
-
-    return declare
-
+_TRUTH: Final = "a <cmp> b"
+_COMBINED: Final = "(a <cmp> b) <combine> c"
 
 # ---------------------------------------- setp
 
-
-@inst("setp.cmp.bf16 p:pred, a, b", cmp=FLOATING, ptx=(7, 8), sm=90, section=_HALF_SETP)
-@inst("setp.cmp.f64 p:pred, a, b", cmp=FLOATING, sm=13, section=_SETP)
-@_for_integers("setp.cmp.type p:pred, a, b", "type", section=_SETP)
-def setp(a: Lanes, b: Lanes, *, cmp: str) -> Lanes:
-    """p = a <cmp> b."""
-    return compared(a, b, cmp)
-
-
-@inst("setp.cmp{.ftz}.f16 p:pred, a, b", cmp=FLOATING, ptx=(4, 2), sm=53, section=_HALF_SETP)
-@inst("setp.cmp{.ftz}.f32 p:pred, a, b", cmp=FLOATING, section=_SETP)
-def setp_ftz(a: Lanes, b: Lanes, *, cmp: str, ftz: bool) -> Lanes:
-    """p = a <cmp> b."""
-    return compared(a, b, cmp, ftz=ftz)
+_INTEGER_TYPES: Final = each("cmp type", *_CLASSES)
+_SETP: Final[dict[str, Any]] = {
+    "cmp": FLOATING, "combine": tuple(COMBINE), "flush": "", "section": f"{SELECTION}: setp",
+}  # fmt: skip
 
 
 @inst(
-    "setp.cmp.combine.bf16 p:pred, a, b, c:pred", name="setp_with",
-    cmp=FLOATING, combine=_WITH, ptx=(7, 8), sm=90, section=_HALF_SETP,
+    "setp.cmp<combining><flush>.<type> p:pred, a, b<operand>",
+    each(
+        "name combining operand truth",
+        ("setp", "", "", _TRUTH),
+        ("setp_with", ".combine", ", c:pred", _COMBINED),
+    ),
+    _INTEGER_TYPES
+    + each("type sm", (f64, 13))
+    + each("type ptx sm section", (bf16, (7, 8), 90, _HALF_SETP))
+    + each("flush type", ("{.ftz}", f32))
+    + each("flush type ptx sm section", ("{.ftz}", f16, (4, 2), 53, _HALF_SETP)),
+    **_SETP,
 )  # fmt: skip
-@inst(
-    "setp.cmp.combine.f64 p:pred, a, b, c:pred", name="setp_with",
-    cmp=FLOATING, combine=_WITH, sm=13, section=_SETP,
-)  # fmt: skip
-@_for_integers(
-    "setp.cmp.combine.type p:pred, a, b, c:pred", "type", name="setp_with",
-    combine=_WITH, section=_SETP,
-)  # fmt: skip
-def setp_with(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str) -> Lanes:
-    """p = (a <cmp> b) <combine> c."""
-    return _combined(compared(a, b, cmp), combine, c)
-
-
-@inst(
-    "setp.cmp.combine{.ftz}.f16 p:pred, a, b, c:pred", name="setp_with",
-    cmp=FLOATING, combine=_WITH, ptx=(4, 2), sm=53, section=_HALF_SETP,
-)  # fmt: skip
-@inst(
-    "setp.cmp.combine{.ftz}.f32 p:pred, a, b, c:pred", name="setp_with",
-    cmp=FLOATING, combine=_WITH, section=_SETP,
-)  # fmt: skip
-def setp_with_ftz(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, ftz: bool) -> Lanes:
-    """p = (a <cmp> b) <combine> c."""
+def setp(
+    a: Lanes, b: Lanes, c: Lanes | None = None, *, cmp: str, combine: str = "", ftz: bool = False
+) -> Lanes:
+    """p = <truth>."""
     return _combined(compared(a, b, cmp, ftz=ftz), combine, c)
 
 
-@inst("setp.cmp.f64 p:pred|q:pred, a, b", name="setp_pair", cmp=FLOATING, sm=13, section=_SETP)
-@_for_integers("setp.cmp.type p:pred|q:pred, a, b", "type", name="setp_pair", section=_SETP)
-def setp_pair(a: Lanes, b: Lanes, *, cmp: str) -> tuple[Lanes, Lanes]:
-    """p = a <cmp> b; q = not p."""
-    truth: Lanes = compared(a, b, cmp)
-    return truth, np.logical_not(truth)
-
-
-@inst("setp.cmp{.ftz}.f32 p:pred|q:pred, a, b", name="setp_pair", cmp=FLOATING, section=_SETP)
-def setp_pair_f32(a: Lanes, b: Lanes, *, cmp: str, ftz: bool) -> tuple[Lanes, Lanes]:
-    """p = a <cmp> b; q = not p."""
-    truth: Lanes = compared(a, b, cmp, ftz=ftz)
-    return truth, np.logical_not(truth)
-
-
 @inst(
-    "setp.cmp.combine.f64 p:pred|q:pred, a, b, c:pred", name="setp_pair_with",
-    cmp=FLOATING, combine=_WITH, sm=13, section=_SETP,
+    "setp.cmp<combining><flush>.<type> p:pred|q:pred, a, b<operand>",
+    each(
+        "name combining operand truth inverse",
+        ("setp_pair", "", "", _TRUTH, "not p"),
+        ("setp_pair_with", ".combine", ", c:pred", _COMBINED, "(not a <cmp> b) <combine> c"),
+    ),
+    _INTEGER_TYPES + each("flush type sm", ("", f64, 13), ("{.ftz}", f32, 10)),
+    **_SETP,
 )  # fmt: skip
-@_for_integers(
-    "setp.cmp.combine.type p:pred|q:pred, a, b, c:pred", "type", name="setp_pair_with",
-    combine=_WITH, section=_SETP,
-)  # fmt: skip
-def setp_pair_with(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str) -> tuple[Lanes, Lanes]:
-    """p = (a <cmp> b) <combine> c; q = (not a <cmp> b) <combine> c."""
-    truth: Lanes = compared(a, b, cmp)
-    return _combined(truth, combine, c), _combined(np.logical_not(truth), combine, c)
-
-
-@inst(
-    "setp.cmp.combine{.ftz}.f32 p:pred|q:pred, a, b, c:pred", name="setp_pair_with",
-    cmp=FLOATING, combine=_WITH, section=_SETP,
-)  # fmt: skip
-def setp_pair_with_f32(
-    a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, ftz: bool
+def setp_pair(
+    a: Lanes, b: Lanes, c: Lanes | None = None, *, cmp: str, combine: str = "", ftz: bool = False
 ) -> tuple[Lanes, Lanes]:
-    """p = (a <cmp> b) <combine> c; q = (not a <cmp> b) <combine> c."""
+    """p = <truth>; q = <inverse>."""
     truth: Lanes = compared(a, b, cmp, ftz=ftz)
     return _combined(truth, combine, c), _combined(np.logical_not(truth), combine, c)
 
@@ -212,44 +159,25 @@ def _both(
 
 
 @inst(
-    "setp.cmp{.ftz}.f16x2 p:pred|q:pred, a, b", name="setp_pair",
-    cmp=FLOATING, ptx=(4, 2), sm=53, section=_HALF_SETP,
+    "setp.cmp<combining><flush>.<type> p:pred|q:pred, a, b<operand>",
+    each(
+        "name combining operand truth",
+        ("setp_pair", "", "", _TRUTH),
+        ("setp_pair_with", ".combine", ", c:pred", _COMBINED),
+    ),
+    each(
+        "flush type half ptx sm",
+        ("{.ftz}", f16x2, f16, (4, 2), 53),
+        ("", bf16x2, bf16, (7, 8), 90),
+    ),
+    cmp=FLOATING, combine=tuple(COMBINE), section=_HALF_SETP,
 )  # fmt: skip
-def setp_f16x2(a: Lanes, b: Lanes, *, cmp: str, ftz: bool) -> tuple[Lanes, Lanes]:
-    """p = a <cmp> b for the lower halves; q = the same for the upper halves."""
-    return _both(a, b, f16, cmp, ftz=ftz)
-
-
-@inst(
-    "setp.cmp.bf16x2 p:pred|q:pred, a, b", name="setp_pair",
-    cmp=FLOATING, ptx=(7, 8), sm=90, section=_HALF_SETP,
-)  # fmt: skip
-def setp_bf16x2(a: Lanes, b: Lanes, *, cmp: str) -> tuple[Lanes, Lanes]:
-    """p = a <cmp> b for the lower halves; q = the same for the upper halves."""
-    return _both(a, b, bf16, cmp)
-
-
-@inst(
-    "setp.cmp.combine{.ftz}.f16x2 p:pred|q:pred, a, b, c:pred", name="setp_pair_with",
-    cmp=FLOATING, combine=_WITH, ptx=(4, 2), sm=53, section=_HALF_SETP,
-)  # fmt: skip
-def setp_with_f16x2(
-    a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, ftz: bool
-) -> tuple[Lanes, Lanes]:
-    """p = (a <cmp> b) <combine> c for the lower halves; q = the same for the upper halves."""
-    low, high = _both(a, b, f16, cmp, ftz=ftz)
-    return _combined(low, combine, c), _combined(high, combine, c)
-
-
-@inst(
-    "setp.cmp.combine.bf16x2 p:pred|q:pred, a, b, c:pred", name="setp_pair_with",
-    cmp=FLOATING, combine=_WITH, ptx=(7, 8), sm=90, section=_HALF_SETP,
-)  # fmt: skip
-def setp_with_bf16x2(
-    a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str
-) -> tuple[Lanes, Lanes]:
-    """p = (a <cmp> b) <combine> c for the lower halves; q = the same for the upper halves."""
-    low, high = _both(a, b, bf16, cmp)
+def setp_halves(
+    a: Lanes, b: Lanes, c: Lanes | None = None, *,
+    cmp: str, combine: str = "", ftz: bool = False, half: ScalarType,
+) -> tuple[Lanes, Lanes]:  # fmt: skip
+    """p = <truth> for the lower halves; q = the same for the upper halves."""
+    low, high = _both(a, b, half, cmp, ftz=ftz)
     return _combined(low, combine, c), _combined(high, combine, c)
 
 
@@ -278,157 +206,53 @@ def _as_pair(low: Lanes, high: Lanes, dtype: ScalarType) -> Lanes:
 _NUMBERS: Final = (u32, s32, f32)  # what the result of a comparison may be
 _SHORT: Final = (u16, s16, u32, s32)  # the same where 16-bit floats are compared
 _LATER: Final = gate(ptx=(6, 5))
-_SHORT_HALF: Final = dict.fromkeys(_SHORT, _LATER)
-_PAIR_HALF: Final = {f16x2: None, u32: _LATER, s32: _LATER}
-_HALF: Final[dict[str, Any]] = {"ptx": (4, 2), "sm": 53, "section": _HALF_SET}
-_BRAIN: Final[dict[str, Any]] = {"ptx": (7, 8), "sm": 90, "section": _HALF_SET}
+_INTEGER_SOURCES: Final = each("cmp stype", *_CLASSES)
+_HALF: Final = each("section ptx sm", (_HALF_SET, (4, 2), 53))
+_BRAIN: Final = each("section ptx sm", (_HALF_SET, (7, 8), 90))
+_PAIR: Final = each("subject where", ("Each half of d", " in that half"))
 
 
 @inst(
-    "set.cmp.dtype.bf16 d:dtype, a:bf16, b:bf16", name="set_",
-    cmp=FLOATING, dtype=_SHORT, **_BRAIN,
+    "set.cmp<combining><flush>.dtype.<stype> d:dtype, a:<stype>, b:<stype><operand>",
+    each(
+        "name combining operand truth",
+        ("set_", "", "", _TRUTH),
+        ("set_with", ".combine", ", c:pred", _COMBINED),
+    ),
+    times(each("dtype", _NUMBERS), _INTEGER_SOURCES)
+    + times(each("dtype", (f16,)), _HALF, _INTEGER_SOURCES)
+    + times(each("dtype", (bf16,)), _BRAIN, _INTEGER_SOURCES)
+    + each("dtype stype sm", (_NUMBERS, (f64,), 13))
+    + times(each("dtype stype", ((f16,), (f64,))), _HALF)
+    + times(each("dtype stype", ((bf16,), (bf16, f16, f32, f64)), (_SHORT, bf16)), _BRAIN)
+    + each("flush dtype stype", ("{.ftz}", _NUMBERS, (f32,)))
+    + times(
+        each(
+            "flush dtype stype",
+            ("{.ftz}", (f16,), (f16, f32)),
+            ("{.ftz}", dict.fromkeys(_SHORT, _LATER), f16),
+        ),
+        _HALF,
+    )
+    + times(
+        each(
+            "flush dtype stype half",
+            ("{.ftz}", {f16x2: None, u32: _LATER, s32: _LATER}, f16x2, f16),
+        ),
+        _HALF, _PAIR,
+    )
+    + times(each("dtype stype half", ((bf16x2, u32, s32), bf16x2, bf16)), _BRAIN, _PAIR),
+    cmp=FLOATING, combine=tuple(COMBINE), flush="", subject="d", where="",
+    section=f"{SELECTION}: set",
 )  # fmt: skip
-@inst(
-    "set.cmp.dtype.stype d:dtype, a:stype, b:stype", name="set_",
-    cmp=FLOATING, dtype=(bf16,), stype=(bf16, f16, f32, f64), **_BRAIN,
-)  # fmt: skip
-@inst(
-    "set.cmp.dtype.stype d:dtype, a:stype, b:stype", name="set_",
-    cmp=FLOATING, dtype=(f16,), stype=(f64,), **_HALF,
-)  # fmt: skip
-@inst(
-    "set.cmp.dtype.stype d:dtype, a:stype, b:stype", name="set_",
-    cmp=FLOATING, dtype=_NUMBERS, stype=(f64,), sm=13, section=_SET,
-)  # fmt: skip
-@_for_integers(
-    "set.cmp.dtype.stype d:dtype, a:stype, b:stype", "stype", name="set_",
-    dtype=(bf16,), **_BRAIN,
-)  # fmt: skip
-@_for_integers(
-    "set.cmp.dtype.stype d:dtype, a:stype, b:stype", "stype", name="set_",
-    dtype=(f16,), **_HALF,
-)  # fmt: skip
-@_for_integers(
-    "set.cmp.dtype.stype d:dtype, a:stype, b:stype", "stype", name="set_",
-    dtype=_NUMBERS, section=_SET,
-)  # fmt: skip
-def set_(a: Lanes, b: Lanes, *, cmp: str, dtype: ScalarType) -> Lanes:
-    """d = 1.0, or all ones of an integer type, if a <cmp> b, else 0."""
-    return _as_number(compared(a, b, cmp), dtype)
-
-
-@inst(
-    "set.cmp{.ftz}.dtype.f16 d:dtype, a:f16, b:f16", name="set_",
-    cmp=FLOATING, dtype=_SHORT_HALF, **_HALF,
-)  # fmt: skip
-@inst(
-    "set.cmp{.ftz}.dtype.stype d:dtype, a:stype, b:stype", name="set_",
-    cmp=FLOATING, dtype=(f16,), stype=(f16, f32), **_HALF,
-)  # fmt: skip
-@inst(
-    "set.cmp{.ftz}.dtype.stype d:dtype, a:stype, b:stype", name="set_",
-    cmp=FLOATING, dtype=_NUMBERS, stype=(f32,), section=_SET,
-)  # fmt: skip
-def set_ftz(a: Lanes, b: Lanes, *, cmp: str, ftz: bool, dtype: ScalarType) -> Lanes:
-    """d = 1.0, or all ones of an integer type, if a <cmp> b, else 0."""
-    return _as_number(compared(a, b, cmp, ftz=ftz), dtype)
-
-
-@inst(
-    "set.cmp{.ftz}.dtype.f16x2 d:dtype, a:f16x2, b:f16x2", name="set_",
-    cmp=FLOATING, dtype=_PAIR_HALF, **_HALF,
-)  # fmt: skip
-def set_f16x2(a: Lanes, b: Lanes, *, cmp: str, ftz: bool, dtype: ScalarType) -> Lanes:
-    """Each half of d = 1.0, or all ones of an integer type, if a <cmp> b in that half, else 0."""
-    return _as_pair(*_both(a, b, f16, cmp, ftz=ftz), dtype)
-
-
-@inst(
-    "set.cmp.dtype.bf16x2 d:dtype, a:bf16x2, b:bf16x2", name="set_",
-    cmp=FLOATING, dtype=(bf16x2, u32, s32), **_BRAIN,
-)  # fmt: skip
-def set_bf16x2(a: Lanes, b: Lanes, *, cmp: str, dtype: ScalarType) -> Lanes:
-    """Each half of d = 1.0, or all ones of an integer type, if a <cmp> b in that half, else 0."""
-    return _as_pair(*_both(a, b, bf16, cmp), dtype)
-
-
-@inst(
-    "set.cmp.combine.dtype.bf16 d:dtype, a:bf16, b:bf16, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=_SHORT, **_BRAIN,
-)  # fmt: skip
-@inst(
-    "set.cmp.combine.dtype.stype d:dtype, a:stype, b:stype, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=(bf16,), stype=(bf16, f16, f32, f64), **_BRAIN,
-)  # fmt: skip
-@inst(
-    "set.cmp.combine.dtype.stype d:dtype, a:stype, b:stype, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=(f16,), stype=(f64,), **_HALF,
-)  # fmt: skip
-@inst(
-    "set.cmp.combine.dtype.stype d:dtype, a:stype, b:stype, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=_NUMBERS, stype=(f64,), sm=13, section=_SET,
-)  # fmt: skip
-@_for_integers(
-    "set.cmp.combine.dtype.stype d:dtype, a:stype, b:stype, c:pred", "stype", name="set_with",
-    combine=_WITH, dtype=(bf16,), **_BRAIN,
-)  # fmt: skip
-@_for_integers(
-    "set.cmp.combine.dtype.stype d:dtype, a:stype, b:stype, c:pred", "stype", name="set_with",
-    combine=_WITH, dtype=(f16,), **_HALF,
-)  # fmt: skip
-@_for_integers(
-    "set.cmp.combine.dtype.stype d:dtype, a:stype, b:stype, c:pred", "stype", name="set_with",
-    combine=_WITH, dtype=_NUMBERS, section=_SET,
-)  # fmt: skip
-def set_with(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, dtype: ScalarType) -> Lanes:
-    """d = 1.0, or all ones of an integer type, if (a <cmp> b) <combine> c, else 0."""
-    return _as_number(_combined(compared(a, b, cmp), combine, c), dtype)
-
-
-@inst(
-    "set.cmp.combine{.ftz}.dtype.f16 d:dtype, a:f16, b:f16, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=_SHORT_HALF, **_HALF,
-)  # fmt: skip
-@inst(
-    "set.cmp.combine{.ftz}.dtype.stype d:dtype, a:stype, b:stype, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=(f16,), stype=(f16, f32), **_HALF,
-)  # fmt: skip
-@inst(
-    "set.cmp.combine{.ftz}.dtype.stype d:dtype, a:stype, b:stype, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=_NUMBERS, stype=(f32,), section=_SET,
-)  # fmt: skip
-def set_with_ftz(
-    a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, ftz: bool, dtype: ScalarType
-) -> Lanes:
-    """d = 1.0, or all ones of an integer type, if (a <cmp> b) <combine> c, else 0."""
-    return _as_number(_combined(compared(a, b, cmp, ftz=ftz), combine, c), dtype)
-
-
-@inst(
-    "set.cmp.combine{.ftz}.dtype.f16x2 d:dtype, a:f16x2, b:f16x2, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=_PAIR_HALF, **_HALF,
-)  # fmt: skip
-def set_with_f16x2(
-    a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, ftz: bool, dtype: ScalarType
-) -> Lanes:
-    """Each half of d = 1.0, or all ones of an integer type, if (a <cmp> b) <combine> c in that
-    half, else 0.
-    """
-    low, high = _both(a, b, f16, cmp, ftz=ftz)
-    return _as_pair(_combined(low, combine, c), _combined(high, combine, c), dtype)
-
-
-@inst(
-    "set.cmp.combine.dtype.bf16x2 d:dtype, a:bf16x2, b:bf16x2, c:pred", name="set_with",
-    cmp=FLOATING, combine=_WITH, dtype=(bf16x2, u32, s32), **_BRAIN,
-)  # fmt: skip
-def set_with_bf16x2(
-    a: Lanes, b: Lanes, c: Lanes, *, cmp: str, combine: str, dtype: ScalarType
-) -> Lanes:
-    """Each half of d = 1.0, or all ones of an integer type, if (a <cmp> b) <combine> c in that
-    half, else 0.
-    """
-    low, high = _both(a, b, bf16, cmp)
+def set_(
+    a: Lanes, b: Lanes, c: Lanes | None = None, *, cmp: str, combine: str = "", ftz: bool = False,
+    dtype: ScalarType, half: ScalarType | None = None,
+) -> Lanes:  # fmt: skip
+    """<subject> = 1.0, or all ones of an integer type, if <truth><where>, else 0."""
+    if half is None:
+        return _as_number(_combined(compared(a, b, cmp, ftz=ftz), combine, c), dtype)
+    low, high = _both(a, b, half, cmp, ftz=ftz)
     return _as_pair(_combined(low, combine, c), _combined(high, combine, c), dtype)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ptxgen.isa.memory import hinted
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.spec import Effect, gate
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine
@@ -42,59 +42,36 @@ def brx(machine: Machine, a: Lanes, target: str, *, uni: bool) -> tuple[()]:
     return ()
 
 
-def _call(machine: Machine, f: str, *, uni: bool) -> tuple[()]:
-    """Call the function f; .uni promises that all active threads of the warp do."""
-    del machine, f, uni
+_RESULTS: Final = each("results", "", "d:args, ")
+_GIVEN: Final = " with the arguments a, and get its results, if d names any"
+_CALL: Final[dict[str, Any]] = {
+    "ignores": ("a", "uni"), "effect": Effect.CONTROL, "section": f"{CONTROL}: call",
+}  # fmt: skip
+
+
+@inst(
+    "call{.uni} <results>f:label<arguments>",
+    _RESULTS,
+    each("arguments given", ("", ""), (", a:args", _GIVEN)),
+    **_CALL,
+)
+def call(machine: Machine, f: str) -> tuple[()]:
+    """Call the function f<given>; .uni promises that all active threads of the warp do."""
+    del machine, f
     return ()
 
 
-def _call_with(machine: Machine, f: str, a: tuple[Lanes, ...], *, uni: bool) -> tuple[()]:
-    """Call the function f with the arguments a, and get its results, if d names any; .uni promises
-    that all active threads of the warp do.
-    """
-    del machine, f, a, uni
-    return ()
-
-
-for _results in ("", "d:args, "):
-    inst(
-        f"call{{.uni}} {_results}f:label", name="call",
-        effect=Effect.CONTROL, section=f"{CONTROL}: call",
-    )(_call)  # fmt: skip
-    inst(
-        f"call{{.uni}} {_results}f:label, a:args", name="call",
-        effect=Effect.CONTROL, section=f"{CONTROL}: call",
-    )(_call_with)  # fmt: skip
-
-
-def _call_indirect(machine: Machine, f: Lanes, t: str, *, uni: bool) -> tuple[()]:
+@inst(
+    "call{.uni} <results>f:u64<arguments>, t:label",
+    _RESULTS, each("arguments given", ("", ""), (", a:args", f",{_GIVEN}")),
+    name="call_indirect", ptx=(2, 1), sm=20, **_CALL,
+)  # fmt: skip
+def call_indirect(machine: Machine, f: Lanes, t: str) -> tuple[()]:
     """Call the function at the address f, which is one of the list t of call targets or has the
-    prototype t; .uni promises that all active threads of the warp call the same.
+    prototype t<given>; .uni promises that all active threads of the warp call the same.
     """
-    del machine, f, t, uni
+    del machine, f, t
     return ()
-
-
-def _call_indirect_with(
-    machine: Machine, f: Lanes, a: tuple[Lanes, ...], t: str, *, uni: bool
-) -> tuple[()]:
-    """Call the function at the address f, which is one of the list t of call targets or has the
-    prototype t, with the arguments a, and get its results, if d names any; .uni promises that all
-    active threads of the warp call the same.
-    """
-    del machine, f, a, t, uni
-    return ()
-
-
-for _results in ("", "d:args, "):
-    inst(
-        f"call{{.uni}} {_results}f:u64, t:label", name="call_indirect", ptx=(2, 1), sm=20,
-        effect=Effect.CONTROL, section=f"{CONTROL}: call",
-    )(_call_indirect)  # fmt: skip
-    inst(
-        f"call{{.uni}} {_results}f:u64, a:args, t:label", name="call_indirect", ptx=(2, 1), sm=20,
-        effect=Effect.CONTROL, section=f"{CONTROL}: call",
-    )(_call_indirect_with)  # fmt: skip
 
 
 @inst("ret{.uni}", effect=Effect.CONTROL, section=f"{CONTROL}: ret")
@@ -118,107 +95,67 @@ def trap(machine: Machine) -> tuple[()]:
     return ()
 
 
-@inst(
-    "bar.sync a:u32{, b:u32}",
-    name="bar_sync",
-    effect=Effect.BARRIER,
-    section=f"{SYNCHRONIZATION}: bar",
+# ---------------------------------------- barriers of the CTA
+
+_BAR: Final[dict[str, Any]] = {
+    "ignores": ("cta", "aligned"), "effect": Effect.BARRIER, "section": f"{SYNCHRONIZATION}: bar",
+}  # fmt: skip
+_CTA: Final = each("head tail ptx sm", ("bar.cta", "", (7, 8), 30))
+_BARRIER: Final = each(
+    "head tail cta ptx sm",
+    ("barrier{.cta}", "{.aligned}", {True: gate(ptx=(7, 8), sm=30)}, (6, 0), 30),
 )
-def bar_sync(machine: Machine, a: Lanes, b: Lanes | None = None) -> tuple[()]:
-    """Wait at barrier a until b threads (all of the block, if left out) have arrived."""
-    machine.barrier(a, b, wait=True)
-    return ()
-
-
-@inst(
-    "bar.arrive a:u32, b:u32",
-    name="bar_arrive",
-    ptx=(2, 0),
-    sm=20,
-    effect=Effect.BARRIER,
-    section=f"{SYNCHRONIZATION}: bar",
-)
-def bar_arrive(machine: Machine, a: Lanes, b: Lanes) -> tuple[()]:
-    """Count as arrived at barrier a of b threads, without waiting."""
-    machine.barrier(a, b, wait=False)
-    return ()
-
-
-# ---------------------------------------- barriers of the CTA, in their other spellings
-
-_SPELLINGS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
-    ("bar", "", {}),
-    ("bar.cta", "", {"ptx": (7, 8), "sm": 30}),
-    (
-        "barrier{.cta}",
-        "{.aligned}",
-        {"cta": {True: gate(ptx=(7, 8), sm=30)}, "ptx": (6, 0), "sm": 30},
-    ),
+_FIRST: Final = each("head tail", ("bar", ""))
+_SYNC: Final = each(
+    "operation b wait does",
+    ("sync", "{, b:u32}", True,
+     "Wait at barrier a until b threads (all of the block, if left out) have arrived"),
+)  # fmt: skip
+_ARRIVE: Final = each(
+    "operation b wait does",
+    ("arrive", ", b:u32", False, "Count as arrived at barrier a of b threads, without waiting"),
 )
 
 
-def _sync(machine: Machine, a: Lanes, b: Lanes | None = None) -> tuple[()]:
-    machine.barrier(a, b, wait=True)
+def bar(machine: Machine, a: Lanes, b: Lanes | None = None, *, wait: bool) -> tuple[()]:
+    """<does>."""
+    machine.barrier(a, b, wait=wait)
     return ()
 
 
-def _arrive(machine: Machine, a: Lanes, b: Lanes) -> tuple[()]:
-    machine.barrier(a, b, wait=False)
-    return ()
+inst(
+    "<head>.<operation><tail> a:u32<b>",
+    times(_FIRST, _SYNC) + times(_FIRST, _ARRIVE, each("ptx sm", ((2, 0), 20))),
+    name="bar_<operation>", **_BAR,
+)(bar)  # fmt: skip
 
 
-def _vote(
-    machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str = "popc"
-) -> tuple[()]:
-    del op
-    machine.barrier(a, b, wait=True, vote=c)
-    return ()
-
-
-def _outcome(
-    machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str = "popc"
-) -> Lanes:
+def _outcome(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str) -> Lanes:
     del a, b, c
     return machine.barrier_outcome(op)
 
 
-_SYNC: Final = "Wait at barrier a until b threads (all of the block, if left out) have arrived."
-_ARRIVE: Final = "Count as arrived at barrier a of b threads, without waiting."
-_VOTE: Final = "Wait at barrier a for b threads (all of the block, if left out); "
-_COUNT: Final = "d = for how many of them c holds."
-_TRUTH: Final = "p = whether c holds for all of them (and), or for any (or)."
+@inst(
+    "<head>.red.<op><tail>.<type> <result>, a:u32<threads>, c:pred",
+    times(_FIRST, each("ptx sm", ((2, 0), 20))) + _CTA + _BARRIER,
+    each("threads", ", b:u32", ""),
+    each(
+        "name op type result gives",
+        ("bar_red_popc", "popc", "u32", "d", "d = for how many of them c holds"),
+        ("bar_red", ("and", "or"), "pred", "p:pred",
+         "p = whether c holds for all of them (and), or for any (or)"),
+    ),
+    resume=_outcome, **_BAR,
+)  # fmt: skip
+def bar_red(machine: Machine, a: Lanes, c: Lanes, *, b: Lanes | None = None, op: str) -> tuple[()]:
+    """Wait at barrier a for b threads (all of the block, if left out); <gives>."""
+    del op  # is applied once the threads go on
+    machine.barrier(a, b, wait=True, vote=c)
+    return ()
 
 
-_COMBINED: Final[tuple[tuple[str, str, dict[str, Any], dict[str, str], str], ...]] = (
-    ("popc", "d", {}, {"op": "popc"}, _COUNT),
-    ("op", "p:pred", {"op": ("and", "or")}, {}, _TRUTH),
-)
-
-
-def _votes(head: str, tail: str, hints: tuple[str, ...], keywords: dict[str, Any]) -> None:
-    """Declare the barriers that combine a predicate, with and without a number of threads."""
-    for threads, fixed in ((", b:u32", {}), ("", {"b": None})):
-        for operation, result, choices, more, doc in _COMBINED:
-            constant: dict[str, Any] = {**fixed, **more}
-            type = "u32" if more else "pred"
-            inst(
-                f"{head}.red.{operation}{tail}.{type} {result}, a:u32{threads}, c:pred",
-                name="bar_red_popc" if more else "bar_red", **keywords, **choices,
-                effect=Effect.BARRIER, section=f"{SYNCHRONIZATION}: bar",
-                resume=hinted(_outcome, doc, *hints, **constant),
-            )(hinted(_vote, f"{_VOTE}{doc}", *hints, **constant))  # fmt: skip
-
-
-for _head, _tail, _keywords in _SPELLINGS:
-    _hints = ("cta", "aligned") if _tail else ()
-    _votes(_head, _tail, _hints, _keywords or {"ptx": (2, 0), "sm": 20})
-    if _keywords:
-        _name = _head.partition("{")[0].replace(".", "_")
-        inst(
-            f"{_head}.sync{_tail} a:u32{{, b:u32}}", name=f"{_name}_sync", **_keywords,
-            effect=Effect.BARRIER, section=f"{SYNCHRONIZATION}: bar",
-        )(hinted(_sync, _SYNC, *_hints))  # fmt: skip
-        inst(
-            f"{_head}.arrive{_tail} a:u32, b:u32", name=f"{_name}_arrive", **_keywords,
-            effect=Effect.BARRIER, section=f"{SYNCHRONIZATION}: bar",
-        )(hinted(_arrive, _ARRIVE, *_hints))  # fmt: skip
+inst(
+    "<head>.<operation><tail> a:u32<b>",
+    times(each("family", "bar_cta"), _CTA) + times(each("family", "barrier"), _BARRIER),
+    _SYNC + _ARRIVE, name="<family>_<operation>", **_BAR,
+)(bar)  # fmt: skip

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ptxgen.isa import numeric, numeric_integers
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.numeric import ROUNDINGS
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import (
     bf16,
     bf16x2,
@@ -63,22 +64,18 @@ def _saturating(dtype: ScalarType) -> tuple[ScalarType, ...]:
     )
 
 
-def _cvt_sat(a: Lanes, *, sat: bool, dtype: ScalarType) -> Lanes:
+@inst(
+    "cvt.sat.dtype.atype d:dtype, a:atype",
+    each("dtype atype", *(((dtype,), _saturating(dtype)) for dtype in INTEGERS)),
+    sat=(True,),
+    ignores=("sat",),
+    section=CVT,
+)
+def cvt_sat(a: Lanes, *, dtype: ScalarType) -> Lanes:
     """d = a limited to the range of dtype; only where a may lie outside it."""
-    del sat  # always true: without it, the row above is meant
     of, to = numeric_integers.range_of(a.dtype), numeric_integers.range_of(dtype.dtype)
     low, high = max(of.min, to.min), min(of.max, to.max)
     return np.clip(a, a.dtype.type(low), a.dtype.type(high)).astype(dtype.dtype)
-
-
-for _dtype in INTEGERS:
-    inst(
-        "cvt.sat.dtype.atype d:dtype, a:atype",
-        sat=(True,),
-        dtype=(_dtype,),
-        atype=_saturating(_dtype),
-        section=CVT,
-    )(_cvt_sat)
 
 
 _BITS_OF_PACKED: Final = {"u8": 8, "s8": 8, "u4": 4, "s4": 4, "u2": 2, "s2": 2}
@@ -196,24 +193,20 @@ def cvt_integral_f32(a: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
     return numeric.finish(numeric.integral(numeric.flush(a, ftz), TO_INTEGER[rnd]), ftz, sat)
 
 
-def _integral(a: Lanes, *, rnd: str, sat: bool) -> Lanes:
-    """d = a rounded to an integral value, still as a floating-point number."""
-    return numeric.saturate(numeric.integral(a, TO_INTEGER[rnd]), sat)
-
-
-def _same(a: Lanes, *, sat: bool) -> Lanes:
-    """d = a; with .sat limited to [0, 1]."""
-    return numeric.saturate(a, sat)
-
-
-for _type in (f64, f16):
-    inst(
-        "cvt.rnd{.sat}.dtype.atype d:dtype, a:atype",
-        rnd=tuple(TO_INTEGER), dtype=(_type,), atype=(_type,), section=CVT,
-    )(_integral)  # fmt: skip
-    inst("cvt{.sat}.dtype.atype d:dtype, a:atype", dtype=(_type,), atype=(_type,), section=CVT)(
-        _same
-    )
+@inst(
+    "cvt<rounding>{.sat}.dtype.atype d:dtype, a:atype",
+    each("dtype atype", ((f64,), (f64,)), ((f16,), (f16,))),
+    each(
+        "rounding does",
+        (".rnd", "a rounded to an integral value, still as a floating-point number"),
+        ("", "a; with .sat limited to [0, 1]"),
+    ),
+    rnd=tuple(TO_INTEGER),
+    section=CVT,
+)
+def cvt_same(a: Lanes, *, rnd: str = "", sat: bool) -> Lanes:
+    """d = <does>."""
+    return numeric.saturate(numeric.integral(a, TO_INTEGER[rnd]) if rnd else a, sat)
 
 
 @inst("cvt{.ftz}{.sat}.dtype.atype d:dtype, a:atype", dtype=(f32,), atype=(f32,), section=CVT)
@@ -320,16 +313,17 @@ def cvt_bf16_f32(a: Lanes, *, rnd: str, ftz: bool) -> Lanes:
     return _narrowed(numeric.flush(a, ftz), bf16, rnd)
 
 
-def _between(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
+@inst(
+    "cvt.rnd.dtype.atype d:dtype, a:atype",
+    each("dtype atype", ((bf16,), (f64,)), ((bf16,), (f16,)), ((f16,), (bf16,))),
+    rnd=ROUNDINGS,
+    ptx=(7, 8),
+    sm=90,
+    section=CVT,
+)
+def cvt_between(a: Lanes, *, rnd: str, dtype: ScalarType) -> Lanes:
     """d = a, rounded once."""
     return _narrowed(a, dtype, rnd)
-
-
-for _dtype, _atype in ((bf16, f64), (bf16, f16), (f16, bf16)):
-    inst(
-        "cvt.rnd.dtype.atype d:dtype, a:atype",
-        rnd=ROUNDINGS, dtype=(_dtype,), atype=(_atype,), ptx=(7, 8), sm=90, section=CVT,
-    )(_between)  # fmt: skip
 
 
 # ---------------------------------------- floats limited: .relu and .satfinite

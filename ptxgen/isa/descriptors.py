@@ -47,7 +47,7 @@ _WORD: Final = 8  # bytes read at once
 
 @lru_cache(maxsize=128)
 def _offsets(mode: int, transposed: bool, rows: int) -> tuple[Lanes, Lanes, Lanes]:
-    """Where the 8-byte words of a matrix of so many rows lie: multiples of LBO, of SBO, and bytes,
+    """Offsets of the 8-byte words of a matrix of `rows` rows: multiples of LBO, of SBO, and bytes,
     each `[rows, 4]`, or `[k, words]` if M- or N-major.
     """
     if transposed:
@@ -83,7 +83,7 @@ def _of_warps(offsets: Lanes, transposed: bool, warps: Lanes | None) -> Lanes:
 def read_matrix(
     machine: Machine, descriptor: Lanes, rows: int, *, transposed: bool, parted: bool
 ) -> Lanes:
-    """What the descriptors of the warps describe: 8-byte words, uint64, `[warps, rows, 4]`, or
+    """The matrices that the warps' descriptors name: 8-byte words, uint64, `[warps, rows, 4]`, or
     `[warps, 16, words]` if `transposed` (M- or N-major).
 
     `descriptor` has one for each thread, the same in all of a warp. With `parted`, each warp of a

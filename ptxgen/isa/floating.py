@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import elementary, numeric, numeric_f64
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.elementary import Elementary, rounded
 from ptxgen.isa.numeric import ROUNDINGS, quiet
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import bf16, f16, f32, f64
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes
+    from ptxgen.types import ScalarType
 
 FLOAT: Final = "Floating-Point Instructions"
 MIXED: Final = "Mixed Precision Floating-Point Instructions"
@@ -31,117 +33,69 @@ _ONE_F64: Final[Any] = np.float64(1)
 # ---------------------------------------- add, sub, mul, fma
 
 
-@inst("add.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: add")
-def add_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
-    """d = a + b, rounded once."""
-    return numeric.finish(
-        numeric.add_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), rnd), ftz, sat
-    )
+def _sub_f32(a: Lanes, b: Lanes, rnd: str) -> Lanes:
+    return numeric.add_f32(a, -b, rnd)
 
 
-@inst("add.rnd.f64 d, a, b", rnd=ROUNDINGS, sm=13, section=f"{FLOAT}: add")
-def add_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
-    """d = a + b, rounded once."""
-    return numeric_f64.add_f64(a, b, rnd)
-
-
-@inst("add{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: add")
-def add_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
-    """d = a + b, rounded once, to nearest."""
-    return numeric.finish(
-        numeric.add_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), "rn"), ftz, sat
-    )
-
-
-@inst("add.f64 d, a, b", sm=13, section=f"{FLOAT}: add")
-def add_f64_default(a: Lanes, b: Lanes) -> Lanes:
-    """d = a + b, rounded once, to nearest."""
-    return numeric_f64.add_f64(a, b, "rn")
-
-
-@inst("sub.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: sub")
-def sub_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
-    """d = a - b, rounded once."""
-    return numeric.finish(
-        numeric.add_f32(numeric.flush(a, ftz), -numeric.flush(b, ftz), rnd), ftz, sat
-    )
-
-
-@inst("sub.rnd.f64 d, a, b", rnd=ROUNDINGS, sm=13, section=f"{FLOAT}: sub")
-def sub_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
-    """d = a - b, rounded once."""
+def _sub_f64(a: Lanes, b: Lanes, rnd: str) -> Lanes:
     return numeric_f64.add_f64(a, -b, rnd)
 
 
-@inst("sub{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: sub")
-def sub_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
-    """d = a - b, rounded once, to nearest."""
-    return numeric.finish(
-        numeric.add_f32(numeric.flush(a, ftz), -numeric.flush(b, ftz), "rn"), ftz, sat
-    )
+@inst(
+    "<name><modifiers>.<type> d, a, b",
+    each(
+        "name sign of_f32 of_f64",
+        ("add", "+", numeric.add_f32, numeric_f64.add_f64),
+        ("sub", "-", _sub_f32, _sub_f64),
+        ("mul", "*", numeric.mul_f32, numeric_f64.mul_f64),
+    ),
+    each(
+        "modifiers type sm rounded",
+        (".rnd{.ftz}{.sat}", f32, 10, "once"),
+        (".rnd", f64, 13, "once"),
+        ("{.ftz}{.sat}", f32, 10, "once, to nearest"),
+        ("", f64, 13, "once, to nearest"),
+    ),
+    rnd=ROUNDINGS,
+    section=f"{FLOAT}: <name>",
+)
+def binary(
+    a: Lanes, b: Lanes, *, of_f32: Callable[..., Lanes], of_f64: Callable[..., Lanes],
+    type: ScalarType, rnd: str = "rn", ftz: bool = False, sat: bool = False,
+) -> Lanes:  # fmt: skip
+    """d = a <sign> b, rounded <rounded>."""
+    if type is f64:
+        return of_f64(a, b, rnd)
+    return numeric.finish(of_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), rnd), ftz, sat)
 
 
-@inst("sub.f64 d, a, b", sm=13, section=f"{FLOAT}: sub")
-def sub_f64_default(a: Lanes, b: Lanes) -> Lanes:
-    """d = a - b, rounded once, to nearest."""
-    return numeric_f64.add_f64(a, -b, "rn")
-
-
-@inst("mul.rnd{.ftz}{.sat}.f32 d, a, b", rnd=ROUNDINGS, section=f"{FLOAT}: mul")
-def mul_f32(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
-    """d = a * b, rounded once."""
-    return numeric.finish(
-        numeric.mul_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), rnd), ftz, sat
-    )
-
-
-@inst("mul.rnd.f64 d, a, b", rnd=ROUNDINGS, sm=13, section=f"{FLOAT}: mul")
-def mul_f64(a: Lanes, b: Lanes, *, rnd: str) -> Lanes:
-    """d = a * b, rounded once."""
-    return numeric_f64.mul_f64(a, b, rnd)
-
-
-@inst("mul{.ftz}{.sat}.f32 d, a, b", section=f"{FLOAT}: mul")
-def mul_f32_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool) -> Lanes:
-    """d = a * b, rounded once, to nearest."""
-    return numeric.finish(
-        numeric.mul_f32(numeric.flush(a, ftz), numeric.flush(b, ftz), "rn"), ftz, sat
-    )
-
-
-@inst("mul.f64 d, a, b", sm=13, section=f"{FLOAT}: mul")
-def mul_f64_default(a: Lanes, b: Lanes) -> Lanes:
-    """d = a * b, rounded once, to nearest."""
-    return numeric_f64.mul_f64(a, b, "rn")
+_FUSED: Final = each("name same", ("fma", ""), ("mad", ": the same as fma"))
 
 
 @inst(
-    "fma.rnd{.ftz}{.sat}.f32 d, a, b, c", rnd=ROUNDINGS, ptx=(2, 0), sm=20, section=f"{FLOAT}: fma"
+    "<name>.rnd{.ftz}{.sat}.f32 d, a, b, c",
+    _FUSED,
+    rnd=ROUNDINGS,
+    ptx=(2, 0),
+    sm=20,
+    section=f"{FLOAT}: <name>",
 )
 def fma_f32(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
-    """d = a * b + c, rounded once."""
+    """d = a * b + c, rounded once<same>."""
     a, b, c = (numeric.flush(x, ftz) for x in (a, b, c))
     return numeric.finish(numeric.fma_f32(a, b, c, rnd), ftz, sat)
-
-
-@inst("fma.rnd.f64 d, a, b, c", rnd=ROUNDINGS, sm=13, ptx=(1, 4), section=f"{FLOAT}: fma")
-def fma_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
-    """d = a * b + c, rounded once."""
-    return numeric_f64.fma_f64(a, b, c, rnd)
 
 
 @inst(
-    "mad.rnd{.ftz}{.sat}.f32 d, a, b, c", rnd=ROUNDINGS, ptx=(2, 0), sm=20, section=f"{FLOAT}: mad"
+    "<name>.rnd.f64 d, a, b, c",
+    _FUSED,
+    rnd=ROUNDINGS,
+    sm=13,
+    ptx=(1, 4),
+    section=f"{FLOAT}: <name>",
 )
-def mad_f32(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool) -> Lanes:
-    """d = a * b + c, rounded once: the same as fma."""
-    a, b, c = (numeric.flush(x, ftz) for x in (a, b, c))
-    return numeric.finish(numeric.fma_f32(a, b, c, rnd), ftz, sat)
-
-
-@inst("mad.rnd.f64 d, a, b, c", rnd=ROUNDINGS, sm=13, ptx=(1, 4), section=f"{FLOAT}: mad")
-def mad_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
-    """d = a * b + c, rounded once: the same as fma."""
+def fma_f64(a: Lanes, b: Lanes, c: Lanes, *, rnd: str) -> Lanes:
+    """d = a * b + c, rounded once<same>."""
     return numeric_f64.fma_f64(a, b, c, rnd)
 
 
@@ -159,31 +113,23 @@ def _pairs(function: Callable[..., Lanes], ftz: bool, *lanes: Lanes) -> Lanes:
     return result if whole else result[0]
 
 
-@inst(
-    "add{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", name="add_f32x2",
-    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: add",
-)  # fmt: skip
-def add_f32x2(a: Lanes, b: Lanes, *, rnd: str | None, ftz: bool) -> Lanes:
-    """d = a + b in both halves, each rounded once, to nearest by default."""
-    return _pairs(lambda x, y: numeric.add_f32(x, y, rnd or "rn"), ftz, a, b)
+_OF_F32: Final = each(
+    "operation sign function",
+    ("add", "+", numeric.add_f32),
+    ("sub", "-", _sub_f32),
+    ("mul", "*", numeric.mul_f32),
+)
 
 
 @inst(
-    "sub{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", name="sub_f32x2",
-    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: sub",
+    "<operation>{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", _OF_F32,
+    name="<operation>_f32x2", rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: <operation>",
 )  # fmt: skip
-def sub_f32x2(a: Lanes, b: Lanes, *, rnd: str | None, ftz: bool) -> Lanes:
-    """d = a - b in both halves, each rounded once, to nearest by default."""
-    return _pairs(lambda x, y: numeric.add_f32(x, -y, rnd or "rn"), ftz, a, b)
-
-
-@inst(
-    "mul{.rnd}{.ftz}.f32x2 d:b64, a:b64, b:b64", name="mul_f32x2",
-    rnd=ROUNDINGS, ptx=(8, 6), sm=100, section=f"{FLOAT}: mul",
-)  # fmt: skip
-def mul_f32x2(a: Lanes, b: Lanes, *, rnd: str | None, ftz: bool) -> Lanes:
-    """d = a * b in both halves, each rounded once, to nearest by default."""
-    return _pairs(lambda x, y: numeric.mul_f32(x, y, rnd or "rn"), ftz, a, b)
+def binary_f32x2(
+    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], rnd: str | None, ftz: bool
+) -> Lanes:
+    """d = a <sign> b in both halves, each rounded once, to nearest by default."""
+    return _pairs(lambda x, y: function(x, y, rnd or "rn"), ftz, a, b)
 
 
 @inst(
@@ -199,21 +145,15 @@ def fma_f32x2(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool) -> Lanes:
 
 
 @inst(
-    "add{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32", name="add_mixed",
-    rnd=ROUNDINGS, atype=(f16, bf16), ptx=(8, 6), sm=100, section=f"{MIXED}: add",
+    "<operation>{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32", _OF_F32[:2],
+    name="<operation>_mixed", rnd=ROUNDINGS, atype=(f16, bf16), ptx=(8, 6), sm=100,
+    section=f"{MIXED}: <operation>",
 )  # fmt: skip
-def add_mixed(a: Lanes, c: Lanes, *, rnd: str | None, sat: bool) -> Lanes:
-    """d = a + c, where a is widened first; rounded once, to nearest by default."""
-    return numeric.saturate(numeric.add_f32(numeric.widen(a, f32), c, rnd or "rn"), sat)
-
-
-@inst(
-    "sub{.rnd}{.sat}.f32.atype d:f32, a:atype, c:f32", name="sub_mixed",
-    rnd=ROUNDINGS, atype=(f16, bf16), ptx=(8, 6), sm=100, section=f"{MIXED}: sub",
-)  # fmt: skip
-def sub_mixed(a: Lanes, c: Lanes, *, rnd: str | None, sat: bool) -> Lanes:
-    """d = a - c, where a is widened first; rounded once, to nearest by default."""
-    return numeric.saturate(numeric.add_f32(numeric.widen(a, f32), -c, rnd or "rn"), sat)
+def binary_mixed(
+    a: Lanes, c: Lanes, *, function: Callable[..., Lanes], rnd: str | None, sat: bool
+) -> Lanes:
+    """d = a <sign> c, where a is widened first; rounded once, to nearest by default."""
+    return numeric.saturate(function(numeric.widen(a, f32), c, rnd or "rn"), sat)
 
 
 @inst(
@@ -229,97 +169,78 @@ def fma_mixed(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, sat: bool) -> Lanes:
 # ---------------------------------------- sign, min, max
 
 
-@inst("neg{.ftz}.f32 d, a", section=f"{FLOAT}: neg")
-def neg_f32(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = -a."""
-    return np.negative(numeric.flush(a, ftz))
+_TYPES: Final = each("flush type sm", ("{.ftz}", f32, 10), ("", f64, 13))
 
 
-@inst("neg.f64 d, a", sm=13, section=f"{FLOAT}: neg")
-def neg_f64(a: Lanes) -> Lanes:
-    """d = -a."""
-    return np.negative(a)
+@inst(
+    "<name><flush>.<type> d, a",
+    each("name function value", ("neg", np.negative, "-a"), ("abs", np.abs, "|a|")),
+    _TYPES,
+    section=f"{FLOAT}: <name>",
+)
+def sign_bit(a: Lanes, *, function: Callable[..., Lanes], ftz: bool = False) -> Lanes:
+    """d = <value>."""
+    return function(numeric.flush(a, ftz))
 
 
-@inst("abs{.ftz}.f32 d, a", section=f"{FLOAT}: abs")
-def abs_f32(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = |a|."""
-    return np.abs(numeric.flush(a, ftz))
+_EXTREMES: Final = each(
+    "name which function", ("min", "smaller", numeric.minimum), ("max", "larger", numeric.maximum)
+)
 
 
-@inst("abs.f64 d, a", sm=13, section=f"{FLOAT}: abs")
-def abs_f64(a: Lanes) -> Lanes:
-    """d = |a|."""
-    return np.abs(a)
+@inst(
+    "<name>{.ftz}{.NaN}.f32 d, a, b",
+    _EXTREMES,
+    NaN={True: gate(ptx=(7, 0), sm=80)},
+    section=f"{FLOAT}: <name>",
+)
+def extreme_f32(
+    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool | None
+) -> Lanes:
+    """d = the <which> of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
+    return numeric.canonical(function(numeric.flush(a, ftz), numeric.flush(b, ftz), bool(NaN)))
 
 
-_NAN: Final = {True: gate(ptx=(7, 0), sm=80)}
+@inst("<name>.f64 d, a, b", _EXTREMES, sm=13, section=f"{FLOAT}: <name>")
+def extreme_f64(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = the <which> of a and b (-0 < +0); a NaN is ignored."""
+    return function(a, b, False)
 
 
-@inst("min{.ftz}{.NaN}.f32 d, a, b", NaN=_NAN, section=f"{FLOAT}: min")
-def min_f32(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool | None) -> Lanes:
-    """d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return numeric.canonical(
-        numeric.minimum(numeric.flush(a, ftz), numeric.flush(b, ftz), bool(NaN))
-    )
-
-
-@inst("max{.ftz}{.NaN}.f32 d, a, b", NaN=_NAN, section=f"{FLOAT}: max")
-def max_f32(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool | None) -> Lanes:
-    """d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return numeric.canonical(
-        numeric.maximum(numeric.flush(a, ftz), numeric.flush(b, ftz), bool(NaN))
-    )
-
-
-@inst("min.f64 d, a, b", sm=13, section=f"{FLOAT}: min")
-def min_f64(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b (-0 < +0); a NaN is ignored."""
-    return numeric.minimum(a, b, False)
-
-
-@inst("max.f64 d, a, b", sm=13, section=f"{FLOAT}: max")
-def max_f64(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b (-0 < +0); a NaN is ignored."""
-    return numeric.maximum(a, b, False)
-
-
-@inst("min{.ftz}{.NaN}.xorsign.abs.f32 d, a, b", ptx=(7, 2), sm=86, section=f"{FLOAT}: min")
-def min_xorsign_f32(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool) -> Lanes:
-    """d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
+@inst(
+    "<name>{.ftz}{.NaN}.xorsign.abs.f32 d, a, b",
+    _EXTREMES,
+    ptx=(7, 2),
+    sm=86,
+    section=f"{FLOAT}: <name>",
+)
+def extreme_size_f32(
+    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool, NaN: bool
+) -> Lanes:
+    """d = the <which> of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
     with .NaN makes d NaN.
     """
     a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
-    chosen = numeric.minimum(np.abs(a), np.abs(b), NaN)
+    chosen = function(np.abs(a), np.abs(b), NaN)
     return numeric.canonical(numeric.with_xor_sign(chosen, a, b))
 
 
-@inst("min{.ftz}{.NaN}{.abs}.f32 d, a, b, c", ptx=(8, 8), sm=100, section=f"{FLOAT}: min")
-def min3_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool, NaN: bool, abs: bool) -> Lanes:
-    """d = the smaller of a, b and c (-0 < +0), or with .abs of their magnitudes; a NaN is ignored,
+@inst(
+    "<name>{.ftz}{.NaN}{.abs}.f32 d, a, b, c",
+    _EXTREMES,
+    ptx=(8, 8),
+    sm=100,
+    section=f"{FLOAT}: <name>",
+)
+def extreme_of_3_f32(
+    a: Lanes, b: Lanes, c: Lanes, *,
+    function: Callable[..., Lanes], ftz: bool, NaN: bool, abs: bool,
+) -> Lanes:  # fmt: skip
+    """d = the <which> of a, b and c (-0 < +0), or with .abs of their magnitudes; a NaN is ignored,
     or with .NaN makes d NaN.
     """
     a, b, c = (np.abs(x) if abs else x for x in (numeric.flush(y, ftz) for y in (a, b, c)))
-    return numeric.canonical(numeric.minimum(numeric.minimum(a, b, NaN), c, NaN))
-
-
-@inst("max{.ftz}{.NaN}.xorsign.abs.f32 d, a, b", ptx=(7, 2), sm=86, section=f"{FLOAT}: max")
-def max_xorsign_f32(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool) -> Lanes:
-    """d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
-    with .NaN makes d NaN.
-    """
-    a, b = numeric.flush(a, ftz), numeric.flush(b, ftz)
-    chosen = numeric.maximum(np.abs(a), np.abs(b), NaN)
-    return numeric.canonical(numeric.with_xor_sign(chosen, a, b))
-
-
-@inst("max{.ftz}{.NaN}{.abs}.f32 d, a, b, c", ptx=(8, 8), sm=100, section=f"{FLOAT}: max")
-def max3_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool, NaN: bool, abs: bool) -> Lanes:
-    """d = the larger of a, b and c (-0 < +0), or with .abs of their magnitudes; a NaN is ignored,
-    or with .NaN makes d NaN.
-    """
-    a, b, c = (np.abs(x) if abs else x for x in (numeric.flush(y, ftz) for y in (a, b, c)))
-    return numeric.canonical(numeric.maximum(numeric.maximum(a, b, NaN), c, NaN))
+    return numeric.canonical(function(function(a, b, NaN), c, NaN))
 
 
 @inst("copysign.type d, a, b", type=(f32, f64), ptx=(2, 0), sm=20, section=f"{FLOAT}: copysign")
@@ -528,65 +449,26 @@ def rsqrt_gross(a: Lanes) -> Lanes:
 # ---------------------------------------- transcendental
 
 
-@quiet
-def _elementary(function: Elementary, a: Lanes, ftz: bool) -> Lanes:
-    """`function` of `a` rounded once."""
-    return numeric.finish(rounded(function, numeric.flush(a, ftz).astype(np.float64), f32), ftz)
-
-
-@inst(
-    "ex2.approx{.ftz}.f32 d, a",
-    name="ex2",
-    ptx=(1, 4),
-    max_ulp=2,
-    accuracy="2 ulp",
-    section=f"{FLOAT}: ex2",
-)
-def ex2(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = 2 to the power of a, approximately."""
-    return _elementary(elementary.EXP2, a, ftz)
-
-
-@inst(
-    "lg2.approx{.ftz}.f32 d, a",
-    name="lg2",
-    ptx=(1, 4),
-    max_ulp=math.inf,
-    accuracy="absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22",
-    section=f"{FLOAT}: lg2",
-)
-def lg2(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = the logarithm of a to base 2, approximately; -inf for a zero, NaN below zero."""
-    return _elementary(elementary.LOG2, a, ftz)
-
-
 _SINE: Final = "absolute error 2^-20.5 for a in [-2 pi, 2 pi], 2^-14.7 in [-100 pi, 100 pi]"
 
 
 @inst(
-    "sin.approx{.ftz}.f32 d, a",
-    name="sin",
-    ptx=(1, 4),
-    max_ulp=math.inf,
-    accuracy=_SINE,
-    section=f"{FLOAT}: sin",
-)
-def sin(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = the sine of a radians, approximately."""
-    return _elementary(elementary.SIN, a, ftz)
-
-
-@inst(
-    "cos.approx{.ftz}.f32 d, a",
-    name="cos",
-    ptx=(1, 4),
-    max_ulp=math.inf,
-    accuracy=_SINE,
-    section=f"{FLOAT}: cos",
-)
-def cos(a: Lanes, *, ftz: bool) -> Lanes:
-    """d = the cosine of a radians, approximately."""
-    return _elementary(elementary.COS, a, ftz)
+    "<name>.approx{.ftz}.f32 d, a",
+    each(
+        "name function max_ulp accuracy value",
+        ("ex2", elementary.EXP2, 2, "2 ulp", "2 to the power of a, approximately"),
+        ("lg2", elementary.LOG2, math.inf,
+         "absolute error 2^-22 for a in (0.5, 2), else relative error 2^-22",
+         "the logarithm of a to base 2, approximately; -inf for a zero, NaN below zero"),
+        ("sin", elementary.SIN, math.inf, _SINE, "the sine of a radians, approximately"),
+        ("cos", elementary.COS, math.inf, _SINE, "the cosine of a radians, approximately"),
+    ),
+    ptx=(1, 4), section=f"{FLOAT}: <name>",
+)  # fmt: skip
+@quiet
+def transcendental(a: Lanes, *, function: Elementary, ftz: bool) -> Lanes:
+    """d = <value>."""
+    return numeric.finish(rounded(function, numeric.flush(a, ftz).astype(np.float64), f32), ftz)
 
 
 @inst(
@@ -595,4 +477,4 @@ def cos(a: Lanes, *, ftz: bool) -> Lanes:
 )  # fmt: skip
 def tanh(a: Lanes) -> Lanes:
     """d = the hyperbolic tangent of a, approximately; subnormal results are kept."""
-    return _elementary(elementary.TANH, a, False)
+    return transcendental(a, function=elementary.TANH, ftz=False)  # type: ignore[no-any-return]

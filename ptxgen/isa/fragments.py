@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ptxgen.isa.machine import Lanes, Machine
-    from ptxgen.isa.spec import Modifier
 
 WARP: Final = 32
 EVERY_LANE: Final[Any] = np.uint32(0xFFFFFFFF)  # the membermask of an `.aligned` instruction
@@ -158,16 +157,15 @@ def operand_layout(operand: str, shape: str, type: str) -> Layout:
     return layout_b(k, n, per) if operand == "b" else layout_c(m, n, per)
 
 
-def counts(type: str, **accumulators: str) -> dict[str, Callable[[Mapping[str, Modifier]], int]]:
-    """For `@inst`: `na` and `nb` registers of A and B of this type, and of accumulators of the
-    types named, by the modifier `shape`.
+def counts(**columns: str) -> dict[str, Callable[[Mapping[str, Any]], int]]:
+    """For `@inst`: `na`, `nb` and `nc` registers of A, B and C, whose types are in these columns
+    or slots, by `shape`.
     """
 
-    def count(operand: str, of: str) -> Callable[[Mapping[str, Modifier]], int]:
-        return lambda m: operand_layout(operand, str(m["shape"]), of).registers
+    def count(operand: str, column: str) -> Callable[[Mapping[str, Any]], int]:
+        return lambda m: operand_layout(operand, str(m["shape"]), str(m[column])).registers
 
-    out = {"na": count("a", type), "nb": count("b", type)}
-    return out | {name: count("c", of) for name, of in accumulators.items()}
+    return {f"n{operand}": count(operand, column) for operand, column in columns.items()}
 
 
 # ---------------------------------------- between registers and matrices
@@ -175,7 +173,7 @@ def counts(type: str, **accumulators: str) -> dict[str, Callable[[Mapping[str, M
 
 @lru_cache(maxsize=64)
 def _sources(layout: Layout, warps: int) -> Lanes:
-    """For each unit of the matrices of all warps, its place in the registers laid end to end."""
+    """The index of each unit of the matrices of all warps among the registers laid end to end."""
     place = layout.place[:, :, :: layout.unit] // layout.unit
     per_warp = place[0].size
     register, inside = np.divmod(np.argsort(place.reshape(-1)), per_warp)
@@ -186,7 +184,7 @@ def _sources(layout: Layout, warps: int) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _targets(layout: Layout, warps: int) -> Lanes:
-    """For each unit of the registers laid end to end, its place in the matrices of all warps."""
+    """The index of each unit of the registers laid end to end in the matrices of all warps."""
     place = layout.place[:, :, :: layout.unit] // layout.unit
     warp = np.arange(warps)[None, :, None, None]
     targets: Lanes = (warp * place.size + place[:, None]).reshape(-1)
@@ -223,8 +221,8 @@ def scattered(layout: Layout, units: Lanes) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
-    """For each element of the matrices of all warps, side by side along the last axis, its place in
-    the registers laid end to end.
+    """The index of each element of the matrices of all warps, side by side along the last axis,
+    among the registers laid end to end.
     """
     per_warp = WARP * layout.per
     register, inside = np.divmod(np.argsort(layout.place.reshape(-1)), per_warp)
@@ -236,7 +234,7 @@ def _sources_across(layout: Layout, warps: int, k_first: bool) -> Lanes:
 
 @lru_cache(maxsize=64)
 def _targets_across(layout: Layout, warps: int) -> Lanes:
-    """For each element of the registers laid end to end, its place in the matrices of all warps,
+    """The index of each element of the registers laid end to end in the matrices of all warps,
     side by side along the last axis.
     """
     matrices, rows, columns = layout.shape
@@ -266,7 +264,7 @@ def registers_across(layout: Layout, elements: Lanes) -> Lanes:
 
 
 def as_registers(layout: Layout, flat: Lanes) -> tuple[Lanes, ...]:
-    """What lies end to end as one array for each register."""
+    """One array for each register, from the registers laid end to end."""
     return tuple(flat.reshape(layout.registers, -1))
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import elementary, numeric
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.elementary import Elementary, rounded
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import bf16, bf16x2, f16, f16x2
 
 if TYPE_CHECKING:
@@ -49,13 +50,14 @@ def _element(type: ScalarType) -> ScalarType:
     return HALVES.get(type, type)
 
 
-def _f16(
+def _flushed(
     type: ScalarType, ftz: bool, sat: bool, function: Callable[..., Lanes], *lanes: Lanes
 ) -> Lanes:
+    """`function` of 16-bit lanes as `_elementwise` takes them, flushed and saturated."""
+
     def one(*x: Lanes) -> Lanes:
-        return numeric.saturate(
-            numeric.flush(function(*(numeric.flush(y, ftz) for y in x)), ftz), sat
-        )
+        result = function(*(numeric.flush(y, ftz) for y in x))
+        return numeric.saturate(numeric.flush(result, ftz), sat)
 
     return _elementwise(type, one, *lanes)
 
@@ -63,225 +65,95 @@ def _f16(
 # ---------------------------------------- add, sub, mul
 
 
-def _add_f16(x: Lanes, y: Lanes) -> Lanes:
-    return numeric.add_narrow(x, y, f16)
-
-
 @numeric.quiet
-def _sub_f16(x: Lanes, y: Lanes) -> Lanes:
-    return numeric.add_narrow(x, np.negative(y), f16)
-
-
-def _mul_f16(x: Lanes, y: Lanes) -> Lanes:
-    return numeric.mul_narrow(x, y, f16)
-
-
-def _add_bf16(x: Lanes, y: Lanes) -> Lanes:
-    return numeric.add_narrow(x, y, bf16)
-
-
-@numeric.quiet
-def _sub_bf16(x: Lanes, y: Lanes) -> Lanes:
-    return numeric.add_narrow(x, np.negative(y), bf16)
-
-
-def _mul_bf16(x: Lanes, y: Lanes) -> Lanes:
-    return numeric.mul_narrow(x, y, bf16)
+def _difference(x: Lanes, y: Lanes, type: ScalarType) -> Lanes:
+    return numeric.add_narrow(x, np.negative(y), type)
 
 
 @inst(
-    "add.rnd{.ftz}{.sat}.type d, a, b",
-    rnd=NARROW, type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: add",
+    "<name><modifiers>.type d, a, b",
+    each(
+        "name sign function",
+        ("add", "+", numeric.add_narrow),
+        ("sub", "-", _difference),
+        ("mul", "*", numeric.mul_narrow),
+    ),
+    each(
+        "modifiers type ptx sm",
+        (".rnd{.ftz}{.sat}", _F16, (4, 2), 53),
+        ("{.ftz}{.sat}", _F16, (4, 2), 53),
+        (".rnd", _BF16, (7, 8), 90),
+        ("", _BF16, (7, 8), 90),
+    ),
+    rnd=NARROW, ignores=("rnd",), section=f"{HALF}: <name>",
 )  # fmt: skip
-def add_f16(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a + b, rounded once."""
-    del rnd  # there is only one
-    return _f16(type, ftz, sat, _add_f16, a, b)
-
-
-@inst("add{.ftz}{.sat}.type d, a, b", type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: add")
-def add_f16_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a + b, rounded once."""
-    return _f16(type, ftz, sat, _add_f16, a, b)
-
-
-@inst("add.rnd.type d, a, b", rnd=NARROW, type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: add")
-def add_bf16(a: Lanes, b: Lanes, *, rnd: str, type: ScalarType) -> Lanes:
-    """d = a + b, rounded once."""
-    del rnd  # there is only one
-    return _elementwise(type, _add_bf16, a, b)
-
-
-@inst("add.type d, a, b", type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: add")
-def add_bf16_default(a: Lanes, b: Lanes, *, type: ScalarType) -> Lanes:
-    """d = a + b, rounded once."""
-    return _elementwise(type, _add_bf16, a, b)
-
-
-@inst(
-    "sub.rnd{.ftz}{.sat}.type d, a, b",
-    rnd=NARROW, type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: sub",
-)  # fmt: skip
-def sub_f16(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a - b, rounded once."""
-    del rnd  # there is only one
-    return _f16(type, ftz, sat, _sub_f16, a, b)
-
-
-@inst("sub{.ftz}{.sat}.type d, a, b", type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: sub")
-def sub_f16_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a - b, rounded once."""
-    return _f16(type, ftz, sat, _sub_f16, a, b)
-
-
-@inst("sub.rnd.type d, a, b", rnd=NARROW, type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: sub")
-def sub_bf16(a: Lanes, b: Lanes, *, rnd: str, type: ScalarType) -> Lanes:
-    """d = a - b, rounded once."""
-    del rnd  # there is only one
-    return _elementwise(type, _sub_bf16, a, b)
-
-
-@inst("sub.type d, a, b", type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: sub")
-def sub_bf16_default(a: Lanes, b: Lanes, *, type: ScalarType) -> Lanes:
-    """d = a - b, rounded once."""
-    return _elementwise(type, _sub_bf16, a, b)
-
-
-@inst(
-    "mul.rnd{.ftz}{.sat}.type d, a, b",
-    rnd=NARROW, type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: mul",
-)  # fmt: skip
-def mul_f16(a: Lanes, b: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a * b, rounded once."""
-    del rnd  # there is only one
-    return _f16(type, ftz, sat, _mul_f16, a, b)
-
-
-@inst("mul{.ftz}{.sat}.type d, a, b", type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: mul")
-def mul_f16_default(a: Lanes, b: Lanes, *, ftz: bool, sat: bool, type: ScalarType) -> Lanes:
-    """d = a * b, rounded once."""
-    return _f16(type, ftz, sat, _mul_f16, a, b)
-
-
-@inst("mul.rnd.type d, a, b", rnd=NARROW, type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: mul")
-def mul_bf16(a: Lanes, b: Lanes, *, rnd: str, type: ScalarType) -> Lanes:
-    """d = a * b, rounded once."""
-    del rnd  # there is only one
-    return _elementwise(type, _mul_bf16, a, b)
-
-
-@inst("mul.type d, a, b", type=_BF16, ptx=(7, 8), sm=90, section=f"{HALF}: mul")
-def mul_bf16_default(a: Lanes, b: Lanes, *, type: ScalarType) -> Lanes:
-    """d = a * b, rounded once."""
-    return _elementwise(type, _mul_bf16, a, b)
+def binary(
+    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], ftz: bool = False, sat: bool = False,
+    type: ScalarType,
+) -> Lanes:  # fmt: skip
+    """d = a <sign> b, rounded once."""
+    element = _element(type)
+    return _flushed(type, ftz, sat, lambda x, y: function(x, y, element), a, b)
 
 
 # ---------------------------------------- fma
 
 
-def _fma_f16(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    return numeric.fma_narrow(x, y, z, f16)
-
-
-def _fma_bf16(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    return numeric.fma_narrow(x, y, z, bf16)
+_RELU: Final = "; with .relu max(d, 0), where NaN stays NaN"
+_OOB: Final = ", but +0 where a or b is the NaN 0x7ff7 that TMA writes outside a tensor"
 
 
 @inst(
-    "fma.rnd{.ftz}{.sat}.type d, a, b, c",
-    rnd=NARROW, type=_F16, ptx=(4, 2), sm=53, section=f"{HALF}: fma",
+    "fma.rnd<modifiers>.type d, a, b, c",
+    each(
+        "modifiers type ptx sm value rest",
+        ("{.ftz}{.sat}", _F16, (4, 2), 53, "a * b + c", ""),
+        ("{.ftz}.relu", _F16, (7, 0), 80, "max(a * b + c, 0)", "; NaN stays NaN"),
+        ("{.relu}", _BF16, (7, 0), 80, "a * b + c", _RELU),
+        (".oob{.relu}", (*_F16, *_BF16), (8, 1), 90, "a * b + c", f"{_OOB}{_RELU}"),
+    ),
+    rnd=NARROW, relu=(True,), oob=(True,), ignores=("rnd",), section=f"{HALF}: fma",
 )  # fmt: skip
-def fma_f16(
-    a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, sat: bool, type: ScalarType
-) -> Lanes:
-    """d = a * b + c, rounded once."""
-    del rnd  # there is only one
-    return _f16(type, ftz, sat, _fma_f16, a, b, c)
-
-
-@inst(
-    "fma.rnd{.ftz}.relu.type d, a, b, c",
-    rnd=NARROW, relu=(True,), type=_F16, ptx=(7, 0), sm=80, section=f"{HALF}: fma",
-)  # fmt: skip
-def fma_relu_f16(
-    a: Lanes, b: Lanes, c: Lanes, *, rnd: str, ftz: bool, relu: bool, type: ScalarType
-) -> Lanes:
-    """d = max(a * b + c, 0), rounded once; NaN stays NaN."""
-    del rnd, relu  # there is only one, and it is always true: else the row above is meant
-    return _f16(type, ftz, False, lambda *x: numeric.relu(_fma_f16(*x)), a, b, c)
-
-
-@inst(
-    "fma.rnd{.relu}.type d, a, b, c",
-    rnd=NARROW, type=_BF16, ptx=(7, 0), sm=80, section=f"{HALF}: fma",
-)  # fmt: skip
-def fma_bf16(a: Lanes, b: Lanes, c: Lanes, *, rnd: str, relu: bool, type: ScalarType) -> Lanes:
-    """d = a * b + c, rounded once; with .relu max(d, 0), where NaN stays NaN."""
-    del rnd  # there is only one
-    if not relu:
-        return _elementwise(type, _fma_bf16, a, b, c)
-    return _elementwise(type, lambda *x: numeric.relu(_fma_bf16(*x)), a, b, c)
-
-
-@inst(
-    "fma.rnd.oob{.relu}.type d, a, b, c",
-    rnd=NARROW, oob=(True,), type=(*_F16, *_BF16), ptx=(8, 1), sm=90, section=f"{HALF}: fma",
-)  # fmt: skip
-def fma_oob(
-    a: Lanes, b: Lanes, c: Lanes, *, rnd: str, oob: bool, relu: bool, type: ScalarType
-) -> Lanes:
-    """d = a * b + c, rounded once, but +0 where a or b is the NaN 0x7ff7 that TMA writes outside a
-    tensor; with .relu max(d, 0), where NaN stays NaN.
-    """
-    del rnd, oob  # there is only one, and it is always true: else a row above is meant
-    function = _fma_f16 if _element(type) is f16 else _fma_bf16
+def fma(
+    a: Lanes, b: Lanes, c: Lanes, *, ftz: bool = False, sat: bool = False, relu: bool = False,
+    oob: bool = False, type: ScalarType,
+) -> Lanes:  # fmt: skip
+    """d = <value>, rounded once<rest>."""
+    element = _element(type)
 
     def one(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-        bits = numeric.relu(function(x, y, z)) if relu else function(x, y, z)
+        result = numeric.fma_narrow(x, y, z, element)
+        if relu:
+            result = numeric.relu(result)
+        if not oob:
+            return result
         outside = (x.view(np.uint16) == OOB_NAN) | (y.view(np.uint16) == OOB_NAN)
-        return np.where(outside, np.uint16(0), bits.view(np.uint16)).view(x.dtype)
+        return np.where(outside, np.uint16(0), result.view(np.uint16)).view(x.dtype)
 
-    return _elementwise(type, one, a, b, c)
+    return _flushed(type, ftz, sat, one, a, b, c)
 
 
 # ---------------------------------------- sign, min, max
 
-
-_SIGN_GATES: Final = {
-    f16: gate(ptx=(6, 0), sm=53),
-    f16x2: gate(ptx=(6, 0), sm=53),
-}
-_ABS_GATES: Final = {f16: gate(ptx=(6, 5), sm=53), f16x2: gate(ptx=(6, 5), sm=53)}
-_BF16_GATES: Final = {bf16: gate(ptx=(7, 0), sm=80), bf16x2: gate(ptx=(7, 0), sm=80)}
+_SIGN_GATES: Final = dict.fromkeys(_F16, gate(ptx=(6, 0), sm=53))
+_ABS_GATES: Final = dict.fromkeys(_F16, gate(ptx=(6, 5), sm=53))
+_BF16_GATES: Final = dict.fromkeys(_BF16, gate(ptx=(7, 0), sm=80))
 
 
-@inst("neg{.ftz}.type d, a", type=_SIGN_GATES, section=f"{HALF}: neg")
-def neg_f16(a: Lanes, *, ftz: bool, type: ScalarType) -> Lanes:
-    """d = -a."""
-    return _sign_bits(a, type, ftz, np.bitwise_xor, 0x8000)
-
-
-@inst("neg.type d, a", type=_BF16_GATES, section=f"{HALF}: neg")
-def neg_bf16(a: Lanes, *, type: ScalarType) -> Lanes:
-    """d = -a."""
-    return _sign_bits(a, type, False, np.bitwise_xor, 0x8000)
-
-
-@inst("abs{.ftz}.type d, a", type=_ABS_GATES, section=f"{HALF}: abs")
-def abs_f16(a: Lanes, *, ftz: bool, type: ScalarType) -> Lanes:
-    """d = |a|."""
-    return _sign_bits(a, type, ftz, np.bitwise_and, 0x7FFF)
-
-
-@inst("abs.type d, a", type=_BF16_GATES, section=f"{HALF}: abs")
-def abs_bf16(a: Lanes, *, type: ScalarType) -> Lanes:
-    """d = |a|."""
-    return _sign_bits(a, type, False, np.bitwise_and, 0x7FFF)
-
-
-def _sign_bits(a: Lanes, type: ScalarType, ftz: bool, operation: Any, mask: int) -> Lanes:
-    """`operation` of the bits of each element and the mask; NaN is bits like any other."""
-    if type not in HALVES:
+@inst(
+    "<name><modifiers>.type d, a",
+    each(
+        "name modifiers type operation mask value",
+        ("neg", "{.ftz}", _SIGN_GATES, np.bitwise_xor, 0x8000, "-a"),
+        ("neg", "", _BF16_GATES, np.bitwise_xor, 0x8000, "-a"),
+        ("abs", "{.ftz}", _ABS_GATES, np.bitwise_and, 0x7FFF, "|a|"),
+        ("abs", "", _BF16_GATES, np.bitwise_and, 0x7FFF, "|a|"),
+    ),
+    section=f"{HALF}: <name>",
+)
+def sign_bits(a: Lanes, *, ftz: bool = False, type: ScalarType, operation: Any, mask: int) -> Lanes:
+    """d = <value>."""
+    if type not in HALVES:  # NaN is bits like any other
         bits = numeric.flush(a, ftz).view(np.uint16)
         return operation(bits, np.uint16(mask)).view(a.dtype)  # type: ignore[no-any-return]
     if ftz:
@@ -290,79 +162,49 @@ def _sign_bits(a: Lanes, type: ScalarType, ftz: bool, operation: Any, mask: int)
     return operation(a, np.uint32(mask << 16 | mask))  # type: ignore[no-any-return]
 
 
-@inst("min{.ftz}{.NaN}.type d, a, b", type=_F16, ptx=(7, 0), sm=80, section=f"{HALF}: min")
-def min_f16(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _f16(type, ftz, False, lambda x, y: numeric.minimum(x, y, NaN), a, b)
+_FORMS: Final = each("modifiers type", ("{.ftz}{.NaN}", _F16), ("{.NaN}", _BF16))
+_EXTREMES: Final = each(
+    "name which function", ("min", "smaller", numeric.minimum), ("max", "larger", numeric.maximum)
+)
 
 
-@inst("max{.ftz}{.NaN}.type d, a, b", type=_F16, ptx=(7, 0), sm=80, section=f"{HALF}: max")
-def max_f16(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _f16(type, ftz, False, lambda x, y: numeric.maximum(x, y, NaN), a, b)
+@inst(
+    "<name><modifiers>.type d, a, b",
+    _EXTREMES,
+    _FORMS,
+    ptx=(7, 0),
+    sm=80,
+    section=f"{HALF}: <name>",
+)
+def extreme(
+    a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType,
+    function: Callable[..., Lanes],
+) -> Lanes:  # fmt: skip
+    """d = the <which> of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
+    return _flushed(type, ftz, False, lambda x, y: function(x, y, NaN), a, b)
 
 
-@inst("min{.NaN}.type d, a, b", type=_BF16, ptx=(7, 0), sm=80, section=f"{HALF}: min")
-def min_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the smaller of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _elementwise(type, lambda x, y: numeric.minimum(x, y, NaN), a, b)
+@inst(
+    "<name><modifiers>.xorsign.abs.type d, a, b", _EXTREMES, _FORMS, ptx=(7, 2), sm=86,
+    section=f"{HALF}: <name>",
+)  # fmt: skip
+def extreme_size(
+    a: Lanes, b: Lanes, *, ftz: bool = False, NaN: bool, type: ScalarType,
+    function: Callable[..., Lanes],
+) -> Lanes:  # fmt: skip
+    """d = the <which> of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
+    with .NaN makes d NaN.
+    """
 
+    def one(x: Lanes, y: Lanes) -> Lanes:
+        return numeric.with_xor_sign(function(_size(x), _size(y), NaN), x, y)
 
-@inst("max{.NaN}.type d, a, b", type=_BF16, ptx=(7, 0), sm=80, section=f"{HALF}: max")
-def max_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the larger of a and b (-0 < +0); a NaN is ignored, or with .NaN makes d NaN."""
-    return _elementwise(type, lambda x, y: numeric.maximum(x, y, NaN), a, b)
-
-
-def _smaller(x: Lanes, y: Lanes, nan: bool) -> Lanes:
-    return numeric.with_xor_sign(numeric.minimum(_size(x), _size(y), nan), x, y)
-
-
-def _larger(x: Lanes, y: Lanes, nan: bool) -> Lanes:
-    return numeric.with_xor_sign(numeric.maximum(_size(x), _size(y), nan), x, y)
+    return _flushed(type, ftz, False, one, a, b)
 
 
 def _size(x: Lanes) -> Lanes:
     magnitude: Lanes = np.bitwise_and(x.view(np.uint16), numeric.NAN_16_BITS).view(x.dtype)
     return magnitude
-
-
-@inst(
-    "min{.ftz}{.NaN}.xorsign.abs.type d, a, b",
-    type=_F16, ptx=(7, 2), sm=86, section=f"{HALF}: min",
-)  # fmt: skip
-def min_xorsign_f16(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
-    with .NaN makes d NaN.
-    """
-    return _f16(type, ftz, False, lambda x, y: _smaller(x, y, NaN), a, b)
-
-
-@inst("min{.NaN}.xorsign.abs.type d, a, b", type=_BF16, ptx=(7, 2), sm=86, section=f"{HALF}: min")
-def min_xorsign_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the smaller of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
-    with .NaN makes d NaN.
-    """
-    return _elementwise(type, lambda x, y: _smaller(x, y, NaN), a, b)
-
-
-@inst(
-    "max{.ftz}{.NaN}.xorsign.abs.type d, a, b",
-    type=_F16, ptx=(7, 2), sm=86, section=f"{HALF}: max",
-)  # fmt: skip
-def max_xorsign_f16(a: Lanes, b: Lanes, *, ftz: bool, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
-    with .NaN makes d NaN.
-    """
-    return _f16(type, ftz, False, lambda x, y: _larger(x, y, NaN), a, b)
-
-
-@inst("max{.NaN}.xorsign.abs.type d, a, b", type=_BF16, ptx=(7, 2), sm=86, section=f"{HALF}: max")
-def max_xorsign_bf16(a: Lanes, b: Lanes, *, NaN: bool, type: ScalarType) -> Lanes:
-    """d = the larger of |a| and |b|, negative where just one of a and b is; a NaN is ignored, or
-    with .NaN makes d NaN.
-    """
-    return _elementwise(type, lambda x, y: _larger(x, y, NaN), a, b)
 
 
 # ---------------------------------------- transcendental

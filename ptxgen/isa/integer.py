@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import each, inst, times
 from ptxgen.isa.numeric import quiet
-from ptxgen.isa.spec import inst
 from ptxgen.types import b16, b32, b64, pred, s16, s32, s64, u16, u32, u64
 
 if TYPE_CHECKING:
@@ -29,28 +29,19 @@ BITS: Final = (b32, b64, b16)
 WORDS: Final = (b32, b64)
 
 
-@inst("add.type d, a, b", type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: add")
-def add(a: Lanes, b: Lanes) -> Lanes:
-    """d = a + b, wrapping around."""
-    return np.add(a, b)
+_SUMS: Final = each("name sign function", ("add", "+", np.add), ("sub", "-", np.subtract))
 
 
-@inst("add{.sat}.s32 d, a, b", section=f"{ARITHMETIC}: add")
-def add_s32(a: Lanes, b: Lanes, *, sat: bool) -> Lanes:
-    """d = a + b, wrapping around, or with .sat clamped to the range of s32."""
-    return _clamped(np.add(a, b, dtype=np.int64)) if sat else np.add(a, b)
+@inst("<name>.type d, a, b", _SUMS, type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: <name>")
+def sum_(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = a <sign> b, wrapping around."""
+    return function(a, b)
 
 
-@inst("sub.type d, a, b", type=(u32, u64, s64, u16, s16), section=f"{ARITHMETIC}: sub")
-def sub(a: Lanes, b: Lanes) -> Lanes:
-    """d = a - b, wrapping around."""
-    return np.subtract(a, b)
-
-
-@inst("sub{.sat}.s32 d, a, b", section=f"{ARITHMETIC}: sub")
-def sub_s32(a: Lanes, b: Lanes, *, sat: bool) -> Lanes:
-    """d = a - b, wrapping around, or with .sat clamped to the range of s32."""
-    return _clamped(np.subtract(a, b, dtype=np.int64)) if sat else np.subtract(a, b)
+@inst("<name>{.sat}.s32 d, a, b", _SUMS, section=f"{ARITHMETIC}: <name>")
+def sum_s32(a: Lanes, b: Lanes, *, function: Callable[..., Lanes], sat: bool) -> Lanes:
+    """d = a <sign> b, wrapping around, or with .sat clamped to the range of s32."""
+    return _clamped(function(a, b, dtype=np.int64)) if sat else function(a, b)
 
 
 def _clamped(x: Lanes) -> Lanes:
@@ -267,111 +258,74 @@ def neg(a: Lanes) -> Lanes:
     return np.negative(a)
 
 
-@inst("min.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: min")
-def min_(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b."""
-    return np.minimum(a, b)
+_EXTREMES: Final = each(
+    "operation which function", ("min", "smaller", np.minimum), ("max", "larger", np.maximum)
+)
 
 
-@inst("max.type d, a, b", type=INTEGERS, section=f"{ARITHMETIC}: max")
-def max_(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b."""
-    return np.maximum(a, b)
+@inst("<operation>.type d, a, b", _EXTREMES, type=INTEGERS, section=f"{ARITHMETIC}: <operation>")
+def extreme(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = the <which> of a and b."""
+    return function(a, b)
 
 
-@inst("min.u16x2 d:b32, a:b32, b:b32", name="min_u16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-def min_u16x2(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b in each of the two 16-bit halves."""
-    return _each_half(np.minimum, a, b, "u16x2")
+@inst(
+    "<operation><modifiers> d:b32, a:b32, b:b32",
+    times(
+        _EXTREMES,
+        each("name modifiers pair rest", ("<operation>_u16x2", ".u16x2", "u16x2", "")),
+    )
+    + times(
+        _EXTREMES,
+        each(
+            "name modifiers pair relu rest",
+            ("<operation>_s16x2", "{.relu}.s16x2", "s16x2", None, ", with .relu at least 0"),
+            ("<operation>_s16x2_relu", ".s16x2.relu", "s16x2", True,
+             ", at least 0 (the other order of the modifiers, which CUDA's headers write)"),
+        ),
+    ),
+    ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: <operation>",
+)  # fmt: skip
+def extreme_of_halves(
+    a: Lanes, b: Lanes, *, function: Callable[..., Lanes], pair: str, relu: bool = False
+) -> Lanes:
+    """d = the <which> of a and b in each of the two 16-bit halves<rest>."""
+    return _each_half(lambda x, y: _relu(function(x, y)) if relu else function(x, y), a, b, pair)
 
 
-@inst("max.u16x2 d:b32, a:b32, b:b32", name="max_u16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-def max_u16x2(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b in each of the two 16-bit halves."""
-    return _each_half(np.maximum, a, b, "u16x2")
+@inst(
+    "<operation>.<modifiers>",
+    _EXTREMES,
+    each("modifiers", "relu.s32 d, a, b", "s32.relu d:s32, a:s32, b:s32"),
+    name="<operation>_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: <operation>",
+)  # fmt: skip
+def extreme_relu(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = the <which> of a and b, at least 0."""
+    return _relu(function(a, b))
 
 
-@inst("min{.relu}.s16x2 d:b32, a:b32, b:b32", name="min_s16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-def min_s16x2(a: Lanes, b: Lanes, *, relu: bool) -> Lanes:
-    """d = the smaller of a and b in each of the two 16-bit halves, with .relu at least 0."""
-    return _each_half(_min_relu if relu else np.minimum, a, b, "s16x2")
-
-
-@inst("min.s16x2.relu d:b32, a:b32, b:b32", name="min_s16x2_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-def min_s16x2_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b in each of the two 16-bit halves, at least 0 (the other order of
-    the modifiers, which CUDA's headers write).
-    """
-    return _each_half(_min_relu, a, b, "s16x2")
-
-
-@inst("max{.relu}.s16x2 d:b32, a:b32, b:b32", name="max_s16x2", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-def max_s16x2(a: Lanes, b: Lanes, *, relu: bool) -> Lanes:
-    """d = the larger of a and b in each of the two 16-bit halves, with .relu at least 0."""
-    return _each_half(_max_relu if relu else np.maximum, a, b, "s16x2")
-
-
-@inst("max.s16x2.relu d:b32, a:b32, b:b32", name="max_s16x2_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-def max_s16x2_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b in each of the two 16-bit halves, at least 0 (the other order of
-    the modifiers, which CUDA's headers write).
-    """
-    return _each_half(_max_relu, a, b, "s16x2")
-
-
-@inst("min.s32.relu d:s32, a:s32, b:s32", name="min_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: min")  # fmt: skip
-@inst("min.relu.s32 d, a, b", name="min_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: min")
-def min_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the smaller of a and b, at least 0."""
-    return _min_relu(a, b)
-
-
-@inst("max.s32.relu d:s32, a:s32, b:s32", name="max_relu", ptx=(8, 0), sm=90,
-      section=f"{ARITHMETIC}: max")  # fmt: skip
-@inst("max.relu.s32 d, a, b", name="max_relu", ptx=(8, 0), sm=90, section=f"{ARITHMETIC}: max")
-def max_relu(a: Lanes, b: Lanes) -> Lanes:
-    """d = the larger of a and b, at least 0."""
-    return _max_relu(a, b)
-
-
-def _min_relu(a: Lanes, b: Lanes) -> Lanes:
-    smaller: Lanes = np.minimum(a, b)
-    limited: Lanes = np.maximum(smaller, smaller.dtype.type(0))
-    return limited
-
-
-def _max_relu(a: Lanes, b: Lanes) -> Lanes:
-    larger: Lanes = np.maximum(a, b)
-    limited: Lanes = np.maximum(larger, larger.dtype.type(0))
+def _relu(x: Lanes) -> Lanes:
+    limited: Lanes = np.maximum(x, x.dtype.type(0))
     return limited
 
 
 # ---------------------------------------- logic and shifts
 
 
-@inst("and.type d, a, b", name="and_", type=LOGICAL, section=f"{LOGIC}: and")
-def and_(a: Lanes, b: Lanes) -> Lanes:
-    """d = a & b, bit by bit."""
-    return np.bitwise_and(a, b)
-
-
-@inst("or.type d, a, b", name="or_", type=LOGICAL, section=f"{LOGIC}: or")
-def or_(a: Lanes, b: Lanes) -> Lanes:
-    """d = a | b, bit by bit."""
-    return np.bitwise_or(a, b)
-
-
-@inst("xor.type d, a, b", type=LOGICAL, section=f"{LOGIC}: xor")
-def xor(a: Lanes, b: Lanes) -> Lanes:
-    """d = a ^ b, bit by bit."""
-    return np.bitwise_xor(a, b)
+@inst(
+    "<operation>.type d, a, b",
+    each(
+        "name operation sign function",
+        ("and_", "and", "&", np.bitwise_and),
+        ("or_", "or", "|", np.bitwise_or),
+        ("xor", "xor", "^", np.bitwise_xor),
+    ),
+    type=LOGICAL,
+    section=f"{LOGIC}: <operation>",
+)
+def logical(a: Lanes, b: Lanes, *, function: Callable[..., Lanes]) -> Lanes:
+    """d = a <sign> b, bit by bit."""
+    return function(a, b)
 
 
 @inst("not.type d, a", name="not_", type=LOGICAL, section=f"{LOGIC}: not")
@@ -672,14 +626,15 @@ def _rounded_half(x: Lanes, y: Lanes) -> Lanes:
     return rounded
 
 
-_LANEWISE: Final[dict[str, tuple[Callable[..., Any], str]]] = {
-    "vadd": (np.add, "x + y"),
-    "vsub": (np.subtract, "x - y"),
-    "vavrg": (_rounded_half, "the average of x and y, halves rounded away from zero"),
-    "vabsdiff": (lambda x, y: np.abs(np.subtract(x, y)), "|x - y|"),
-    "vmin": (np.minimum, "the smaller of x and y"),
-    "vmax": (np.maximum, "the larger of x and y"),
-}
+_LANEWISE: Final = each(
+    "operation function value",
+    ("vadd", np.add, "x + y"),
+    ("vsub", np.subtract, "x - y"),
+    ("vavrg", _rounded_half, "the average of x and y, halves rounded away from zero"),
+    ("vabsdiff", lambda x, y: np.abs(np.subtract(x, y)), "|x - y|"),
+    ("vmin", np.minimum, "the smaller of x and y"),
+    ("vmax", np.maximum, "the larger of x and y"),
+)
 _COMPARED: Final[dict[str, Callable[..., Any]]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -688,10 +643,7 @@ _COMPARED: Final[dict[str, Callable[..., Any]]] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-_VIDEO_OPERANDS: Final = "d:b32, a:b32, b:b32, c:b32"
 _WORD: Final = (u32, s32)
-_TYPED: Final[dict[str, Any]] = {"atype": _WORD, "btype": _WORD}
-_VIDEO: Final[dict[str, Any]] = {"ptx": (3, 0), "sm": 30}
 
 
 def _apart(parts: list[Lanes], c: Lanes, bits: int) -> Lanes:
@@ -712,68 +664,42 @@ def _added(parts: list[Lanes], c: Lanes) -> Lanes:
     return total.astype(np.uint32)
 
 
-def _declare_video(name: str, bits: int) -> None:
-    """The rows of one operation on the two halves or on the four bytes of a word."""
-    function, formula = _LANEWISE[name]
-    opcode, section = f"{name}{32 // bits}", f"{VIDEO}: {name}{32 // bits}"
-    place = "half" if bits == 16 else "byte"
-    types: dict[str, Any] = {"dtype": _WORD, **_TYPED}
-
-    def parts_of(a: Lanes, b: Lanes, atype: ScalarType, btype: ScalarType) -> list[Lanes]:
-        x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
-        return [function(*pair) for pair in zip(x, y, strict=True)]
-
-    def plain(
-        a: Lanes, b: Lanes, c: Lanes, *,
-        dtype: ScalarType, atype: ScalarType, btype: ScalarType, sat: bool,
-    ) -> Lanes:  # fmt: skip
-        parts = parts_of(a, b, atype, btype)
-        if sat:
-            low = -(1 << bits - 1) if dtype.is_signed else 0
-            parts = [np.clip(part, low, low + (1 << bits) - 1) for part in parts]
-        return _apart(parts, c, bits)
-
-    def added(a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType) -> Lanes:
-        return _added(parts_of(a, b, atype, btype), c)
-
-    each = f"for each {place} x of a and y of b"
-    plain.__doc__ = f"Each {place} of d = {formula}, {each}, cut off or with .sat clamped."
-    added.__doc__ = f"d = c + the sum of {formula}, {each}."
-    inst(f"{opcode}.dtype.atype.btype{{.sat}} {_VIDEO_OPERANDS}", **types, **_VIDEO,
-         section=section)(plain)  # fmt: skip
-    inst(f"{opcode}.dtype.atype.btype.add {_VIDEO_OPERANDS}", name=f"{opcode}_add", **types,
-         **_VIDEO, section=section)(added)  # fmt: skip
-
-
-def _declare_vset(bits: int) -> None:
-    """The rows of the comparison of the two halves or of the four bytes of a word."""
-    opcode, section = f"vset{32 // bits}", f"{VIDEO}: vset{32 // bits}"
-    place = "half" if bits == 16 else "byte"
-    choices: dict[str, Any] = {**_TYPED, "cmp": tuple(_COMPARED)}
-
-    def parts_of(a: Lanes, b: Lanes, atype: ScalarType, btype: ScalarType, cmp: str) -> list[Lanes]:
-        x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
-        return [_COMPARED[cmp](*pair).astype(np.int64) for pair in zip(x, y, strict=True)]
-
-    def plain(
-        a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType, cmp: str
-    ) -> Lanes:
-        return _apart(parts_of(a, b, atype, btype, cmp), c, bits)
-
-    def added(
-        a: Lanes, b: Lanes, c: Lanes, *, atype: ScalarType, btype: ScalarType, cmp: str
-    ) -> Lanes:
-        return _added(parts_of(a, b, atype, btype, cmp), c)
-
-    plain.__doc__ = f"Each {place} of d = 1 if that of a <cmp> that of b, else 0."
-    added.__doc__ = f"d = c + in how many places a {place} of a <cmp> that of b."
-    inst(f"{opcode}.atype.btype.cmp {_VIDEO_OPERANDS}", **choices, **_VIDEO,
-         section=section)(plain)  # fmt: skip
-    inst(f"{opcode}.atype.btype.cmp.add {_VIDEO_OPERANDS}", name=f"{opcode}_add", **choices,
-         **_VIDEO, section=section)(added)  # fmt: skip
-
-
-for _bits in (16, 8):
-    for _name in _LANEWISE:
-        _declare_video(_name, _bits)
-    _declare_vset(_bits)
+@inst(
+    "<operation><count>.<types><rest> d:b32, a:b32, b:b32, c:b32",
+    each("count part bits", (2, "half", 16), (4, "byte", 8)),
+    times(
+        _LANEWISE,
+        each(
+            "name types rest summed does",
+            ("<operation><count>", "dtype.atype.btype", "{.sat}", False,
+             "Each <part> of d = <value>, for each <part> x of a and y of b, cut off or with .sat "
+             "clamped"),
+            ("<operation><count>_add", "dtype.atype.btype", ".add", True,
+             "d = c + the sum of <value>, for each <part> x of a and y of b"),
+        ),
+    )
+    + each(
+        "name operation types rest summed does",
+        ("vset<count>", "vset", "atype.btype.cmp", "", False,
+         "Each <part> of d = 1 if that of a <cmp> that of b, else 0"),
+        ("vset<count>_add", "vset", "atype.btype.cmp", ".add", True,
+         "d = c + in how many places a <part> of a <cmp> that of b"),
+    ),
+    dtype=_WORD, atype=_WORD, btype=_WORD, cmp=tuple(_COMPARED), ptx=(3, 0), sm=30,
+    section=f"{VIDEO}: <operation><count>",
+)  # fmt: skip
+def video(
+    a: Lanes, b: Lanes, c: Lanes, *, bits: int, summed: bool, atype: ScalarType, btype: ScalarType,
+    function: Callable[..., Any] | None = None, cmp: str = "", dtype: ScalarType = u32,
+    sat: bool = False,
+) -> Lanes:  # fmt: skip
+    """<does>."""
+    x, y = _parts(a.astype(atype.dtype), bits), _parts(b.astype(btype.dtype), bits)
+    combine = function or _COMPARED[cmp]
+    parts = [combine(*pair).astype(np.int64) for pair in zip(x, y, strict=True)]
+    if summed:
+        return _added(parts, c)
+    if sat:
+        low = -(1 << bits - 1) if dtype.is_signed else 0
+        parts = [np.clip(part, low, low + (1 << bits) - 1) for part in parts]
+    return _apart(parts, c, bits)

@@ -70,8 +70,8 @@ class Machine(Protocol):
         """
 
     def barrier_outcome(self, op: str) -> Lanes:
-        """What the votes at the barrier that each thread last waited at came to: `and` or `or`
-        (bool), or `popc`, how many were true (uint32).
+        """The votes at the barrier that each thread last waited at, combined: by `and` or `or`
+        (bool), or by `popc`, the number of true ones (uint32).
         """
 
     def cluster_arrive(self) -> None:
@@ -147,8 +147,9 @@ class Machine(Protocol):
         mbarrier: Lanes,
         ctas: Lanes | None,
     ) -> None:
-        """As `bulk_load`, for the box at the coordinates (innermost first) of the tensor whose map
-        (`ptxgen.tensormap`) lies at the generic address `map`.
+        """Start copying the box at the coordinates (innermost first) of the tensor whose map
+        (`ptxgen.tensormap`) lies at the generic address `map` to shared `dst`; the mbarrier and
+        `ctas` mean what they do for `bulk_load`.
         """
 
     def tensor_store(
@@ -158,7 +159,9 @@ class Machine(Protocol):
         src: Lanes,
         reduce: Callable[[Lanes, Lanes, ScalarType], Lanes] | None = None,
     ) -> None:
-        """As `bulk_store`, for a box of a tensor."""
+        """Start copying shared `src` to a box of a tensor, or combining as `bulk_send` does, in the
+        bulk group of the thread.
+        """
 
     def bulk_commit(self) -> None:
         """Close the group of bulk copies that each thread started since the last commit."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.fragments import EVERY_LANE, WARP, as_lanes, joined
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import b32
 
 if TYPE_CHECKING:
@@ -64,9 +65,32 @@ def _fragment_to_word(lanes: int, matrices: int) -> tuple[Lanes, Lanes, Lanes]:
     return first + row, (4 * within).astype(np.uint64), source + np.arange(matrices)[:, None]
 
 
-def _load(
-    machine: Machine, addr: Lanes, num: str, trans: bool, space: str | None
+def _transposed(words: Lanes) -> Lanes:
+    """Matrices held as fragments, each register of each warp transposed."""
+    halves = words.view(np.uint16).reshape(-1, _ROWS, _ROWS)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(-1).view(np.uint32)
+
+
+# The modifiers in the manual's order, and in the other that assemblers accept.
+_OTHER: Final = "As {}, in the other order of its modifiers"
+_MODIFIERS: Final = ("m8n8.num{.trans}", "num{.trans}.m8n8")
+
+
+@inst(
+    "ldmatrix.sync.aligned.<modifiers>{.space}.b16 d:b32*num, [addr:u64]",
+    each(
+        "name modifiers does",
+        ("ldmatrix", _MODIFIERS[0],
+         "d = one, two or four matrices from shared memory, or their transposes"),
+        ("ldmatrix_shape_last", _MODIFIERS[1], _OTHER.format("ldmatrix")),
+    ),
+    num=_NUMBERS, space=SPACES, ptx=(6, 5), sm=75,
+    effect=Effect.WARP, section=f"{SECTION}: ldmatrix",
+)  # fmt: skip
+def ldmatrix(
+    machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None
 ) -> tuple[Lanes, ...]:
+    """<does>."""
     machine.warp_sync(EVERY_LANE)
     matrices = int(num[1:])
     if matrices < 4:  # the other lanes' addresses mean nothing
@@ -80,9 +104,21 @@ def _load(
     return tuple(words.take(index, mode="wrap").view(np.uint32).reshape(matrices, -1))
 
 
-def _store(
-    machine: Machine, addr: Lanes, a: tuple[Lanes, ...], trans: bool, space: str | None
+@inst(
+    "stmatrix.sync.aligned.<modifiers>{.space}.b16 [addr:u64], a:b32*num",
+    each(
+        "name modifiers does",
+        ("stmatrix", _MODIFIERS[0],
+         "Write one, two or four matrices, or their transposes, to shared memory"),
+        ("stmatrix_shape_last", _MODIFIERS[1], _OTHER.format("stmatrix")),
+    ),
+    num=_NUMBERS, ignores=("num",), space=SPACES, ptx=(7, 8), sm=90,
+    effect=Effect.WARP, section=f"{SECTION}: stmatrix",
+)  # fmt: skip
+def stmatrix(
+    machine: Machine, addr: Lanes, a: tuple[Lanes, ...], *, trans: bool, space: str | None
 ) -> tuple[()]:
+    """<does>."""
     machine.warp_sync(EVERY_LANE)
     words = joined(machine, a)
     if trans:
@@ -95,74 +131,6 @@ def _store(
         addr = rows + start
     machine.store(space_of(space), addr, b32, tuple(words.take(source)))
     return ()
-
-
-def _transposed(words: Lanes) -> Lanes:
-    """Matrices held as fragments, each register of each warp transposed."""
-    halves = words.view(np.uint16).reshape(-1, _ROWS, _ROWS)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(-1).view(np.uint32)
-
-
-@inst(
-    "ldmatrix.sync.aligned.m8n8.num{.trans}{.space}.b16 d:b32*num, [addr:u64]",
-    num=_NUMBERS, space=SPACES, ptx=(6, 5), sm=75,
-    effect=Effect.WARP, section=f"{SECTION}: ldmatrix",
-)  # fmt: skip
-def ldmatrix(
-    machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None
-) -> tuple[Lanes, ...]:
-    """d = one, two or four matrices from shared memory, or their transposes."""
-    return _load(machine, addr, num, trans, space)
-
-
-@inst(
-    "ldmatrix.sync.aligned.num{.trans}.m8n8{.space}.b16 d:b32*num, [addr:u64]",
-    name="ldmatrix_shape_last", num=_NUMBERS, space=SPACES, ptx=(6, 5), sm=75,
-    effect=Effect.WARP, section=f"{SECTION}: ldmatrix",
-)  # fmt: skip
-def ldmatrix_shape_last(
-    machine: Machine, addr: Lanes, *, num: str, trans: bool, space: str | None
-) -> tuple[Lanes, ...]:
-    """As ldmatrix, in the other order of its modifiers."""
-    return _load(machine, addr, num, trans, space)
-
-
-@inst(
-    "stmatrix.sync.aligned.m8n8.num{.trans}{.space}.b16 [addr:u64], a:b32*num",
-    num=_NUMBERS, space=SPACES, ptx=(7, 8), sm=90,
-    effect=Effect.WARP, section=f"{SECTION}: stmatrix",
-)  # fmt: skip
-def stmatrix(
-    machine: Machine,
-    addr: Lanes,
-    a: tuple[Lanes, ...],
-    *,
-    num: str,
-    trans: bool,
-    space: str | None,
-) -> tuple[()]:
-    """Write one, two or four matrices, or their transposes, to shared memory."""
-    del num
-    return _store(machine, addr, a, trans, space)
-
-
-@inst(
-    "stmatrix.sync.aligned.num{.trans}.m8n8{.space}.b16 [addr:u64], a:b32*num",
-    name="stmatrix_shape_last", num=_NUMBERS, space=SPACES, ptx=(7, 8), sm=90,
-    effect=Effect.WARP, section=f"{SECTION}: stmatrix",
-)  # fmt: skip
-def stmatrix_shape_last(
-    machine: Machine,
-    addr: Lanes,
-    a: tuple[Lanes, ...],
-    *,
-    num: str,
-    trans: bool,
-    space: str | None,
-) -> tuple[()]:
-    """As stmatrix, in the other order of its modifiers."""
-    del num
-    return _store(machine, addr, a, trans, space)
 
 
 @inst(

@@ -14,8 +14,8 @@ import numpy as np
 
 from ptxgen.isa import mbarrier_word as word
 from ptxgen.isa.async_copy import COPY
-from ptxgen.isa.families import member
-from ptxgen.isa.spec import Effect, Gate, gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.spec import Effect, Gate, gate
 from ptxgen.types import b64
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _CLUSTER: Final[dict[str, Gate | None]] = {
 _SCOPES: Final = {"cta": None, "cluster": gate(ptx=(8, 0), sm=90)}
 _RELEASE: Final = {"release": gate(ptx=(8, 0), sm=80), "relaxed": gate(ptx=(8, 6), sm=90)}
 _ACQUIRE: Final = {"acquire": gate(ptx=(8, 0), sm=80), "relaxed": gate(ptx=(8, 6), sm=90)}
-_RELAXED: Final = ("relaxed",)
 _SM80: Final[dict[str, Any]] = {"ptx": (7, 0), "sm": 80}
 _SM90: Final[dict[str, Any]] = {"ptx": (8, 0), "sm": 90}
 
@@ -82,143 +81,81 @@ def mbarrier_pending_count(a: Lanes) -> Lanes:
 # ---------------------------------------- arriving
 
 
-def _dropped(w: int, count: int) -> int:
-    return word.arrived(word.dropped(w, count), count)
+# Without an order, and with one: every access is seen at once here, so it changes nothing.
+_IGNORES: Final = ("sem", "scope", "hint")
+_PLAIN: Final = each("ordered order", ("", ""))
+_RELEASES: Final = _PLAIN + each(
+    "ordered order sem scope", ("_ordered", ".sem.scope", _RELEASE, _SCOPES)
+)
+_CTA_RELEASES: Final = _PLAIN + each(
+    "ordered order sem scope ptx", ("_ordered", ".sem.scope", ("release",), ("cta",), (8, 0))
+)
+_ACQUIRES: Final = _PLAIN + each(
+    "ordered order sem scope", ("_ordered", ".sem.scope", _ACQUIRE, _SCOPES)
+)
+_RELAXES: Final = _PLAIN + each(
+    "ordered order sem scope", ("_ordered", ".sem.scope", ("relaxed",), _SCOPES)
+)
 
 
-def _dropped_incompletely(w: int, count: int) -> int:
-    return word.arrived_incompletely(word.dropped(w, count), count)
-
-
-def _expecting_arrived(w: int, nbytes: int) -> int:
-    return word.arrived(word.expecting(w, nbytes), 1)
-
-
-def _expecting_dropped(w: int, nbytes: int) -> int:
-    return _dropped(word.expecting(w, nbytes), 1)
-
-
-def _declare_arrivals(drop: bool, extra: str, ordered: bool) -> None:
-    """One line of the manual: `extra` is a modifier or an operand that it has, if not empty;
-    `ordered` says that the order and the scope are printed.
-    """
-    head = "mbarrier.arrive_drop" if drop else "mbarrier.arrive"
-    doc, change, operand = _ARRIVALS[drop, extra]
-    modifier = "" if extra == "count" else extra
-    opcode = ".".join([head, *filter(None, [modifier]), *(["sem", "scope"] if ordered else [])])
-    section = f"{MBARRIER}: {head}"
-    name = "_".join([head.replace(".", "_"), *filter(None, [extra, "ordered" * ordered])])
-    remote = _CTA if extra == "noComplete" else _CLUSTER
-    needs = {"count": {"ptx": (7, 8), "sm": 90}, "expect_tx": _SM90}.get(extra, _SM80)
-    order: dict[str, Any] = {"sem": _RELEASE, "scope": _SCOPES} if ordered else {}
-    if extra == "noComplete" and ordered:
-        order = {"sem": ("release",), "scope": ("cta",)}
-        needs = {"ptx": (8, 0), "sm": 80}
-    syntax = f"{opcode}{{.space}}.b64 d:b64, [addr:u64]" + (f", {operand}:u32" if operand else "")
-    declared = inst(
-        syntax, name=name, space=remote, effect=Effect.ASYNC, section=section, **needs, **order,
-    )  # fmt: skip
-    declared(
-        member(
-            _arrival(change, operand), doc,
-            ["addr", *([operand] if operand else [])], ["space", *order],
-        )
-    )  # fmt: skip
-
-
-def _arrival(change: Callable[[int, int], int], operand: str) -> Callable[..., Lanes]:
-    """The meaning of an arrival that `change` makes of the object and of the operand."""
-
-    def arrive(machine: Machine, addr: Lanes, *, space: str | None, **given: Any) -> Lanes:
-        # Of the order and the scope nothing is seen: every access is seen at once.
-        return _updated(machine, space, addr, change, given.get(operand, np.uint32(1)))
-
-    return arrive
-
-
-_STATE: Final = "d = the state before, which a wait may be for."
-# By whether it drops and what it has besides: the meaning, in words and as a function of the object
-# and of the operand.
-_ARRIVALS: Final[dict[tuple[bool, str], tuple[str, Callable[[int, int], int], str]]] = {
-    (False, ""): (f"Arrive; {_STATE}", word.arrived, ""),
-    (False, "count"): (f"Arrive count times; {_STATE}", word.arrived, "count"),
-    (False, "noComplete"): (
-        f"Arrive count times, which does not complete the phase; {_STATE}",
-        word.arrived_incompletely,
-        "count",
+@inst(
+    "mbarrier.<head><modifier><order>{.space}.b64 d:b64, [addr:u64]<operand>",
+    each(
+        "head drop last closing",
+        ("arrive", False, "", ""),
+        ("arrive_drop", True, ", for the last time", " for the last time"),
     ),
-    (False, "expect_tx"): (
-        f"Have the phase wait for tx more bytes and arrive; {_STATE}", _expecting_arrived, "tx",
+    each(
+        "form modifier operand space ptx sm orders arrived does",
+        ("", "", "", _CLUSTER, (7, 0), 80, _RELEASES, word.arrived, "Arrive<last>"),
+        ("_count", "", ", count:u32", _CLUSTER, (7, 8), 90, _RELEASES, word.arrived,
+         "Arrive count times<last>"),
+        ("_noComplete", ".noComplete", ", count:u32", _CTA, (7, 0), 80, _CTA_RELEASES,
+         word.arrived_incompletely,
+         "Arrive count times<closing>, which does not complete the phase"),
+        ("_expect_tx", ".expect_tx", ", tx:u32", _CLUSTER, (8, 0), 90, _RELEASES, word.arrived,
+         "Have the phase wait for tx more bytes and arrive<last>"),
     ),
-    (True, ""): (f"Arrive, for the last time; {_STATE}", _dropped, ""),
-    (True, "count"): (f"Arrive count times, for the last time; {_STATE}", _dropped, "count"),
-    (True, "noComplete"): (
-        f"Arrive count times for the last time, which does not complete the phase; {_STATE}",
-        _dropped_incompletely,
-        "count",
-    ),
-    (True, "expect_tx"): (
-        f"Have the phase wait for tx more bytes and arrive, for the last time; {_STATE}",
-        _expecting_dropped,
-        "tx",
-    ),
-}  # fmt: skip
+    name="mbarrier_<head><form><ordered>", ignores=_IGNORES, effect=Effect.ASYNC,
+    section=f"{MBARRIER}: mbarrier.<head>",
+)  # fmt: skip
+def mbarrier_arrive(
+    machine: Machine, addr: Lanes, count: Lanes | None = None, tx: Lanes | None = None, *,
+    space: str | None, drop: bool, arrived: Callable[[int, int], int],
+) -> Lanes:  # fmt: skip
+    """<does>; d = the state before, which a wait may be for."""
 
-for _drop, _extra in _ARRIVALS:
-    for _ordered in (False, True):
-        _declare_arrivals(_drop, _extra, _ordered)
+    def change(w: int, given: int) -> int:
+        arrivals = given
+        if tx is not None:
+            w, arrivals = word.expecting(w, given), 1
+        return arrived(word.dropped(w, arrivals) if drop else w, arrivals)
+
+    operand = tx if tx is not None else np.uint32(1) if count is None else count
+    return _updated(machine, space, addr, change, operand)
 
 
 # ---------------------------------------- bytes of asynchronous copies
 
 
 @inst(
-    "mbarrier.expect_tx{.space}.b64 [addr:u64], tx:u32", name="mbarrier_expect_tx", space=_CLUSTER,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.expect_tx", **_SM90,
+    "mbarrier.<head><order>{.space}.b64 [addr:u64], tx:u32",
+    each(
+        "head change does",
+        ("expect_tx", word.expecting, "Have the phase wait for tx more bytes"),
+        ("complete_tx", word.brought,
+         "Tell an mbarrier that tx bytes have come, without copying any"),
+    ),
+    _RELAXES,
+    name="mbarrier_<head><ordered>", space=_CLUSTER, ignores=_IGNORES, effect=Effect.ASYNC,
+    section=f"{MBARRIER}: mbarrier.<head>", **_SM90,
 )  # fmt: skip
-def mbarrier_expect_tx(machine: Machine, addr: Lanes, tx: Lanes, *, space: str | None) -> tuple[()]:
-    """Have the phase wait for tx more bytes."""
-    _updated(machine, space, addr, word.expecting, tx)
-    return ()
-
-
-@inst(
-    "mbarrier.expect_tx.sem.scope{.space}.b64 [addr:u64], tx:u32",
-    name="mbarrier_expect_tx_ordered", sem=_RELAXED, scope=_SCOPES, space=_CLUSTER,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.expect_tx", **_SM90,
-)  # fmt: skip
-def mbarrier_expect_tx_ordered(
-    machine: Machine, addr: Lanes, tx: Lanes, *, space: str | None, sem: str, scope: str
-) -> tuple[()]:
-    """Have the phase wait for tx more bytes."""
-    del sem, scope
-    _updated(machine, space, addr, word.expecting, tx)
-    return ()
-
-
-@inst(
-    "mbarrier.complete_tx{.space}.b64 [addr:u64], tx:u32", name="mbarrier_complete_tx",
-    space=_CLUSTER, effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.complete_tx", **_SM90,
-)  # fmt: skip
-def mbarrier_complete_tx(
-    machine: Machine, addr: Lanes, tx: Lanes, *, space: str | None
-) -> tuple[()]:
-    """Tell an mbarrier that tx bytes have come, without copying any."""
-    _updated(machine, space, addr, word.brought, tx)
-    return ()
-
-
-@inst(
-    "mbarrier.complete_tx.sem.scope{.space}.b64 [addr:u64], tx:u32",
-    name="mbarrier_complete_tx_ordered", sem=_RELAXED, scope=_SCOPES, space=_CLUSTER,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.complete_tx", **_SM90,
-)  # fmt: skip
-def mbarrier_complete_tx_ordered(
-    machine: Machine, addr: Lanes, tx: Lanes, *, space: str | None, sem: str, scope: str
-) -> tuple[()]:
-    """Tell an mbarrier that tx bytes have come, without copying any."""
-    del sem, scope
-    _updated(machine, space, addr, word.brought, tx)
+def mbarrier_tx(
+    machine: Machine, addr: Lanes, tx: Lanes, *,
+    space: str | None, change: Callable[[int, int], int],
+) -> tuple[()]:  # fmt: skip
+    """<does>."""
+    _updated(machine, space, addr, change, tx)
     return ()
 
 
@@ -241,25 +178,8 @@ def cp_async_mbarrier_arrive(
 # ---------------------------------------- waiting
 
 
-def _over(machine: Machine, space: str | None, addr: Lanes, parity: Lanes) -> Lanes:
-    """Whether the phase of this parity is complete: whether the current one has the other."""
-    machine.ask(_in_shared(machine, space, addr))
-    now = _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
-    return np.not_equal(_parity(now), parity)
-
-
-def _await(machine: Machine, space: str | None, addr: Lanes, parity: Lanes) -> tuple[()]:
-    _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
-    lane = int(machine.active().argmax())
-    what = f"the end of a phase of parity {int(np.atleast_1d(parity)[lane % np.size(parity)])}"
-    machine.wait_until(
-        _in_shared(machine, space, addr), b64, lambda now: np.not_equal(_parity(now), parity), what
-    )
-    return ()
-
-
 def _passed(machine: Machine, **_: object) -> Lanes:
-    """What a wait gives: it goes on when the phase is over."""
+    """The result of a wait: threads go on when the phase is complete, so it is true."""
     return np.ones(machine.active().shape, np.bool_)
 
 
@@ -273,115 +193,56 @@ def _parity_operand(c: Lanes) -> Lanes:
     return parity
 
 
-@inst(
-    "mbarrier.test_wait{.space}.b64 p:pred, [addr:u64], a:b64", name="mbarrier_test_wait",
-    space=_CTA, effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.test_wait", **_SM80,
-)  # fmt: skip
-def mbarrier_test_wait(machine: Machine, addr: Lanes, a: Lanes, *, space: str | None) -> Lanes:
-    """p = whether the phase in which the state a was taken is complete."""
-    return _over(machine, space, addr, _parity(a))
+# Phases by the state in which they were left, or by their parity.
+_BY_STATE: Final = each("by parity type parity_of", ("", "", "b64", _parity))
+_BY_PARITY: Final = each("by parity type parity_of", ("_parity", ".parity", "u32", _parity_operand))
+_OF_STATE: Final = "in which the state a was taken"
 
 
 @inst(
-    "mbarrier.test_wait.sem.scope{.space}.b64 p:pred, [addr:u64], a:b64",
-    name="mbarrier_test_wait_ordered", sem=_ACQUIRE, scope=_SCOPES, space=_CTA,
-    effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.test_wait", **_SM80,
-)  # fmt: skip
-def mbarrier_test_wait_ordered(
-    machine: Machine, addr: Lanes, a: Lanes, *, space: str | None, sem: str, scope: str
-) -> Lanes:
-    """p = whether the phase in which the state a was taken is complete."""
-    del sem, scope
-    return _over(machine, space, addr, _parity(a))
-
-
-@inst(
-    "mbarrier.test_wait.parity{.space}.b64 p:pred, [addr:u64], a:u32",
-    name="mbarrier_test_wait_parity", space=_CTA, ptx=(7, 1), sm=80,
+    "mbarrier.test_wait<parity><order>{.space}.b64 p:pred, [addr:u64], a:<type>",
+    times(_BY_STATE, each("ptx which", ((7, 0), f"{_OF_STATE} is complete")))
+    + times(_BY_PARITY, each(
+        "ptx which", ((7, 1), "of parity a is complete: the current one, or the one before")
+    )),
+    _ACQUIRES,
+    name="mbarrier_test_wait<by><ordered>", space=_CTA, ignores=_IGNORES, sm=80,
     effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.test_wait",
 )  # fmt: skip
-def mbarrier_test_wait_parity(
-    machine: Machine, addr: Lanes, a: Lanes, *, space: str | None
-) -> Lanes:
-    """p = whether the phase of parity a is complete: the current one, or the one before."""
-    return _over(machine, space, addr, _parity_operand(a))
+def mbarrier_test_wait(
+    machine: Machine, addr: Lanes, a: Lanes, *,
+    space: str | None, parity_of: Callable[[Lanes], Lanes],
+) -> Lanes:  # fmt: skip
+    """p = whether the phase <which>."""
+    # It is, if the current phase has the other parity.
+    machine.ask(_in_shared(machine, space, addr))
+    now = _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
+    return np.not_equal(_parity(now), parity_of(a))
 
 
 @inst(
-    "mbarrier.test_wait.parity.sem.scope{.space}.b64 p:pred, [addr:u64], a:u32",
-    name="mbarrier_test_wait_parity_ordered", sem=_ACQUIRE, scope=_SCOPES, space=_CTA,
-    ptx=(7, 1), sm=80, effect=Effect.ASYNC, section=f"{MBARRIER}: mbarrier.test_wait",
-)  # fmt: skip
-def mbarrier_test_wait_parity_ordered(
-    machine: Machine, addr: Lanes, a: Lanes, *, space: str | None, sem: str, scope: str
-) -> Lanes:
-    """p = whether the phase of parity a is complete: the current one, or the one before."""
-    del sem, scope
-    return _over(machine, space, addr, _parity_operand(a))
-
-
-@inst(
-    "mbarrier.try_wait{.space}.b64 p:pred, [addr:u64], a:b64{, hint:u32}",
-    name="mbarrier_try_wait", space=_CTA, ptx=(7, 8), sm=90, resume=_passed,
-    effect=Effect.BARRIER, section=f"{MBARRIER}: mbarrier.try_wait",
+    "mbarrier.try_wait<parity><order>{.space}.b64 p:pred, [addr:u64], a:<type>{, hint:u32}",
+    times(_BY_STATE, each("which", _OF_STATE))
+    + times(_BY_PARITY, each("which", "of parity a (the current one, or the one before)")),
+    _ACQUIRES,
+    name="mbarrier_try_wait<by><ordered>", space=_CTA, ignores=_IGNORES, ptx=(7, 8), sm=90,
+    resume=_passed, effect=Effect.BARRIER, section=f"{MBARRIER}: mbarrier.try_wait",
 )  # fmt: skip
 def mbarrier_try_wait(
-    machine: Machine, addr: Lanes, a: Lanes, hint: Lanes | None = None, *, space: str | None
-) -> tuple[()]:
-    """Wait until the phase in which the state a was taken is complete, at most for about hint
-    nanoseconds; p = whether it is.
-    """
-    del hint
-    return _await(machine, space, addr, _parity(a))
-
-
-@inst(
-    "mbarrier.try_wait.sem.scope{.space}.b64 p:pred, [addr:u64], a:b64{, hint:u32}",
-    name="mbarrier_try_wait_ordered", sem=_ACQUIRE, scope=_SCOPES, space=_CTA,
-    ptx=(7, 8), sm=90, resume=_passed,
-    effect=Effect.BARRIER, section=f"{MBARRIER}: mbarrier.try_wait",
-)  # fmt: skip
-def mbarrier_try_wait_ordered(
-    machine: Machine, addr: Lanes, a: Lanes, hint: Lanes | None = None,
-    *, space: str | None, sem: str, scope: str,
+    machine: Machine, addr: Lanes, a: Lanes, *,
+    space: str | None, parity_of: Callable[[Lanes], Lanes],
 ) -> tuple[()]:  # fmt: skip
-    """Wait until the phase in which the state a was taken is complete, at most for about hint
-    nanoseconds; p = whether it is.
+    """Wait until the phase <which> is complete, at most for about hint nanoseconds; p = whether it
+    is.
     """
-    del hint, sem, scope
-    return _await(machine, space, addr, _parity(a))
-
-
-@inst(
-    "mbarrier.try_wait.parity{.space}.b64 p:pred, [addr:u64], a:u32{, hint:u32}",
-    name="mbarrier_try_wait_parity", space=_CTA, ptx=(7, 8), sm=90, resume=_passed,
-    effect=Effect.BARRIER, section=f"{MBARRIER}: mbarrier.try_wait",
-)  # fmt: skip
-def mbarrier_try_wait_parity(
-    machine: Machine, addr: Lanes, a: Lanes, hint: Lanes | None = None, *, space: str | None
-) -> tuple[()]:
-    """Wait until the phase of parity a (the current one, or the one before) is complete, at most
-    for about hint nanoseconds; p = whether it is.
-    """
-    del hint
-    return _await(machine, space, addr, _parity_operand(a))
-
-
-@inst(
-    "mbarrier.try_wait.parity.sem.scope{.space}.b64 p:pred, [addr:u64], a:u32{, hint:u32}",
-    name="mbarrier_try_wait_parity_ordered", sem=_ACQUIRE, scope=_SCOPES, space=_CTA,
-    ptx=(7, 8), sm=90, resume=_passed,
-    effect=Effect.BARRIER, section=f"{MBARRIER}: mbarrier.try_wait",
-)  # fmt: skip
-def mbarrier_try_wait_parity_ordered(
-    machine: Machine, addr: Lanes, a: Lanes, hint: Lanes | None = None,
-    *, space: str | None, sem: str, scope: str,
-) -> tuple[()]:  # fmt: skip
-    """Wait until the phase of parity a (the current one, or the one before) is complete, at most
-    for about hint nanoseconds; p = whether it is.
-    """
-    del hint, sem, scope
-    return _await(machine, space, addr, _parity_operand(a))
+    parity = parity_of(a)
+    _updated(machine, space, addr, lambda w, _: word.checked(w), np.uint32(0))
+    lane = int(machine.active().argmax())
+    what = f"the end of a phase of parity {int(np.atleast_1d(parity)[lane % np.size(parity)])}"
+    machine.wait_until(
+        _in_shared(machine, space, addr), b64, lambda now: np.not_equal(_parity(now), parity), what
+    )
+    return ()
 
 
 # ---------------------------------------- the memory of the object
@@ -412,7 +273,7 @@ def _updated(
 
 
 def _space(space: str | None) -> str:
-    """What the machine calls the space; all of `.shared`, also that of the cluster, is one."""
+    """The machine's name of a state space; shared memory of the CTA and of the cluster is one."""
     return "shared" if space else "generic"
 
 

@@ -72,7 +72,7 @@ def arrived(word: int, count: int) -> int:
 
 
 def arrived_incompletely(word: int, count: int) -> int:
-    """As `arrived`, for threads that promise not to complete the phase."""
+    """The word after `count` arrivals of threads that promise not to complete the phase."""
     phase, left, following, nbytes = _fields(word)
     _check_count(count)
     if count >= left:

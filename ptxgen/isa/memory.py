@@ -10,18 +10,15 @@ interpreter's memory is sequentially consistent, so that `.weak`, `.volatile`, `
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import b8, b16, b32, b64, f32, f64, pred, s8, s16, s32, s64, u8, u16, u32, u64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ptxgen.isa.machine import Lanes, Machine
     from ptxgen.types import ScalarType
 
@@ -62,17 +59,6 @@ _PREFETCH: Final = {
 }
 _EVICT_L2: Final = ("L2::evict_normal", "L2::evict_first", "L2::evict_last")
 POLICY: Final[dict[str, Any]] = {"ptx": (7, 4), "sm": 80}  # what .L2::cache_hint needs
-_BLACKWELL: Final[dict[str, Any]] = {"ptx": (8, 8), "sm": 100}  # accesses of 32 bytes
-
-# What the slots `vec` and `type` may be together: up to 16 bytes, and exactly 32.
-_SHAPES: Final[tuple[dict[str, Any], ...]] = (
-    {"vec": ("v2", "v4"), "type": NARROW},
-    {"vec": ("v2",), "type": WIDE},
-)
-_LARGE: Final[tuple[dict[str, Any], ...]] = (
-    {"vec": ("v8",), "type": _WORDS},
-    {"vec": ("v4",), "type": WIDE},
-)
 
 _CANONICAL: Final = {
     "shared::cta": "shared",
@@ -81,25 +67,6 @@ _CANONICAL: Final = {
     "param::func": "param",
     None: GENERIC,
 }
-
-
-def hinted(
-    meaning: Callable[..., Any], doc: str, *hints: str, **fixed: object
-) -> Callable[..., Any]:
-    """`meaning` as the function of a row that has the modifiers and operands `hints` too, which
-    change no value, and for which the parameters `fixed` are always the same; `doc` says what the
-    row means.
-    """
-
-    @functools.wraps(meaning)
-    def whole(**given: Any) -> Any:
-        return meaning(**{name: x for name, x in given.items() if name not in hints}, **fixed)
-
-    known = [p for p in inspect.signature(meaning).parameters.values() if p.name not in fixed]
-    more = [inspect.Parameter(hint, inspect.Parameter.KEYWORD_ONLY) for hint in hints]
-    whole.__signature__ = inspect.Signature([*known, *more])  # type: ignore[attr-defined]
-    whole.__doc__ = doc
-    return whole
 
 
 def canonical_space(space: str | None) -> str:
@@ -120,343 +87,184 @@ def mov(a: Lanes) -> Lanes:
     return a
 
 
-@inst("mov.b32 d, a:b16*2", name="pack", section=f"{MOVEMENT}: mov")
-def pack_b32_b16(a: tuple[Lanes, ...]) -> Lanes:
+@inst(
+    "mov.<type> d, a:<part>*<count>",
+    each("type part count", (b32, b16, 2), (b64, b32, 2), (b64, b16, 4)),
+    name="pack",
+    section=f"{MOVEMENT}: mov",
+)
+def pack(a: tuple[Lanes, ...], *, type: ScalarType) -> Lanes:
     """d = the elements of a side by side, the first in the lowest bits."""
-    return _packed(a, np.dtype(np.uint32))
-
-
-@inst("mov.b64 d, a:b32*2", name="pack", section=f"{MOVEMENT}: mov")
-def pack_b64_b32(a: tuple[Lanes, ...]) -> Lanes:
-    """d = the elements of a side by side, the first in the lowest bits."""
-    return _packed(a, np.dtype(np.uint64))
-
-
-@inst("mov.b64 d, a:b16*4", name="pack", section=f"{MOVEMENT}: mov")
-def pack_b64_b16(a: tuple[Lanes, ...]) -> Lanes:
-    """d = the elements of a side by side, the first in the lowest bits."""
-    return _packed(a, np.dtype(np.uint64))
-
-
-@inst("mov.b32 d:b16*2, a", name="unpack", section=f"{MOVEMENT}: mov")
-def unpack_b32_b16(a: Lanes) -> tuple[Lanes, ...]:
-    """d = the parts of a, the lowest bits first."""
-    return _unpacked(a, 2)
-
-
-@inst("mov.b64 d:b32*2, a", name="unpack", section=f"{MOVEMENT}: mov")
-def unpack_b64_b32(a: Lanes) -> tuple[Lanes, ...]:
-    """d = the parts of a, the lowest bits first."""
-    return _unpacked(a, 2)
-
-
-@inst("mov.b64 d:b16*4, a", name="unpack_b16", section=f"{MOVEMENT}: mov")
-def unpack_b64_b16(a: Lanes) -> tuple[Lanes, ...]:
-    """d = the parts of a, the lowest bits first."""
-    return _unpacked(a, 4)
-
-
-def _packed(parts: tuple[Lanes, ...], dtype: np.dtype[np.generic]) -> Lanes:
-    step = 8 * dtype.itemsize // len(parts)
-    whole = parts[0].astype(dtype)
-    for n, part in enumerate(parts[1:], 1):
-        whole = np.bitwise_or(whole, np.left_shift(part.astype(dtype), dtype.type(n * step)))
+    step = type.bits // len(a)
+    whole = a[0].astype(type.dtype)
+    for n, part in enumerate(a[1:], 1):
+        whole = np.bitwise_or(
+            whole, np.left_shift(part.astype(type.dtype), whole.dtype.type(n * step))
+        )
     return whole
 
 
-def _unpacked(whole: Lanes, count: int) -> tuple[Lanes, ...]:
-    step = 8 * whole.dtype.itemsize // count
-    part = np.dtype(f"u{whole.dtype.itemsize // count}")
+@inst(
+    "mov.<type> d:<part>*<count>, a",
+    each(
+        "name type part count",
+        ("unpack", b32, b16, 2),
+        ("unpack", b64, b32, 2),
+        ("unpack_b16", b64, b16, 4),
+    ),
+    section=f"{MOVEMENT}: mov",
+)
+def unpack(a: Lanes, *, part: ScalarType, count: int) -> tuple[Lanes, ...]:
+    """d = the parts of a, the lowest bits first."""
     return tuple(
-        np.right_shift(whole, whole.dtype.type(n * step)).astype(part) for n in range(count)
+        np.right_shift(a, a.dtype.type(n * part.bits)).astype(part.dtype) for n in range(count)
     )
 
 
-# ---------------------------------------- ld
+# ---------------------------------------- ld and st
+
+_GLOBAL: Final = ("global",)
+_ANY_LOAD_SPACE: Final = {**dict.fromkeys(LOAD_SPACES), **_LATER_LOAD_SPACES}
+_ANY_STORE_SPACE: Final = {**dict.fromkeys(STORE_SPACES), **_LATER_STORE_SPACES}
+# Slots of both, and what changes no value.
+_ACCESS: Final[dict[str, Any]] = {
+    "scope": SCOPES, "weak": {True: _VOLTA}, "evict": _EVICT, "level2": _EVICT_L2, "policy": "",
+    "ignores": ("weak", "cop", "evict", "prefetch", "level2", "policy", "sem", "scope", "vec"),
+}  # fmt: skip
+# What the slots `vec` and `type` may be together, with what more a form needs.
+_SHAPES: Final = each("vec type", (("v2", "v4"), NARROW), (("v2",), WIDE))  # up to 16 bytes
+_MODERN: Final = times(each("ptx sm", ((6, 0), 70)), _SHAPES)
+_WEAK: Final = times(each("weak", "weak"), _MODERN)
+_HINTED: Final = times(each("policy ptx sm", (", policy:b64", (7, 4), 80)), _SHAPES)
+_MMIO: Final = each("type ptx sm", ((*NARROW, *WIDE), (8, 2), 70))
+_LARGE: Final = each(
+    "vec type ptx sm", (("v8",), _WORDS, (8, 8), 100), (("v4",), WIDE, (8, 8), 100)
+)
+_KEPLER: Final = times(each("ptx sm", ((3, 1), 32)), _SHAPES)
+_NC: Final = each("space page", ("global", "ld.global.nc"))
+_NC_CACHE: Final = ("ca", "cg", "cs")
+
+_COP: Final = "; .cop is a hint for caches"
+_UNORDERED: Final = "; not ordered against other threads' accesses, just as without .weak"
+_RACE: Final = ", as one access of a race that the threads of the scope may run"
+_CONSTANT: Final = ", which nobody writes while the kernel runs"
+_32_BYTES: Final = "the vector of 32 bytes"
 
 
-def _load(machine: Machine, space: str, addr: Lanes, type: ScalarType, vec: str | None) -> Any:
-    values = machine.load(space, addr, type, int(vec[1:]) if vec else 1)
+@inst(
+    "<form>.type <d>, [addr:u64]<policy>",
+    times(_SHAPES, each(
+        "name form space ptx sm where",
+        ("ld", "ld.space{.cop}{.vec}", LOAD_SPACES, None, None, None),
+        ("ld", "ld.space{.cop}{.vec}", _LATER_LOAD_SPACES, None, None, None),
+        ("ld_generic", "ld{.cop}{.vec}", None, (2, 0), 20, "the generic address addr"),
+    ))
+    + each(
+        "name form space also rest",
+        ("ld_weak", "ld.weak{.space}{.cop}{.vec}", _ANY_LOAD_SPACE, _WEAK, _UNORDERED),
+        ("ld_evict", "ld{.weak}{.space}.evict{.prefetch}{.vec}", _GLOBAL, _SHAPES,
+         "; .evict and .prefetch are hints for caches"),
+        ("ld_prefetch", "ld{.weak}{.space}{.cop}.prefetch{.vec}", _GLOBAL, _SHAPES,
+         "; .cop and .prefetch are hints for caches"),
+        ("ld_policy", "ld{.weak}{.space}{.cop}.L2::cache_hint{.prefetch}{.vec}", _GLOBAL,
+         times(each("cop", {**LOAD_CACHE, **_EVICT}), _HINTED),
+         "; .cop, .prefetch and the cache policy are hints for caches"),
+        ("ld_volatile", "ld.volatile{.space}{.vec}", SEEN_SPACES, _SHAPES,
+         ", which is read each time"),
+        ("ld_volatile", "ld.volatile{.space}.prefetch{.vec}", _GLOBAL, _SHAPES,
+         ", which is read each time; .prefetch is a hint for caches"),
+        ("ld_ordered", "ld.sem.scope{.space}{.vec}", SEEN_SPACES, _MODERN,
+         f"{_RACE}; accesses after an .acquire come later"),
+        ("ld_ordered", "ld.sem.scope{.space}.evict{.prefetch}{.vec}", _GLOBAL, _MODERN,
+         f"{_RACE}; .evict and .prefetch are hints for caches"),
+        ("ld_ordered", "ld.sem.scope{.space}.prefetch{.vec}", _GLOBAL, _MODERN,
+         f"{_RACE}; .prefetch is a hint for caches"),
+        ("ld_ordered", "ld.sem.scope{.space}{.evict}.L2::cache_hint{.vec}", _GLOBAL, _HINTED,
+         f"{_RACE}; .evict and the cache policy are hints for caches"),
+        ("ld_mmio", "ld.mmio.relaxed.sys{.space}", _GLOBAL,
+         times(each("d what", ("d", "the value")), _MMIO),
+         ", a device's register, which is read exactly once"),
+    )
+    + times(each("what", _32_BYTES), each(
+        "name form space also rest",
+        ("ld_large", "ld{.weak}{.space}.cop.vec", _GLOBAL, _LARGE, _COP),
+        ("ld_large", "ld{.weak}{.space}{.evict}{.level2}.vec", _GLOBAL, _LARGE,
+         "; .evict and .level2 are hints for caches"),
+    ))
+    + times(_NC, each("rest", _CONSTANT), each(
+        "name form cop also",
+        ("ld_nc", "ld.global.nc{.evict}{.prefetch}{.vec}", None, _KEPLER),
+        ("ld_nc", "ld.global.cop.nc{.prefetch}{.vec}", _NC_CACHE, _KEPLER),
+        ("ld_nc_policy", "ld.global.nc{.evict}.L2::cache_hint{.prefetch}{.vec}", None, _HINTED),
+        ("ld_nc_policy", "ld.global.cop.nc.L2::cache_hint{.prefetch}{.vec}", _NC_CACHE, _HINTED),
+        ("ld_nc_large", "ld.global.nc{.evict}{.level2}.vec", None,
+         times(each("what", _32_BYTES), _LARGE)),
+    ))
+    + each(
+        "name form space also rest",
+        ("ldu", "ldu{.space}{.vec}", _GLOBAL,
+         times(each("page ptx sm", ("ldu", (2, 0), 20)), _SHAPES),
+         ", which is the same for all threads of the warp and is only read"),
+    ),
+    d="d*vec", cop=LOAD_CACHE, prefetch=_PREFETCH, sem=("relaxed", "acquire"), page="ld",
+    what="the value, or the vector of consecutive values,", where="addr", rest=_COP,
+    effect=Effect.READ, section=f"{MOVEMENT}: <page>", **_ACCESS,
+)  # fmt: skip
+def ld(
+    machine: Machine, addr: Lanes, *, space: str | None = None, vec: str | None = None,
+    type: ScalarType,
+) -> Any:  # fmt: skip
+    """d = <what> at <where><rest>."""
+    values = machine.load(canonical_space(space), addr, type, int(vec[1:]) if vec else 1)
     return values if vec else values[0]
 
 
-def _ld(
-    machine: Machine, addr: Lanes, *, space: str, cop: str | None, vec: str | None, type: ScalarType
-) -> Any:
-    """d = the value, or the vector of consecutive values, at addr; .cop is a hint for caches."""
-    del cop
-    return _load(machine, canonical_space(space), addr, type, vec)
-
-
-def _ld_generic(
-    machine: Machine, addr: Lanes, *, cop: str | None, vec: str | None, type: ScalarType
-) -> Any:
-    """d = the value, or the vector of consecutive values, at the generic address addr; .cop is a
-    hint for caches.
-    """
-    del cop
-    return _load(machine, GENERIC, addr, type, vec)
-
-
-_spaces: Any
-for _shape in _SHAPES:
-    for _spaces in (LOAD_SPACES, _LATER_LOAD_SPACES):
-        inst(
-            "ld.space{.cop}{.vec}.type d*vec, [addr:u64]", space=_spaces, cop=LOAD_CACHE, **_shape,
-            effect=Effect.READ, section=f"{MOVEMENT}: ld",
-        )(_ld)  # fmt: skip
-    inst(
-        "ld{.cop}{.vec}.type d*vec, [addr:u64]", name="ld_generic", cop=LOAD_CACHE, **_shape,
-        ptx=(2, 0), sm=20, effect=Effect.READ, section=f"{MOVEMENT}: ld",
-    )(_ld_generic)  # fmt: skip
-
-
-def _ld_in(
-    machine: Machine, addr: Lanes, *, space: str | None, vec: str | None, type: ScalarType
-) -> Any:
-    return _load(machine, canonical_space(space), addr, type, vec)
-
-
-def _loads(
-    syntax: str, name: str, doc: str, *hints: str, fixed: Mapping[str, object] | None = None,
-    shapes: tuple[dict[str, Any], ...] = _SHAPES, section: str = "ld", **keywords: Any,
-) -> None:  # fmt: skip
-    """Declare loads of each of the shapes; `hints` and `fixed` are as for `hinted`."""
-    function = hinted(_ld_in, doc, *hints, **(fixed or {}))
-    for shape in shapes:
-        inst(
-            syntax, name=name, **keywords, **shape,
-            effect=Effect.READ, section=f"{MOVEMENT}: {section}",
-        )(function)  # fmt: skip
-
-
-_D: Final = "d*vec, [addr:u64]"
-_VALUE: Final = "d = the value, or the vector of consecutive values, at addr"
-_RACE: Final = "as one access of a race that the threads of the scope may run"
-_CONSTANT: Final = f"{_VALUE}, which nobody writes while the kernel runs."
-_GLOBAL: Final[dict[str, Any]] = {"space": ("global",)}
-_IN_GLOBAL: Final = {"space": "global"}
-_WEAK: Final[dict[str, Any]] = {"weak": {True: _VOLTA}}
-_ORDERED_LOAD: Final[dict[str, Any]] = {"sem": ("relaxed", "acquire"), "scope": SCOPES}
-_MODERN: Final[dict[str, Any]] = {"ptx": (6, 0), "sm": 70}
-
-_loads(
-    f"ld.weak{{.space}}{{.cop}}{{.vec}}.type {_D}", "ld_weak",
-    f"{_VALUE}; not ordered against other threads' accesses, just as without .weak.", "cop",
-    space={**dict.fromkeys(LOAD_SPACES), **_LATER_LOAD_SPACES}, cop=LOAD_CACHE, **_MODERN,
+@inst(
+    "<form>.type [addr:u64], <a><policy>",
+    times(_SHAPES, each(
+        "name form space ptx sm where",
+        ("st", "st.space{.cop}{.vec}", STORE_SPACES, None, None, None),
+        ("st", "st.space{.cop}{.vec}", _LATER_STORE_SPACES, None, None, None),
+        ("st_generic", "st{.cop}{.vec}", None, (2, 0), 20, "the generic address addr on"),
+    ))
+    + each(
+        "name form space also rest",
+        ("st_weak", "st.weak{.space}{.cop}{.vec}", _ANY_STORE_SPACE, _WEAK, _UNORDERED),
+        ("st_evict", "st{.weak}{.space}.evict{.vec}", _GLOBAL, _SHAPES,
+         "; .evict is a hint for caches"),
+        ("st_policy", "st{.weak}{.space}{.cop}.L2::cache_hint{.vec}", _GLOBAL,
+         times(each("cop", {**STORE_CACHE, **_EVICT}), _HINTED),
+         "; .cop and the cache policy are hints for caches"),
+        ("st_volatile", "st.volatile{.space}{.vec}", SEEN_SPACES, _SHAPES,
+         ", which is written each time"),
+        ("st_ordered", "st.sem.scope{.space}{.vec}", SEEN_SPACES, _MODERN,
+         f"{_RACE}; accesses before a .release come earlier"),
+        ("st_ordered", "st.sem.scope{.space}.evict{.vec}", _GLOBAL, _MODERN,
+         f"{_RACE}; .evict is a hint for caches"),
+        ("st_ordered", "st.sem.scope{.space}{.evict}.L2::cache_hint{.vec}", _GLOBAL, _HINTED,
+         f"{_RACE}; .evict and the cache policy are hints for caches"),
+        ("st_mmio", "st.mmio.relaxed.sys{.space}", _GLOBAL,
+         times(each("a what where", ("a", "a", "addr")), _MMIO),
+         ", a device's register, exactly once"),
+    )
+    + times(each("what", "the vector a of 32 bytes"), each(
+        "name form space also rest",
+        ("st_large", "st{.weak}{.space}.cop.vec", _GLOBAL, _LARGE, _COP),
+        ("st_large", "st{.weak}{.space}{.evict}{.level2}.vec", _GLOBAL, _LARGE,
+         "; .evict and .level2 are hints for caches"),
+    )),
+    a="a*vec", cop=STORE_CACHE, sem=("relaxed", "release"),
+    what="a, or the elements of the vector a,", where="addr on", rest=_COP,
+    effect=Effect.WRITE, section=f"{MOVEMENT}: st", **_ACCESS,
 )  # fmt: skip
-_loads(
-    f"ld{{.weak}}{{.space}}.evict{{.prefetch}}{{.vec}}.type {_D}", "ld_evict",
-    f"{_VALUE}; .evict and .prefetch are hints for caches.", "weak", "evict", "prefetch",
-    **_WEAK, **_GLOBAL, evict=_EVICT, prefetch=_PREFETCH,
-)  # fmt: skip
-_loads(
-    f"ld{{.weak}}{{.space}}{{.cop}}.prefetch{{.vec}}.type {_D}", "ld_prefetch",
-    f"{_VALUE}; .cop and .prefetch are hints for caches.", "weak", "cop", "prefetch",
-    **_WEAK, **_GLOBAL, cop=LOAD_CACHE, prefetch=_PREFETCH,
-)  # fmt: skip
-_loads(
-    f"ld{{.weak}}{{.space}}{{.cop}}.L2::cache_hint{{.prefetch}}{{.vec}}.type {_D}, policy:b64",
-    "ld_policy", f"{_VALUE}; .cop, .prefetch and the cache policy are hints for caches.",
-    "weak", "cop", "prefetch", "policy",
-    **_WEAK, **_GLOBAL, cop={**LOAD_CACHE, **_EVICT}, prefetch=_PREFETCH, **POLICY,
-)  # fmt: skip
-_loads(
-    f"ld.volatile{{.space}}{{.vec}}.type {_D}", "ld_volatile",
-    f"{_VALUE}, which is read each time.", space=SEEN_SPACES,
-)  # fmt: skip
-_loads(
-    f"ld.volatile{{.space}}.prefetch{{.vec}}.type {_D}", "ld_volatile",
-    f"{_VALUE}, which is read each time; .prefetch is a hint for caches.", "prefetch",
-    **_GLOBAL, prefetch=_PREFETCH,
-)  # fmt: skip
-_loads(
-    f"ld.sem.scope{{.space}}{{.vec}}.type {_D}", "ld_ordered",
-    f"{_VALUE}, {_RACE}; accesses after an .acquire come later.", "sem", "scope",
-    **_ORDERED_LOAD, space=SEEN_SPACES, **_MODERN,
-)  # fmt: skip
-_loads(
-    f"ld.sem.scope{{.space}}.evict{{.prefetch}}{{.vec}}.type {_D}", "ld_ordered",
-    f"{_VALUE}, {_RACE}; .evict and .prefetch are hints for caches.",
-    "sem", "scope", "evict", "prefetch",
-    **_ORDERED_LOAD, **_GLOBAL, evict=_EVICT, prefetch=_PREFETCH, **_MODERN,
-)  # fmt: skip
-_loads(
-    f"ld.sem.scope{{.space}}.prefetch{{.vec}}.type {_D}", "ld_ordered",
-    f"{_VALUE}, {_RACE}; .prefetch is a hint for caches.", "sem", "scope", "prefetch",
-    **_ORDERED_LOAD, **_GLOBAL, prefetch=_PREFETCH, **_MODERN,
-)  # fmt: skip
-_loads(
-    f"ld.sem.scope{{.space}}{{.evict}}.L2::cache_hint{{.vec}}.type {_D}, policy:b64",
-    "ld_ordered", f"{_VALUE}, {_RACE}; .evict and the cache policy are hints for caches.",
-    "sem", "scope", "evict", "policy", **_ORDERED_LOAD, **_GLOBAL, evict=_EVICT, **POLICY,
-)  # fmt: skip
-_loads(
-    "ld.mmio.relaxed.sys{.space}.type d, [addr:u64]", "ld_mmio",
-    "d = the value at addr, a device's register, which is read exactly once.",
-    fixed={"vec": None}, shapes=({"type": (*NARROW, *WIDE)},), **_GLOBAL, ptx=(8, 2), sm=70,
-)  # fmt: skip
-_loads(
-    f"ld{{.weak}}{{.space}}.cop.vec.type {_D}", "ld_large",
-    "d = the vector of 32 bytes at addr; .cop is a hint for caches.", "weak", "cop",
-    shapes=_LARGE, **_WEAK, **_GLOBAL, cop=LOAD_CACHE, **_BLACKWELL,
-)  # fmt: skip
-_loads(
-    f"ld{{.weak}}{{.space}}{{.evict}}{{.level2}}.vec.type {_D}", "ld_large",
-    "d = the vector of 32 bytes at addr; .evict and .level2 are hints for caches.",
-    "weak", "evict", "level2",
-    shapes=_LARGE, **_WEAK, **_GLOBAL, evict=_EVICT, level2=_EVICT_L2, **_BLACKWELL,
-)  # fmt: skip
-_loads(
-    f"ld.global.nc{{.evict}}{{.prefetch}}{{.vec}}.type {_D}", "ld_nc", _CONSTANT,
-    "evict", "prefetch", fixed=_IN_GLOBAL, section="ld.global.nc",
-    evict=_EVICT, prefetch=_PREFETCH, ptx=(3, 1), sm=32,
-)  # fmt: skip
-_loads(
-    f"ld.global.cop.nc{{.prefetch}}{{.vec}}.type {_D}", "ld_nc", _CONSTANT,
-    "cop", "prefetch", fixed=_IN_GLOBAL, section="ld.global.nc",
-    cop=("ca", "cg", "cs"), prefetch=_PREFETCH, ptx=(3, 1), sm=32,
-)  # fmt: skip
-_loads(
-    f"ld.global.nc{{.evict}}.L2::cache_hint{{.prefetch}}{{.vec}}.type {_D}, policy:b64",
-    "ld_nc_policy", _CONSTANT, "evict", "prefetch", "policy",
-    fixed=_IN_GLOBAL, section="ld.global.nc", evict=_EVICT, prefetch=_PREFETCH, **POLICY,
-)  # fmt: skip
-_loads(
-    f"ld.global.cop.nc.L2::cache_hint{{.prefetch}}{{.vec}}.type {_D}, policy:b64",
-    "ld_nc_policy", _CONSTANT, "cop", "prefetch", "policy",
-    fixed=_IN_GLOBAL, section="ld.global.nc",
-    cop=("ca", "cg", "cs"), prefetch=_PREFETCH, **POLICY,
-)  # fmt: skip
-_loads(
-    f"ld.global.nc{{.evict}}{{.level2}}.vec.type {_D}", "ld_nc_large",
-    "d = the vector of 32 bytes at addr, which nobody writes while the kernel runs.",
-    "evict", "level2", fixed=_IN_GLOBAL, shapes=_LARGE, section="ld.global.nc",
-    evict=_EVICT, level2=_EVICT_L2, **_BLACKWELL,
-)  # fmt: skip
-_loads(
-    f"ldu{{.space}}{{.vec}}.type {_D}", "ldu",
-    f"{_VALUE}, which is the same for all threads of the warp and is only read.",
-    section="ldu", **_GLOBAL, ptx=(2, 0), sm=20,
-)  # fmt: skip
-
-# ---------------------------------------- st
-
-
-def _store(
-    machine: Machine, space: str, addr: Lanes, a: Lanes | tuple[Lanes, ...], type: ScalarType
-) -> tuple[()]:
-    machine.store(space, addr, type, a if isinstance(a, tuple) else (a,))
+def st(
+    machine: Machine, addr: Lanes, a: Lanes | tuple[Lanes, ...], *,
+    space: str | None = None, type: ScalarType,
+) -> tuple[()]:  # fmt: skip
+    """Write <what> to <where><rest>."""
+    machine.store(canonical_space(space), addr, type, a if isinstance(a, tuple) else (a,))
     return ()
 
-
-def _st(
-    machine: Machine, addr: Lanes, a: Lanes | tuple[Lanes, ...], *,
-    space: str, cop: str | None, vec: str | None, type: ScalarType,
-) -> tuple[()]:  # fmt: skip
-    """Write a, or the elements of the vector a, to addr on; .cop is a hint for caches."""
-    del cop, vec
-    return _store(machine, canonical_space(space), addr, a, type)
-
-
-def _st_generic(
-    machine: Machine, addr: Lanes, a: Lanes | tuple[Lanes, ...], *,
-    cop: str | None, vec: str | None, type: ScalarType,
-) -> tuple[()]:  # fmt: skip
-    """Write a, or the elements of the vector a, to the generic address addr on; .cop is a hint for
-    caches.
-    """
-    del cop, vec
-    return _store(machine, GENERIC, addr, a, type)
-
-
-for _shape in _SHAPES:
-    for _spaces in (STORE_SPACES, _LATER_STORE_SPACES):
-        inst(
-            "st.space{.cop}{.vec}.type [addr:u64], a*vec", space=_spaces, cop=STORE_CACHE, **_shape,
-            effect=Effect.WRITE, section=f"{MOVEMENT}: st",
-        )(_st)  # fmt: skip
-    inst(
-        "st{.cop}{.vec}.type [addr:u64], a*vec", name="st_generic", cop=STORE_CACHE, **_shape,
-        ptx=(2, 0), sm=20, effect=Effect.WRITE, section=f"{MOVEMENT}: st",
-    )(_st_generic)  # fmt: skip
-
-
-def _st_in(
-    machine: Machine, addr: Lanes, a: Lanes | tuple[Lanes, ...], *,
-    space: str | None, type: ScalarType,
-) -> tuple[()]:  # fmt: skip
-    return _store(machine, canonical_space(space), addr, a, type)
-
-
-def _stores(
-    syntax: str, name: str, doc: str, *hints: str,
-    shapes: tuple[dict[str, Any], ...] = _SHAPES, **keywords: Any,
-) -> None:  # fmt: skip
-    """Declare stores of each of the shapes; `hints` change no value."""
-    known = ("vec",) if "vec" in shapes[0] else ()  # the operand is as wide as that says
-    function = hinted(_st_in, doc, *known, *hints)
-    for shape in shapes:
-        inst(
-            syntax, name=name, **keywords, **shape,
-            effect=Effect.WRITE, section=f"{MOVEMENT}: st",
-        )(function)  # fmt: skip
-
-
-_A: Final = "[addr:u64], a*vec"
-_WRITE: Final = "Write a, or the elements of the vector a, to addr on"
-_ORDERED_STORE: Final[dict[str, Any]] = {"sem": ("relaxed", "release"), "scope": SCOPES}
-
-_stores(
-    f"st.weak{{.space}}{{.cop}}{{.vec}}.type {_A}", "st_weak",
-    f"{_WRITE}; not ordered against other threads' accesses, just as without .weak.", "cop",
-    space={**dict.fromkeys(STORE_SPACES), **_LATER_STORE_SPACES}, cop=STORE_CACHE, **_MODERN,
-)  # fmt: skip
-_stores(
-    f"st{{.weak}}{{.space}}.evict{{.vec}}.type {_A}", "st_evict",
-    f"{_WRITE}; .evict is a hint for caches.", "weak", "evict",
-    **_WEAK, **_GLOBAL, evict=_EVICT,
-)  # fmt: skip
-_stores(
-    f"st{{.weak}}{{.space}}{{.cop}}.L2::cache_hint{{.vec}}.type {_A}, policy:b64", "st_policy",
-    f"{_WRITE}; .cop and the cache policy are hints for caches.", "weak", "cop", "policy",
-    **_WEAK, **_GLOBAL, cop={**STORE_CACHE, **_EVICT}, **POLICY,
-)  # fmt: skip
-_stores(
-    f"st.volatile{{.space}}{{.vec}}.type {_A}", "st_volatile",
-    f"{_WRITE}, which is written each time.", space=SEEN_SPACES,
-)  # fmt: skip
-_stores(
-    f"st.sem.scope{{.space}}{{.vec}}.type {_A}", "st_ordered",
-    f"{_WRITE}, {_RACE}; accesses before a .release come earlier.", "sem", "scope",
-    **_ORDERED_STORE, space=SEEN_SPACES, **_MODERN,
-)  # fmt: skip
-_stores(
-    f"st.sem.scope{{.space}}.evict{{.vec}}.type {_A}", "st_ordered",
-    f"{_WRITE}, {_RACE}; .evict is a hint for caches.", "sem", "scope", "evict",
-    **_ORDERED_STORE, **_GLOBAL, evict=_EVICT, **_MODERN,
-)  # fmt: skip
-_stores(
-    f"st.sem.scope{{.space}}{{.evict}}.L2::cache_hint{{.vec}}.type {_A}, policy:b64",
-    "st_ordered", f"{_WRITE}, {_RACE}; .evict and the cache policy are hints for caches.",
-    "sem", "scope", "evict", "policy", **_ORDERED_STORE, **_GLOBAL, evict=_EVICT, **POLICY,
-)  # fmt: skip
-_stores(
-    "st.mmio.relaxed.sys{.space}.type [addr:u64], a", "st_mmio",
-    "Write a to addr, a device's register, exactly once.",
-    shapes=({"type": (*NARROW, *WIDE)},), **_GLOBAL, ptx=(8, 2), sm=70,
-)  # fmt: skip
-_stores(
-    f"st{{.weak}}{{.space}}.cop.vec.type {_A}", "st_large",
-    "Write the vector a of 32 bytes to addr on; .cop is a hint for caches.", "weak", "cop",
-    shapes=_LARGE, **_WEAK, **_GLOBAL, cop=STORE_CACHE, **_BLACKWELL,
-)  # fmt: skip
-_stores(
-    f"st{{.weak}}{{.space}}{{.evict}}{{.level2}}.vec.type {_A}", "st_large",
-    "Write the vector a of 32 bytes to addr on; .evict and .level2 are hints for caches.",
-    "weak", "evict", "level2",
-    shapes=_LARGE, **_WEAK, **_GLOBAL, evict=_EVICT, level2=_EVICT_L2, **_BLACKWELL,
-)  # fmt: skip
 
 # ---------------------------------------- addresses
 
@@ -503,45 +311,25 @@ def isspacep(machine: Machine, a: Lanes, *, space: str) -> Lanes:
 # ---------------------------------------- hints for caches
 
 
-@inst(
-    "prefetch.global.level [addr:u64]",
-    level={
-        "L1": None,
-        "L2": None,
-        **dict.fromkeys(("L2::evict_last", "L2::evict_normal"), gate(ptx=(7, 4), sm=80)),
-    },
-    ptx=(2, 0),
-    sm=20,
-    section=f"{MOVEMENT}: prefetch",
-)
-def prefetch(addr: Lanes, *, level: str) -> tuple[()]:
-    """Bring the line at addr into the cache; changes no value."""
-    del addr, level
-    return ()
+_LEVELS: Final = {
+    "L1": None, "L2": None, "L2::evict_last": gate(ptx=(7, 4), sm=80),
+    "L2::evict_normal": gate(ptx=(7, 4), sm=80),
+}  # fmt: skip
 
 
 @inst(
-    "prefetch.local.level [addr:u64]", name="prefetch_local", level=("L1", "L2"), ptx=(2, 0), sm=20,
-    section=f"{MOVEMENT}: prefetch",
+    "prefetch<space>.level [addr:u64]",
+    each(
+        "name space level at",
+        ("prefetch", ".global", _LEVELS, "addr"),
+        ("prefetch_local", ".local", ("L1", "L2"), "addr"),
+        ("prefetch_generic", "", _LEVELS, "the generic address addr"),
+    ),
+    ignores=("level",), ptx=(2, 0), sm=20, section=f"{MOVEMENT}: prefetch",
 )  # fmt: skip
-def prefetch_local(addr: Lanes, *, level: str) -> tuple[()]:
-    """Bring the line at addr into the cache; changes no value."""
-    del addr, level
-    return ()
-
-
-@inst(
-    "prefetch.level [addr:u64]", name="prefetch_generic",
-    level={
-        "L1": None,
-        "L2": None,
-        **dict.fromkeys(("L2::evict_last", "L2::evict_normal"), gate(ptx=(7, 4), sm=80)),
-    },
-    ptx=(2, 0), sm=20, section=f"{MOVEMENT}: prefetch",
-)  # fmt: skip
-def prefetch_generic(addr: Lanes, *, level: str) -> tuple[()]:
-    """Bring the line at the generic address addr into the cache; changes no value."""
-    del addr, level
+def prefetch(addr: Lanes) -> tuple[()]:
+    """Bring the line at <at> into the cache; changes no value."""
+    del addr
     return ()
 
 

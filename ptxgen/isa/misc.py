@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ptxgen.isa.spec import Effect, inst
+from ptxgen.isa.declare import inst
+from ptxgen.isa.spec import Effect
 
 if TYPE_CHECKING:
     from ptxgen.isa.machine import Lanes, Machine

@@ -17,7 +17,8 @@ import numpy as np
 
 from ptxgen.isa import numeric
 from ptxgen.isa.convert import CVT
-from ptxgen.isa.spec import gate, inst
+from ptxgen.isa.declare import each, inst
+from ptxgen.isa.spec import gate
 from ptxgen.types import bf16, f16, f32
 
 if TYPE_CHECKING:
@@ -74,39 +75,23 @@ def _bytes(high: Lanes, low: Lanes) -> Lanes:
     return both
 
 
-def _from_f32(a: Lanes, b: Lanes, *, satfinite: bool, relu: bool, dtype: str) -> Lanes:
-    """d = a in the upper and b in the lower byte, each rounded once and limited to the largest
-    number; with .relu max(d, 0). NaN becomes 0x7f in fp8 and the largest number in fp6.
+@inst(
+    "cvt.rn<limits>.dtype.<atype> d:b16, <operands>",
+    each("limits", ".satfinite{.relu}", ".relu.satfinite"),
+    each(
+        "atype operands dtype each nan",
+        ("f32", "a:f32, b:f32", _ALL, "a in the upper and b in the lower byte",
+         "0x7f in fp8 and the largest number in fp6"),
+        ("f16x2", "a:f16x2", _FP8_ONLY, "the two f16 of a", "0x7f"),
+    ),
+    name="cvt_narrow", relu=(True,), satfinite=(True,), ignores=("satfinite",), section=CVT,
+)  # fmt: skip
+def cvt_narrow(a: Lanes, b: Lanes | None = None, *, relu: bool, dtype: str) -> Lanes:
+    """d = <each>, each rounded once and limited to the largest number; with .relu max(d, 0). NaN
+    becomes <nan>.
     """
-    del satfinite  # always true
-    return _bytes(_encoded(a, dtype, relu), _encoded(b, dtype, relu))
-
-
-def _from_f16x2(a: Lanes, *, satfinite: bool, relu: bool, dtype: str) -> Lanes:
-    """d = the two f16 of a, each rounded once and limited to the largest number; with .relu
-    max(d, 0). NaN becomes 0x7f.
-    """
-    del satfinite  # always true
-    low, high = numeric.halves(a, f16)
+    high, low = (a, b) if b is not None else reversed(numeric.halves(a, f16))
     return _bytes(_encoded(high, dtype, relu), _encoded(low, dtype, relu))
-
-
-inst(
-    "cvt.rn.satfinite{.relu}.dtype.f32 d:b16, a:f32, b:f32", name="cvt_narrow",
-    satfinite=(True,), dtype=_ALL, section=CVT,
-)(_from_f32)  # fmt: skip
-inst(
-    "cvt.rn.satfinite{.relu}.dtype.f16x2 d:b16, a:f16x2", name="cvt_narrow",
-    satfinite=(True,), dtype=_FP8_ONLY, section=CVT,
-)(_from_f16x2)  # fmt: skip
-inst(
-    "cvt.rn.relu.satfinite.dtype.f32 d:b16, a:f32, b:f32", name="cvt_narrow",
-    relu=(True,), satfinite=(True,), dtype=_ALL, section=CVT,
-)(_from_f32)  # fmt: skip
-inst(
-    "cvt.rn.relu.satfinite.dtype.f16x2 d:b16, a:f16x2", name="cvt_narrow",
-    relu=(True,), satfinite=(True,), dtype=_FP8_ONLY, section=CVT,
-)(_from_f16x2)  # fmt: skip
 
 
 @inst("cvt.rn{.relu}.f16x2.atype d:f16x2, a:b16", name="cvt_widen", atype=_ALL, section=CVT)

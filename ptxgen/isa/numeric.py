@@ -94,7 +94,7 @@ def canonical(x: Lanes) -> Lanes:
 
 
 def finish(x: Lanes, ftz: bool, sat: bool = False) -> Lanes:
-    """What the modifiers .ftz and .sat do to a result.
+    """`x` with subnormals flushed if `ftz` (.ftz), and limited to [0, 1] if `sat` (.sat).
 
     A NaN stays as numpy made it: the PTX ISA leaves the payload of single-precision NaN open.
     """
@@ -200,7 +200,9 @@ def narrow(exact: Lanes, type: ScalarType, rnd: str = "rn") -> Lanes:
 
 
 def _halfway_bf16(x: Lanes) -> Lanes:
-    """Which float32 lie halfway between two bfloat16: all others round as what they came from."""
+    """Whether each float32 lies halfway between two bfloat16; all others round as the exact value
+    that they were rounded from.
+    """
     halfway: Lanes = np.bitwise_and(x.view(np.uint32), _BELOW_BF16) == _HALFWAY_BF16
     return halfway
 

@@ -1,34 +1,11 @@
-"""How one PTX instruction is declared, and everything that is derived from the declaration itself.
+"""The instruction table's data: what a row declares, and what its modifiers make of it.
 
-An instruction is declared by copying its line from the PTX manual and writing its meaning as a
-numpy function below (`docs/adding-an-instruction.md`). The small syntax language:
-
-* opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot*
-  with those choices, the first being the default; `{.name}` is optional: a slot if `name` is a
-  keyword argument (default: absent), else a *flag*. Pieces that are neither are printed as they
-  stand.
-* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is
-  read; `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results;
-  `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says (`v4`, `2d`) or
-  as the function `vec` among `counts` does, `*2` one of fixed width; `[name*2]` is a tensor map's
-  address, or a texture's handle, with so many coordinates; they are s32 unless `/u32.f32` names
-  their types, the last of which is repeated. The type is a slot's name, a type's name, `wide`
-  (twice as wide as the slot `type`), `imm` (an integer literal only), `label` or `args` (the
-  parenthesised ones of a call); when it is left out it is the slot `type`, or else the opcode's
-  last piece.
-
-The function takes each operand read and each modifier by name, and returns what is written: one
-value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. A
-function that takes a result by name, too, gets what its registers hold before. An instruction that
-waits for other threads may return its results only when it goes on: then the function returns
-nothing, and `resume`, called with the same arguments, what is written. An address
-with coordinates comes as a pair: the address and the tuple of coordinates.
+`ptxgen.isa.declare` makes rows of the manual's lines, `ptxgen.isa.table` finds them.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -186,16 +163,17 @@ class Inst:
     max_ulp: float  # promised accuracy where the result is not exact
     accuracy: str  # the manual's words for it
     semantics: Callable[..., Any]
-    parameters: frozenset[str]  # what that takes, by name
+    parameters: frozenset[str]  # what that takes, by name: operands, modifiers, the machine
     section: str  # where the PTX manual describes it
     counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]]  # widths of vectors, by name
     resume: Callable[..., Any] | None  # gives the results once the threads go on
+    _doc: str
     _ops: dict[tuple[Modifier, ...], Op]
 
     @property
     def doc(self) -> str:
         """The meaning in one sentence."""
-        return inspect.cleandoc(self.semantics.__doc__ or "")
+        return inspect.cleandoc(self._doc)
 
     def resolve(self, modifiers: Mapping[str, Modifier]) -> Op:
         """The `Op` for these modifiers; those left out take their defaults.
@@ -262,6 +240,7 @@ def _choice(choices: Mapping[Modifier, Gate], value: Modifier) -> Modifier:
     return next(choice for choice in choices if choice == value)
 
 
+_NOT_DIGITS: Final = re.compile(r"\D")
 _WIDE: Final = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
@@ -301,144 +280,3 @@ def _bound(
 ROWS: dict[str, list[Inst]] = {}  # by DSL name
 HEADS: dict[str, list[Inst]] = {}  # by first piece of the opcode
 RECOGNISED: dict[str, tuple[Op, ...]] = {}  # by opcode, as far as asked for
-
-_NOT_DIGITS: Final = re.compile(r"\D")
-_PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
-_OPERAND: Final = re.compile(
-    r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?(?:/(?P<along>[\w.]+))?\]?"
-)
-_WRITTEN: Final = frozenset("dpq")
-_VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-
-
-def inst(
-    syntax: str,
-    *,
-    name: str = "",
-    ptx: tuple[int, int] = (1, 0),
-    sm: int = 10,
-    only: Iterable[str] = (),
-    effect: Effect = Effect.NONE,
-    max_ulp: float = 0.0,
-    accuracy: str = "",
-    section: str = "",
-    counts: Mapping[str, Callable[[Mapping[str, Modifier]], int]] | None = None,
-    resume: Callable[..., Any] | None = None,
-    **choices: Iterable[Modifier] | Mapping[Any, Gate | None],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare an instruction; see the module's docstring for `syntax`.
-
-    `choices` gives the legal values of each slot, the first being the default: a sequence, or a
-    mapping from value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own
-    gate. `section` names the manual's section; `counts` and `resume` are described at the module's
-    head. Raises `ValueError` at import for a slot without choices, a missing docstring, a syntax
-    declared twice, and a function whose parameters are not exactly the operands read and the
-    modifiers declared (slots that are the type of an operand may be left out: the lanes carry their
-    dtype).
-
-    Several rows may share a `name`, as the manual gives several lines to one instruction: the
-    first whose slots admit the operands' types is meant. `tests/isa` proves that no two rows print
-    the same opcode for the same operands.
-    """
-
-    def declare(semantics: Callable[..., Any]) -> Callable[..., Any]:
-        opcode, _, operand_text = syntax.partition(" ")
-        legal = {slot: _gated(values) for slot, values in choices.items()}
-        pieces = tuple(_pieces(opcode, legal))
-        for piece in pieces:
-            if piece.optional:
-                given = legal.get(piece.name, {True: ANY})
-                absent = False if set(given) == {True} else None
-                legal[piece.name] = {absent: ANY, **given}
-        in_opcode = {p.name for p in pieces if p.slot}
-        operands = _operands(operand_text)
-        row = Inst(
-            name or pieces[0].name,
-            syntax, pieces, operands,
-            {s: legal[s] for s in (*(p.name for p in pieces if p.slot),)},
-            Gate(ptx, sm, frozenset(only)), effect, max_ulp, accuracy, semantics,
-            _parameters(semantics), section, counts or {}, resume, {},
-        )  # fmt: skip
-        _check(row, choices, in_opcode)
-        ROWS.setdefault(row.name, []).append(row)
-        HEADS.setdefault(pieces[0].name, []).append(row)
-        RECOGNISED.clear()
-        return semantics
-
-    return declare
-
-
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    code = getattr(function, "__code__", None)
-    if code is None or vars(function) or code.co_flags & _VARIADIC:
-        return frozenset(inspect.signature(function).parameters)
-    # As many rows as there are, this must be quick: every process that emits PTX waits for it.
-    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-
-
-def _gated(values: Iterable[Modifier] | Mapping[Any, Gate | None]) -> dict[Modifier, Gate]:
-    if isinstance(values, Mapping):
-        return {value: added or ANY for value, added in values.items()}
-    return dict.fromkeys(values, ANY)
-
-
-def _pieces(opcode: str, slots: Mapping[str, object]) -> Iterable[Piece]:
-    for optional, plain in _PIECE.findall(opcode):
-        if optional:
-            yield Piece(optional, slot=True, optional=True)
-        else:
-            yield Piece(plain, slot=plain in slots, optional=False)
-
-
-@functools.cache  # many rows have the operands of others
-def _operands(text: str) -> tuple[Operand, ...]:
-    found = []
-    required, _, tail = text.partition("{,")
-    for optional, part in ((False, required), (True, tail.rstrip("} "))):
-        for word in filter(None, (w.strip() for w in part.split(","))):
-            if word.isdigit():
-                found.append(Operand(word, "", literal=int(word)))
-                continue
-            for position, half in enumerate(word.split("|")):
-                m = _OPERAND.fullmatch(half)
-                if m is None:
-                    raise ValueError(f"cannot read the operand {word!r} in {text!r}")
-                found.append(Operand(
-                    m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"],
-                    bool(m["open"]), optional, m["count"] or "", second=position > 0,
-                    along=m["along"] or "s32",
-                ))  # fmt: skip
-    return tuple(found)
-
-
-def _check(row: Inst, choices: Mapping[str, object], in_opcode: set[str]) -> None:
-    where = f"@inst({row.syntax!r})"
-    if not row.semantics.__doc__:
-        raise ValueError(
-            f"{where}: the function needs a docstring that says what the instruction means"
-        )
-    unused = set(choices) - in_opcode
-    if unused:
-        raise ValueError(f"{where}: choices for {sorted(unused)}, which are not in the opcode")
-    if any(not values for values in row.choices.values()):
-        raise ValueError(f"{where}: a slot without choices")
-    if any(
-        row.syntax == other.syntax and row.choices == other.choices
-        for other in ROWS.get(row.name, ())
-    ):
-        raise ValueError(f"{where}: declared twice")
-    want = {o.name for o in row.operands if not o.written and o.literal is None}
-    want |= set(row.choices)
-    of_types = {
-        s for s, values in row.choices.items() if all(isinstance(v, ScalarType) for v in values)
-    }
-    got = row.parameters - {"machine"}
-    results = {o.name for o in row.operands if o.written}
-    if not want - of_types <= got <= want | results:
-        raise ValueError(
-            f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}"
-        )
-    if (row.effect is not Effect.NONE) != ("machine" in row.parameters):
-        raise ValueError(
-            f"{where}: an effect other than NONE and the parameter 'machine' go together"
-        )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ptxgen.isa import numeric
+from ptxgen.isa.declare import inst
 from ptxgen.isa.numeric_integers import ASSOCIATIVE
-from ptxgen.isa.spec import Effect, inst
+from ptxgen.isa.spec import Effect
 from ptxgen.types import b32, b64, s32, u32
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _members(machine: Machine, membermask: Lanes) -> Lanes:
 
 
 def _each(machine: Machine, found: Lanes) -> Lanes:
-    """What was found for each lane or for each warp, `[warps, 32 or 1]`, as lanes."""
+    """Results by lane or by warp, `[warps, 32 or 1]`, as one value for each lane."""
     times = WARP_SIZE // found.shape[1]
     return np.repeat(found, times, axis=1).reshape(machine.lane_id().shape)
 

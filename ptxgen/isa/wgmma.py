@@ -11,14 +11,13 @@ machine to say. Sums are those of the target's tensor cores (`ptxgen.isa.tensor_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ptxgen.isa.declare import each, inst
 from ptxgen.isa.descriptors import read_matrix
-from ptxgen.isa.families import member
 from ptxgen.isa.fragments import (
     EVERY_LANE,
     Layout,
@@ -32,7 +31,7 @@ from ptxgen.isa.fragments import (
 )
 from ptxgen.isa.matrix import ACCURACY
 from ptxgen.isa.products import ACCUMULATORS, INTEGERS, Operands, operands
-from ptxgen.isa.spec import Effect, Modifier, inst
+from ptxgen.isa.spec import Effect
 from ptxgen.isa.tensor_core import Adder, Factors, adder, factors, multiplied
 
 if TYPE_CHECKING:
@@ -43,83 +42,7 @@ MISCELLANEOUS: Final = "Miscellaneous Instructions"
 _ONLY: Final[dict[str, Any]] = {"sm": 90, "only": ("sm_90a",)}
 _SM90A: Final[dict[str, Any]] = {"ptx": (8, 0), **_ONLY}
 
-_ROUNDED: Final[dict[str, Any]] = {"max_ulp": math.inf, "accuracy": ACCURACY}
-
-_NS: Final = tuple(range(8, 257, 8))
-_NS_INTEGER: Final = (8, 16, 24, *range(32, 257, 16))
 _INT32: Final = np.iinfo(np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """Rows that differ by D's type and by where A is. `a` and `b` are the types of the elements,
-    the first being the default.
-    """
-
-    name: str
-    k: int
-    accumulators: tuple[str, ...]
-    a: tuple[str, ...]
-    b: tuple[str, ...]
-    ns: tuple[int, ...] = _NS
-    scales: bool = True  # whether A and B may be negated
-    transposes: bool = False  # whether matrices in shared memory may be M- or N-major
-    ptx: tuple[int, int] = (8, 0)
-
-    @property
-    def fixed(self) -> bool:
-        """Whether there is no choice of types."""
-        return len(self.a) == len(self.b) == 1
-
-
-_FAMILIES: Final = (
-    _Family("f16", 16, ("f32", "f16"), ("f16",), ("f16",), transposes=True),
-    _Family("bf16", 16, ("f32",), ("bf16",), ("bf16",), transposes=True),
-    _Family("tf32", 8, ("f32",), ("tf32",), ("tf32",)),
-    _Family("fp8", 32, ("f32", "f16"), ("e4m3", "e5m2"), ("e4m3", "e5m2")),
-    _Family("s8", 32, ("s32",), ("s8",), ("s8",), _NS_INTEGER, scales=False),
-    _Family("u8", 32, ("s32",), ("u8",), ("u8",), _NS_INTEGER, scales=False),
-    _Family("s8_u8", 32, ("s32",), ("s8",), ("u8",), _NS_INTEGER, scales=False, ptx=(8, 4)),
-    _Family("u8_s8", 32, ("s32",), ("u8",), ("s8",), _NS_INTEGER, scales=False, ptx=(8, 4)),
-)
-_REGISTERS: Final = {"f32": "f32", "f16": "b32", "s32": "s32"}
-
-
-def _multiplication(family: _Family, accumulator: str) -> Callable[..., tuple[Lanes, ...]]:
-    """The meaning of all rows of a family with this type of D."""
-
-    def multiply(
-        machine: Machine, *, shape: str, atype: str = family.a[0], btype: str = family.b[0],
-        satfinite: bool = False, **given: Any,
-    ) -> tuple[Lanes, ...]:  # fmt: skip
-        machine.warp_sync(EVERY_LANE)
-        _, n, k = sizes(shape)
-        of = operands(f"m16n{n}k{k}", atype, btype, accumulator, accumulator)
-        keep = np.broadcast_to(given["s"], machine.active().size)
-        if accumulator == "s32":
-            return machine.multiply(
-                lambda: _integers(machine, of, n, given),
-                lambda sums, d: _added_s32(machine, of, sums, d, keep, satfinite),
-                given["d"],
-            )
-        how = adder(machine.sm, "wgmma", atype)
-        return machine.multiply(
-            lambda: _factors(machine, of, n, given, how),
-            lambda read, d: _multiplied(machine, of, read, d, keep, how),
-            given["d"],
-        )
-
-    return multiply
-
-
-def _read(machine: Machine, of: Operands, n: int, given: Mapping[str, Any]) -> tuple[Lanes, Lanes]:
-    """The elements of A and B as bits, `[K, rows of A or columns of B, warps]`."""
-    a = given["a"]
-    if isinstance(a, tuple):
-        left = elements_across(machine, of.a, a, k_first=True)
-    else:
-        left = _in_memory(machine, of.a, a, 64, bool(given.get("ta", 0)), parted=True)
-    return left, _in_memory(machine, of.b, given["b"], n, bool(given.get("tb", 0)), parted=False)
 
 
 def _in_memory(
@@ -128,15 +51,6 @@ def _in_memory(
     words = read_matrix(machine, at, rows, transposed=turned, parted=parted)
     elements = words.view(f"u{4 // layout.per}")
     return np.ascontiguousarray(elements.transpose((1, 2, 0) if turned else (2, 1, 0)))
-
-
-def _factors(
-    machine: Machine, of: Operands, n: int, given: Mapping[str, Any], how: Adder
-) -> tuple[Factors, Factors]:
-    """A, negated as the scales say, and B of all warps."""
-    left, right = _read(machine, of, n, given)
-    a, b = factors(of.type_a, left, how), factors(of.type_b, right, how)
-    return a.negated() if given.get("ia", 1) != given.get("ib", 1) else a, b
 
 
 def _kept(machine: Machine, d: Sequence[Lanes], keep: Lanes) -> Lanes:
@@ -156,16 +70,6 @@ def _multiplied(
     return as_registers(of.d, registers_across(of.d, sums))
 
 
-def _integers(machine: Machine, of: Operands, n: int, given: Mapping[str, Any]) -> Lanes:
-    """A * B of all warps in s32, the registers laid end to end."""
-    left, right = (
-        INTEGERS[type](elements.reshape(-1)).reshape(elements.shape)
-        for type, elements in zip((of.type_a, of.type_b), _read(machine, of, n, given), strict=True)
-    )
-    product = np.matmul(left.transpose(2, 1, 0), right.transpose(2, 0, 1))
-    return scattered(of.d, product.reshape(-1))
-
-
 def _added_s32(
     machine: Machine, of: Operands, product: Lanes, d: Sequence[Lanes], keep: Lanes, finite: bool
 ) -> tuple[Lanes, ...]:
@@ -175,49 +79,105 @@ def _added_s32(
     return as_registers(of.d, exact.astype(np.int32))  # wraps around
 
 
-def _declare(family: _Family, accumulator: str, in_registers: bool) -> None:
-    finite = "" if family.scales else "{.satfinite}"
-    types = ".".join(family.a + family.b) if family.fixed else "atype.btype"
-    opcode = f"wgmma.mma_async.sync.aligned.shape{finite}.{accumulator}.{types}"
-    a = "a:b32*4" if in_registers else "a:u64"
-    flags = ["ia:imm", "ib:imm"] * family.scales
-    if family.transposes:
-        flags += ["tb:imm"] if in_registers else ["ta:imm", "tb:imm"]
-    syntax = ", ".join([f"{opcode} d:{_REGISTERS[accumulator]}*nd", a, "b:u64", "s:pred", *flags])
+def _shapes(k: int, ns: Iterable[int] = range(8, 257, 8)) -> tuple[str, ...]:
+    return tuple(f"m64n{n}k{k}" for n in ns)
 
-    def accumulators(chosen: Mapping[str, Modifier]) -> int:
-        _, n, k = sizes(str(chosen["shape"]))
-        return operand_layout("d", f"m16n{n}k{k}", accumulator).registers
 
-    shapes = [f"m64n{n}k{family.k}" for n in family.ns]
-    slots: dict[str, Any] = {"shape": shapes}
-    if not family.fixed:
-        slots |= {"atype": family.a, "btype": family.b}
-    names = [flag.removesuffix(":imm") for flag in flags]
-    declared = inst(
-        syntax,
-        name=f"wgmma_{accumulator}_{family.name}" + "_registers" * in_registers,
-        effect=Effect.ASYNC, counts={"nd": accumulators},
-        section=f"{WGMMA}: wgmma.mma_async", ptx=family.ptx, **_ONLY, **slots,
-        **({} if accumulator == "s32" else _ROUNDED),
-    )  # fmt: skip
-    where = "in registers" if in_registers else "in shared memory, as the descriptor a says"
-    declared(
-        member(
-            _multiplication(family, accumulator),
-            f"d = A * B + d if s, else A * B; A is {where}, B in shared memory, as b says."
-            + " ia and ib are 1 or -1, factors of A and B." * family.scales
-            + " Where ta or tb is 1, the matrix is stored with M or N along rows, not K."
-            * family.transposes,
-            ["d", "a", "b", "s", *names], [*slots, *["satfinite"] * (not family.scales)],
+_FP8: Final = ("e4m3", "e5m2")
+_INTEGER_SHAPES: Final = _shapes(32, (8, 16, 24, *range(32, 257, 16)))
+# By the type of D: the factors of A and B that floats may have, what integers may do instead.
+_D_COLUMNS: Final = "dtype register finite factors sign max_ulp accuracy"
+_SIGN: Final = ". ia and ib are 1 or -1, factors of A and B"
+_F32: Final = each(_D_COLUMNS, ("f32", "f32", "", ", ia:imm, ib:imm", _SIGN, math.inf, ACCURACY))
+_F16: Final = each(_D_COLUMNS, ("f16", "b32", "", ", ia:imm, ib:imm", _SIGN, math.inf, ACCURACY))
+_S32: Final = each(_D_COLUMNS, ("s32", "s32", "{.satfinite}", "", "", None, None))
+# By where A is; only matrices of 16-bit elements in shared memory may be M- or N-major.
+_A_COLUMNS: Final = "held a_is where turns turned"
+_SHARED: Final = "in shared memory, as the descriptor a says"
+_K_MAJOR: Final = each(
+    _A_COLUMNS,
+    ("", "a:u64", _SHARED, "", ""),
+    ("_registers", "a:b32*4", "in registers", "", ""),
+)
+_TURNED: Final = ". Where ta or tb is 1, the matrix is stored with M or N along rows, not K"
+_EITHER: Final = each(
+    _A_COLUMNS,
+    ("", "a:u64", _SHARED, ", ta:imm, tb:imm", _TURNED),
+    ("_registers", "a:b32*4", "in registers", ", tb:imm", _TURNED),
+)
+
+
+def _registers_of_d(m: Mapping[str, Any]) -> int:
+    _, n, k = sizes(str(m["shape"]))
+    return operand_layout("d", f"m16n{n}k{k}", m["dtype"]).registers
+
+
+@inst(
+    "wgmma.mma_async.sync.aligned.shape<finite>.<dtype>.<atype>.<btype> "
+    "d:<register>*nd, <a_is>, b:u64, s:pred<factors><turns>",
+    each(
+        "of shape d atype btype a ptx",
+        ("f16", _shapes(16), _F32 + _F16, "f16", "f16", _EITHER, (8, 0)),
+        ("bf16", _shapes(16), _F32, "bf16", "bf16", _EITHER, (8, 0)),
+        ("tf32", _shapes(8), _F32, "tf32", "tf32", _K_MAJOR, (8, 0)),
+        ("fp8", _shapes(32), _F32 + _F16, _FP8, _FP8, _K_MAJOR, (8, 0)),
+        ("s8", _INTEGER_SHAPES, _S32, "s8", "s8", _K_MAJOR, (8, 0)),
+        ("u8", _INTEGER_SHAPES, _S32, "u8", "u8", _K_MAJOR, (8, 0)),
+        ("s8_u8", _INTEGER_SHAPES, _S32, "s8", "u8", _K_MAJOR, (8, 4)),
+        ("u8_s8", _INTEGER_SHAPES, _S32, "u8", "s8", _K_MAJOR, (8, 4)),
+    ),
+    name="wgmma_<dtype>_<of><held>", counts={"nd": _registers_of_d}, effect=Effect.ASYNC,
+    section=f"{WGMMA}: wgmma.mma_async", **_ONLY,
+)  # fmt: skip
+def wgmma_mma_async(
+    machine: Machine, d: tuple[Lanes, ...], a: Lanes | tuple[Lanes, ...], b: Lanes, s: Lanes,
+    ia: int = 1, ib: int = 1, ta: int = 0, tb: int = 0, *,
+    shape: str, dtype: str, atype: str, btype: str, satfinite: bool = False,
+) -> tuple[Lanes, ...]:  # fmt: skip
+    """d = A * B + d if s, else A * B; A is <where>, B in shared memory, as b says<sign><turned>."""
+    machine.warp_sync(EVERY_LANE)
+    _, n, k = sizes(shape)
+    of = operands(f"m16n{n}k{k}", atype, btype, dtype, dtype)
+    keep = np.broadcast_to(s, machine.active().size)
+
+    def read() -> tuple[Lanes, Lanes]:
+        """The elements of A and B as bits, `[K, rows of A or columns of B, warps]`."""
+        if isinstance(a, tuple):
+            left = elements_across(machine, of.a, a, k_first=True)
+        else:
+            left = _in_memory(machine, of.a, a, 64, bool(ta), parted=True)
+        return left, _in_memory(machine, of.b, b, n, bool(tb), parted=False)
+
+    if dtype == "s32":
+        return machine.multiply(
+            lambda: _product_s32(of, *read()),
+            lambda sums, d: _added_s32(machine, of, sums, d, keep, satfinite),
+            d,
         )
-    )  # fmt: skip
+    how = adder(machine.sm, "wgmma", atype)
+    return machine.multiply(
+        lambda: _factors(of, *read(), how, negated=ia != ib),
+        lambda read, d: _multiplied(machine, of, read, d, keep, how),
+        d,
+    )
 
 
-for _family in _FAMILIES:
-    for _accumulator in _family.accumulators:
-        for _in_registers in (False, True):
-            _declare(_family, _accumulator, _in_registers)
+def _factors(
+    of: Operands, left: Lanes, right: Lanes, how: Adder, *, negated: bool
+) -> tuple[Factors, Factors]:
+    """A, or -A, and B of all warps."""
+    a, b = factors(of.type_a, left, how), factors(of.type_b, right, how)
+    return a.negated() if negated else a, b
+
+
+def _product_s32(of: Operands, *read: Lanes) -> Lanes:
+    """A * B of all warps in s32, the registers laid end to end."""
+    left, right = (
+        INTEGERS[type](elements.reshape(-1)).reshape(elements.shape)
+        for type, elements in zip((of.type_a, of.type_b), read, strict=True)
+    )
+    product = np.matmul(left.transpose(2, 1, 0), right.transpose(2, 0, 1))
+    return scattered(of.d, product.reshape(-1))
 
 
 @inst(

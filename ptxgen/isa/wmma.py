@@ -9,21 +9,16 @@ end of the opcode, where the assembler accepts it, too.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ptxgen.isa import products
-from ptxgen.isa.fragments import (
-    EVERY_LANE,
-    WARP,
-    as_lanes,
-    counts,
-    operand_layout,
-)
-from ptxgen.isa.matrix import ACCURACY, ACCURACY_F64, BIT_OPS, ROUNDINGS
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.fragments import EVERY_LANE, WARP, as_lanes, counts, operand_layout
+from ptxgen.isa.matrix import ACCURACY, ACCURACY_F64, BIT_OPS, COUNTS, IN_TF32, LAYOUTS, ROUNDINGS
 from ptxgen.isa.matrix_moves import space_of
-from ptxgen.isa.spec import Effect, gate, inst
+from ptxgen.isa.spec import Effect, gate
 from ptxgen.types import TYPES, ScalarType, b32, f32, f64, s32, u16
 
 if TYPE_CHECKING:
@@ -35,10 +30,10 @@ Registers = tuple["Lanes", ...]
 SECTION: Final = "Warp Level Matrix Instructions"
 SHAPES: Final = ("m16n16k16", "m32n8k16", "m8n32k16")
 SPACES: Final = {"global": None, "shared": None, "shared::cta": gate(ptx=(7, 8))}
-_LAYOUTS: Final = ("row", "col")
 _AMPERE: Final = gate(ptx=(7, 0), sm=80)
 _TURING: Final = gate(ptx=(6, 3), sm=75)
 _F16_REGISTERS: Final = 8  # of A and B, whatever the shape
+_HELD_AS: Final = {"f32": f32, "s32": s32, "f64": f64}  # all else is in b32 registers
 
 # ---------------------------------------- loads and stores
 
@@ -60,24 +55,75 @@ def _offsets(layout: Layout, by_rows: bool, stride: Lanes | None, bits: int, lan
     return offsets
 
 
-def _load(
-    machine: Machine, addr: Lanes, stride: Lanes | None, space: str | None, layout: Layout,
-    by_rows: bool, register: ScalarType,
+def _is_by_rows(operand: str, layout: str) -> bool:
+    """Whether rows of the layout's shape are consecutive; B is held as its transpose."""
+    return (layout == "row") != (operand == "b")
+
+
+_AB: Final = ("a", "b")
+_INT4: Final = ("s4", "u4")
+_BYTES: Final = {"bf16": _AMPERE, "s8": None, "u8": None}
+_EITHER: Final = "rows (columns)"
+# Accumulators by their type: the shapes of the products that have them.
+_ACCUMULATORS: Final = each(
+    "shape type ptx sm",
+    (("m8n8k4",), (f64,), (7, 0), 80),
+    ({**dict.fromkeys(SHAPES), "m8n8k32": _TURING, "m8n8k128": _TURING}, (s32,), (6, 3), 72),
+    ({**dict.fromkeys(SHAPES), "m16n16k8": _AMPERE}, (f32,), (6, 3), 70),
+)
+_MOVE: Final[dict[str, Any]] = {
+    "space": SPACES, "effect": Effect.WARP, "counts": counts(a="type", b="type", c="type"),
+}  # fmt: skip
+
+
+@inst(
+    "wmma.load.<operand>.sync.aligned.<layout>.<shape>{.space}.<type> "
+    "<d>, [addr:u64]{, stride:u32}",
+    each(
+        "name operand layout shape type d ptx sm matrix lines",
+        ("wmma_load_f16", _AB, LAYOUTS, SHAPES, "f16", "d:b32*8", (6, 3), 70, "A or B", _EITHER),
+        ("wmma_load_a", "a", LAYOUTS, SHAPES, _BYTES, "d:b32*na", (6, 3), 72, "A", _EITHER),
+        ("wmma_load_b", "b", LAYOUTS, SHAPES, _BYTES, "d:b32*nb", (6, 3), 72, "B", _EITHER),
+        ("wmma_load_tf32", _AB, LAYOUTS, "m16n16k8", "tf32", "d:b32*4", (7, 0), 80,
+         "A or B", _EITHER),
+        ("wmma_load_f64", _AB, LAYOUTS, "m8n8k4", "f64", "d:f64*1", (7, 0), 80, "A or B", _EITHER),
+        ("wmma_load_a_int4", "a", "row", "m8n8k32", _INT4, "d:b32*1", (6, 3), 75, "A", "rows"),
+        ("wmma_load_b_int4", "b", "col", "m8n8k32", _INT4, "d:b32*1", (6, 3), 75, "B", "columns"),
+        ("wmma_load_a_bits", "a", "row", "m8n8k128", "b1", "d:b32*1", (6, 3), 75, "A", "rows"),
+        ("wmma_load_b_bits", "b", "col", "m8n8k128", "b1", "d:b32*1", (6, 3), 75, "B", "columns"),
+        ("wmma_load_c_f16", "c", LAYOUTS, SHAPES, "f16", "d:b32*4", (6, 3), 70, "C", _EITHER),
+    )
+    + times(
+        each(
+            "name operand layout d matrix lines",
+            ("wmma_load_c", "c", LAYOUTS, "d*nc", "C", _EITHER),
+        ),
+        _ACCUMULATORS,
+    ),
+    section=f"{SECTION}: wmma.load", **_MOVE,
+)  # fmt: skip
+def wmma_load(
+    machine: Machine, addr: Lanes, stride: Lanes | None = None, *,
+    operand: str, layout: str, shape: str, space: str | None, type: ScalarType | str,
 ) -> Registers:  # fmt: skip
-    """The registers of a fragment."""
+    """d = the fragment of <matrix> at addr, whose <lines> are stride elements apart."""
     machine.warp_sync(EVERY_LANE)
     where, start = space_of(space), as_lanes(addr)
-    per = layout.place.shape[2]
-    bits = register.bits // per
-    offsets = _offsets(layout, by_rows, stride, bits, start.size)
-    if by_rows or per == 1:  # the elements of a register lie side by side in memory
+    fragment, register = operand_layout(operand, shape, str(type)), _HELD_AS.get(str(type), b32)
+    by_rows = _is_by_rows(operand, layout)
+    bits = register.bits // fragment.per
+    offsets = _offsets(fragment, by_rows, stride, bits, start.size)
+    if by_rows or fragment.per == 1:  # the elements of a register lie side by side in memory
         first = offsets[:, :, 0]
-        return tuple(machine.load(where, start + o, register, 1)[0] for o in first)
-    element = TYPES[f"u{bits}"]
-    return tuple(
-        _side_by_side([machine.load(where, start + o, element, 1)[0] for o in of_register.T])
-        for of_register in offsets
-    )
+        got = tuple(machine.load(where, start + o, register, 1)[0] for o in first)
+    else:
+        element = TYPES[f"u{bits}"]
+        got = tuple(
+            _side_by_side([machine.load(where, start + o, element, 1)[0] for o in of_register.T])
+            for of_register in offsets
+        )
+    repeats = type == "f16" and operand != "c"
+    return got * (_F16_REGISTERS // len(got)) if repeats else got
 
 
 def _side_by_side(elements: list[Lanes]) -> Lanes:
@@ -85,14 +131,22 @@ def _side_by_side(elements: list[Lanes]) -> Lanes:
     return np.stack(elements, axis=1).view(np.uint32).reshape(-1)
 
 
-def _store(
-    machine: Machine, addr: Lanes, a: Registers, stride: Lanes | None, space: str | None,
-    layout: Layout, by_rows: bool, register: ScalarType,
+@inst(
+    "wmma.store.d.sync.aligned.layout.<shape>{.space}.<type> [addr:u64], <a>{, stride:u32}",
+    each("name shape type a ptx sm", ("wmma_store_f16", SHAPES, "f16", "a:b32*4", (6, 3), 70))
+    + times(each("name a", ("wmma_store", "a*nc")), _ACCUMULATORS),
+    layout=LAYOUTS, section=f"{SECTION}: wmma.store", **_MOVE,
+)  # fmt: skip
+def wmma_store(
+    machine: Machine, addr: Lanes, a: Registers, stride: Lanes | None = None, *,
+    layout: str, shape: str, space: str | None, type: ScalarType | str,
 ) -> tuple[()]:  # fmt: skip
+    """Write the fragment of D at addr, its rows (columns) stride elements apart."""
     machine.warp_sync(EVERY_LANE)
     where, start = space_of(space), as_lanes(addr)
-    per = layout.place.shape[2]
-    offsets = _offsets(layout, by_rows, stride, register.bits // per, start.size)
+    fragment, register = operand_layout("d", shape, str(type)), _HELD_AS.get(str(type), b32)
+    by_rows, per = layout == "row", fragment.per
+    offsets = _offsets(fragment, by_rows, stride, register.bits // per, start.size)
     for value, of_register in zip(a, offsets, strict=True):
         whole = np.broadcast_to(value, start.shape)
         if by_rows or per == 1:
@@ -105,518 +159,91 @@ def _store(
     return ()
 
 
-def _is_by_rows(operand: str, layout: str) -> bool:
-    """Whether rows of the layout's shape are consecutive; B is held as its transpose."""
-    return (layout == "row") != (operand == "b")
-
-
-@inst(
-    "wmma.load.operand.sync.aligned.layout.shape{.space}.f16 d:b32*8, [addr:u64]{, stride:u32}",
-    name="wmma_load_f16", operand=("a", "b"), layout=_LAYOUTS, shape=SHAPES, space=SPACES,
-    ptx=(6, 3), sm=70, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_f16(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    operand: str,
-    layout: str,
-    shape: str,
-    space: str | None,
-) -> Registers:
-    """d = the fragment of A or B at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout(operand, shape, "f16")
-    got = _load(machine, addr, stride, space, places, _is_by_rows(operand, layout), b32)
-    return got * (_F16_REGISTERS // len(got))
-
-
-@inst(
-    "wmma.load.a.sync.aligned.layout.shape{.space}.type d:b32*na, [addr:u64]{, stride:u32}",
-    name="wmma_load_a", layout=_LAYOUTS, shape=SHAPES, space=SPACES,
-    type={"bf16": _AMPERE, "s8": None, "u8": None},
-    counts={"na": lambda m: operand_layout("a", str(m["shape"]), str(m["type"])).registers},
-    ptx=(6, 3), sm=72, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_a(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    layout: str,
-    shape: str,
-    space: str | None,
-    type: str,
-) -> Registers:
-    """d = the fragment of A at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout("a", shape, type)
-    return _load(machine, addr, stride, space, places, _is_by_rows("a", layout), b32)
-
-
-@inst(
-    "wmma.load.b.sync.aligned.layout.shape{.space}.type d:b32*nb, [addr:u64]{, stride:u32}",
-    name="wmma_load_b", layout=_LAYOUTS, shape=SHAPES, space=SPACES,
-    type={"bf16": _AMPERE, "s8": None, "u8": None},
-    counts={"nb": lambda m: operand_layout("b", str(m["shape"]), str(m["type"])).registers},
-    ptx=(6, 3), sm=72, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_b(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    layout: str,
-    shape: str,
-    space: str | None,
-    type: str,
-) -> Registers:
-    """d = the fragment of B at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout("b", shape, type)
-    return _load(machine, addr, stride, space, places, _is_by_rows("b", layout), b32)
-
-
-@inst(
-    "wmma.load.operand.sync.aligned.layout.m16n16k8{.space}.tf32 "
-    "d:b32*4, [addr:u64]{, stride:u32}",
-    name="wmma_load_tf32", operand=("a", "b"), layout=_LAYOUTS, space=SPACES,
-    ptx=(7, 0), sm=80, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_tf32(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    operand: str,
-    layout: str,
-    space: str | None,
-) -> Registers:
-    """d = the fragment of A or B at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout(operand, "m16n16k8", "tf32")
-    return _load(machine, addr, stride, space, places, _is_by_rows(operand, layout), b32)
-
-
-@inst(
-    "wmma.load.operand.sync.aligned.layout.m8n8k4{.space}.f64 d:f64*1, [addr:u64]{, stride:u32}",
-    name="wmma_load_f64", operand=("a", "b"), layout=_LAYOUTS, space=SPACES,
-    ptx=(7, 0), sm=80, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_f64(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    operand: str,
-    layout: str,
-    space: str | None,
-) -> Registers:
-    """d = the fragment of A or B at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout(operand, "m8n8k4", "f64")
-    return _load(machine, addr, stride, space, places, _is_by_rows(operand, layout), f64)
-
-
-_SMALL: Final = {"s4": "m8n8k32", "u4": "m8n8k32", "b1": "m8n8k128"}
-
-
-@inst(
-    "wmma.load.a.sync.aligned.row.m8n8k32{.space}.type d:b32*1, [addr:u64]{, stride:u32}",
-    name="wmma_load_a_int4", space=SPACES, type=("s4", "u4"),
-    ptx=(6, 3), sm=75, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_a_int4(
-    machine: Machine, addr: Lanes, stride: Lanes | None = None, *, space: str | None, type: str
-) -> Registers:
-    """d = the fragment of A at addr, whose rows are stride elements apart."""
-    places = operand_layout("a", _SMALL[type], type)
-    return _load(machine, addr, stride, space, places, True, b32)
-
-
-@inst(
-    "wmma.load.b.sync.aligned.col.m8n8k32{.space}.type d:b32*1, [addr:u64]{, stride:u32}",
-    name="wmma_load_b_int4", space=SPACES, type=("s4", "u4"),
-    ptx=(6, 3), sm=75, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_b_int4(
-    machine: Machine, addr: Lanes, stride: Lanes | None = None, *, space: str | None, type: str
-) -> Registers:
-    """d = the fragment of B at addr, whose columns are stride elements apart."""
-    places = operand_layout("b", _SMALL[type], type)
-    return _load(machine, addr, stride, space, places, True, b32)
-
-
-@inst(
-    "wmma.load.a.sync.aligned.row.m8n8k128{.space}.b1 d:b32*1, [addr:u64]{, stride:u32}",
-    name="wmma_load_a_bits", space=SPACES,
-    ptx=(6, 3), sm=75, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_a_bits(
-    machine: Machine, addr: Lanes, stride: Lanes | None = None, *, space: str | None
-) -> Registers:
-    """d = the fragment of A at addr, whose rows are stride elements apart."""
-    return _load(machine, addr, stride, space, operand_layout("a", "m8n8k128", "b1"), True, b32)
-
-
-@inst(
-    "wmma.load.b.sync.aligned.col.m8n8k128{.space}.b1 d:b32*1, [addr:u64]{, stride:u32}",
-    name="wmma_load_b_bits", space=SPACES,
-    ptx=(6, 3), sm=75, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_b_bits(
-    machine: Machine, addr: Lanes, stride: Lanes | None = None, *, space: str | None
-) -> Registers:
-    """d = the fragment of B at addr, whose columns are stride elements apart."""
-    return _load(machine, addr, stride, space, operand_layout("b", "m8n8k128", "b1"), True, b32)
-
-
-@inst(
-    "wmma.load.c.sync.aligned.layout.shape{.space}.f16 d:b32*4, [addr:u64]{, stride:u32}",
-    name="wmma_load_c_f16", layout=_LAYOUTS, shape=SHAPES, space=SPACES,
-    ptx=(6, 3), sm=70, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_c_f16(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    layout: str,
-    shape: str,
-    space: str | None,
-) -> Registers:
-    """d = the fragment of C at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout("c", shape, "f16")
-    return _load(machine, addr, stride, space, places, layout == "row", b32)
-
-
-# Shapes of products whose accumulators have this type.
-_F32_SHAPES: Final = {**dict.fromkeys(SHAPES), "m16n16k8": _AMPERE}
-_S32_SHAPES: Final = {**dict.fromkeys(SHAPES), **dict.fromkeys(("m8n8k32", "m8n8k128"), _TURING)}
-
-
-@inst(
-    "wmma.load.c.sync.aligned.layout.shape{.space}.type d*nc, [addr:u64]{, stride:u32}",
-    name="wmma_load_c", layout=_LAYOUTS, shape=_F32_SHAPES, space=SPACES, type=(f32,),
-    counts=counts("f32", nc="f32"),
-    ptx=(6, 3), sm=70, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-@inst(
-    "wmma.load.c.sync.aligned.layout.shape{.space}.type d*nc, [addr:u64]{, stride:u32}",
-    name="wmma_load_c", layout=_LAYOUTS, shape=_S32_SHAPES, space=SPACES, type=(s32,),
-    counts=counts("s32", nc="s32"),
-    ptx=(6, 3), sm=72, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-@inst(
-    "wmma.load.c.sync.aligned.layout.shape{.space}.type d*nc, [addr:u64]{, stride:u32}",
-    name="wmma_load_c", layout=_LAYOUTS, shape=("m8n8k4",), space=SPACES, type=(f64,),
-    counts=counts("f64", nc="f64"),
-    ptx=(7, 0), sm=80, effect=Effect.WARP, section=f"{SECTION}: wmma.load",
-)  # fmt: skip
-def wmma_load_c(
-    machine: Machine,
-    addr: Lanes,
-    stride: Lanes | None = None,
-    *,
-    layout: str,
-    shape: str,
-    space: str | None,
-    type: ScalarType,
-) -> Registers:
-    """d = the fragment of C at addr, whose rows (columns) are stride elements apart."""
-    places = operand_layout("c", shape, type.name)
-    return _load(machine, addr, stride, space, places, layout == "row", type)
-
-
-@inst(
-    "wmma.store.d.sync.aligned.layout.shape{.space}.f16 [addr:u64], a:b32*4{, stride:u32}",
-    name="wmma_store_f16", layout=_LAYOUTS, shape=SHAPES, space=SPACES,
-    ptx=(6, 3), sm=70, effect=Effect.WARP, section=f"{SECTION}: wmma.store",
-)  # fmt: skip
-def wmma_store_f16(
-    machine: Machine,
-    addr: Lanes,
-    a: Registers,
-    stride: Lanes | None = None,
-    *,
-    layout: str,
-    shape: str,
-    space: str | None,
-) -> tuple[()]:
-    """Write the fragment of D at addr, its rows (columns) stride elements apart."""
-    places = operand_layout("d", shape, "f16")
-    return _store(machine, addr, a, stride, space, places, layout == "row", b32)
-
-
-@inst(
-    "wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}",
-    name="wmma_store", layout=_LAYOUTS, shape=_F32_SHAPES, space=SPACES, type=(f32,),
-    counts=counts("f32", nc="f32"),
-    ptx=(6, 3), sm=70, effect=Effect.WARP, section=f"{SECTION}: wmma.store",
-)  # fmt: skip
-@inst(
-    "wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}",
-    name="wmma_store", layout=_LAYOUTS, shape=_S32_SHAPES, space=SPACES, type=(s32,),
-    counts=counts("s32", nc="s32"),
-    ptx=(6, 3), sm=72, effect=Effect.WARP, section=f"{SECTION}: wmma.store",
-)  # fmt: skip
-@inst(
-    "wmma.store.d.sync.aligned.layout.shape{.space}.type [addr:u64], a*nc{, stride:u32}",
-    name="wmma_store", layout=_LAYOUTS, shape=("m8n8k4",), space=SPACES, type=(f64,),
-    counts=counts("f64", nc="f64"),
-    ptx=(7, 0), sm=80, effect=Effect.WARP, section=f"{SECTION}: wmma.store",
-)  # fmt: skip
-def wmma_store(
-    machine: Machine,
-    addr: Lanes,
-    a: Registers,
-    stride: Lanes | None = None,
-    *,
-    layout: str,
-    shape: str,
-    space: str | None,
-    type: ScalarType,
-) -> tuple[()]:
-    """Write the fragment of D at addr, its rows (columns) stride elements apart."""
-    places = operand_layout("d", shape, type.name)
-    return _store(machine, addr, a, stride, space, places, layout == "row", type)
-
-
 # ---------------------------------------- products
 
-_MMA: Final = f"{SECTION}: wmma.mma"
+_MMA: Final[dict[str, Any]] = {
+    "alayout": LAYOUTS, "blayout": LAYOUTS, "ignores": ("alayout", "blayout"),
+    "effect": Effect.WARP, "section": f"{SECTION}: wmma.mma",
+}  # fmt: skip
 
 
 @inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.f32.f32 d:f32*8, a:b32*8, b:b32*8, c:f32*8",
-    name="wmma_f32", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, ptx=(6, 3), sm=70,
-    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
+    "wmma.mma.sync.aligned.alayout.blayout.<shape>.<dtype><factors>.<ctype> <registers>",
+    each(
+        "name shape dtype factors ctype atype registers ptx sm of",
+        ("wmma_f32", SHAPES, "f32", "", "f32", "f16", "d:f32*8, a:b32*8, b:b32*8, c:f32*8",
+         (6, 3), 70, "; A and B in f16, C and D in f32"),
+        ("wmma_f16", SHAPES, "f16", "", "f16", "f16", "d:b32*4, a:b32*8, b:b32*8, c:b32*4",
+         (6, 3), 70, ", all in f16"),
+        ("wmma_f32_f16", SHAPES, "f32", "", "f16", "f16", "d:f32*8, a:b32*8, b:b32*8, c:b32*4",
+         (6, 3), 70, "; A, B and C in f16, D in f32"),
+        ("wmma_f16_f32", SHAPES, "f16", "", "f32", "f16", "d:b32*4, a:b32*8, b:b32*8, c:f32*8",
+         (6, 3), 70, "; A, B and D in f16, C in f32: a sum in f32, rounded to f16"),
+        ("wmma_bf16", SHAPES, "f32", ".bf16.bf16", "f32", "bf16",
+         "d:f32*8, a:b32*na, b:b32*nb, c:f32*8", (7, 0), 80, "; A and B in bf16, C and D in f32"),
+        ("wmma_tf32", "m16n16k8", "f32", ".tf32.tf32", "f32", "tf32",
+         "d:f32*8, a:b32*4, b:b32*4, c:f32*8", (7, 0), 80, f"; {IN_TF32}, C and D in f32"),
+    ),
+    counts=counts(a="atype", b="atype"), max_ulp=math.inf, accuracy=ACCURACY, **_MMA,
 )  # fmt: skip
-def wmma_f32(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-) -> Registers:
-    """D = A * B + C of a warp; A and B in f16, C and D in f32."""
-    del alayout, blayout
-    return products.multiply(machine, products.operands(shape, "f16", "f16", "f32", "f32"), a, b, c)
-
-
-def _half(
-    machine: Machine, shape: str, a: Registers, b: Registers, c: Registers, ctype: str, dtype: str
-) -> Registers:
-    of = products.operands(shape, "f16", "f16", ctype, dtype)
-    return products.multiply(machine, of, a, b, c)
+def wmma_mma(
+    machine: Machine, a: Registers, b: Registers, c: Registers, *,
+    shape: str, atype: str, ctype: str, dtype: str,
+) -> Registers:  # fmt: skip
+    """D = A * B + C of a warp<of>."""
+    return products.multiply(machine, products.operands(shape, atype, atype, ctype, dtype), a, b, c)
 
 
 @inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.f16.f16 d:b32*4, a:b32*8, b:b32*8, c:b32*4",
-    name="wmma_f16", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, ptx=(6, 3), sm=70,
-    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_f16(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-) -> Registers:
-    """D = A * B + C of a warp, all in f16."""
-    del alayout, blayout
-    return _half(machine, shape, a, b, c, "f16", "f16")
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.f32.f16 d:f32*8, a:b32*8, b:b32*8, c:b32*4",
-    name="wmma_f32_f16", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, ptx=(6, 3), sm=70,
-    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_f32_f16(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-) -> Registers:
-    """D = A * B + C of a warp; A, B and C in f16, D in f32."""
-    del alayout, blayout
-    return _half(machine, shape, a, b, c, "f16", "f32")
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.f16.f32 d:b32*4, a:b32*8, b:b32*8, c:f32*8",
-    name="wmma_f16_f32", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, ptx=(6, 3), sm=70,
-    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_f16_f32(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-) -> Registers:
-    """D = A * B + C of a warp; A, B and D in f16, C in f32: a sum in f32, rounded to f16."""
-    del alayout, blayout
-    return _half(machine, shape, a, b, c, "f32", "f16")
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.f32.bf16.bf16.f32 "
-    "d:f32*8, a:b32*na, b:b32*nb, c:f32*8",
-    name="wmma_bf16", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, counts=counts("bf16"),
-    ptx=(7, 0), sm=80, max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_bf16(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-) -> Registers:
-    """D = A * B + C of a warp; A and B in bf16, C and D in f32."""
-    del alayout, blayout
-    return products.multiply(
-        machine, products.operands(shape, "bf16", "bf16", "f32", "f32"), a, b, c
-    )
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.m16n16k8.f32.tf32.tf32.f32 "
-    "d:f32*8, a:b32*4, b:b32*4, c:f32*8",
-    name="wmma_tf32", alayout=_LAYOUTS, blayout=_LAYOUTS, ptx=(7, 0), sm=80,
-    max_ulp=math.inf, accuracy=ACCURACY, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_tf32(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *, alayout: str, blayout: str
-) -> Registers:
-    """D = A * B + C of a warp; A and B in tf32 (the low 13 bits are ignored), C and D in f32."""
-    del alayout, blayout
-    return products.multiply(
-        machine, products.operands("m16n16k8", "tf32", "tf32", "f32", "f32"), a, b, c
-    )
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.m8n8k4{.rnd}.f64.f64.f64.f64 "
+    "wmma.mma.sync.aligned.alayout.blayout.m8n8k4<first>.f64.f64.f64.f64<last> "
     "d:f64*2, a:f64*1, b:f64*1, c:f64*2",
-    name="wmma_f64", alayout=_LAYOUTS, blayout=_LAYOUTS, rnd=ROUNDINGS, ptx=(7, 0), sm=80,
-    max_ulp=math.inf, accuracy=ACCURACY_F64, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.m8n8k4.f64.f64.f64.f64.rnd "
-    "d:f64*2, a:f64*1, b:f64*1, c:f64*2",
-    name="wmma_f64_rounding_last", alayout=_LAYOUTS, blayout=_LAYOUTS, rnd=ROUNDINGS,
-    ptx=(7, 0), sm=80, max_ulp=math.inf, accuracy=ACCURACY_F64, effect=Effect.WARP, section=_MMA,
+    each(
+        "name first last",
+        ("wmma_f64_rounding_last", "", ".rnd"),
+        ("wmma_f64", "{.rnd}", ""),
+    ),
+    rnd=ROUNDINGS, ptx=(7, 0), sm=80, max_ulp=math.inf, accuracy=ACCURACY_F64, **_MMA,
 )  # fmt: skip
 def wmma_f64(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    rnd: str | None,
+    machine: Machine, a: Registers, b: Registers, c: Registers, *, rnd: str | None
 ) -> Registers:
     """D = A * B + C of a warp, all in f64, each step rounded to nearest or as .rnd says."""
-    del alayout, blayout
     of = products.operands("m8n8k4", "f64", "f64", "f64", "f64")
     return products.multiply_f64(machine, of, a, b, c, rnd)
 
 
-def _integers(
-    machine: Machine, shape: str, type: str, a: Registers, b: Registers, c: Registers,
-    satfinite: bool,
+@inst(
+    "wmma.mma.sync.aligned.<alayout>.<blayout>.<shape>.s32.<atype>.<btype>.s32{.satfinite} "
+    "<registers>",
+    times(
+        each("atype btype", ("s8", "s8"), ("u8", "u8")),
+        each("shape registers sm", (SHAPES, "d:s32*8, a:b32*na, b:b32*nb, c:s32*8", 72)),
+    )
+    + times(
+        each("atype btype", ("s4", "s4"), ("u4", "u4")),
+        each(
+            "alayout blayout shape registers sm",
+            ("row", "col", "m8n8k32", "d:s32*2, a:b32*1, b:b32*1, c:s32*2", 75),
+        ),
+    ),
+    name="wmma_<atype>", ptx=(6, 3), counts=COUNTS, **_MMA,
+)  # fmt: skip
+def wmma_integers(
+    machine: Machine, a: Registers, b: Registers, c: Registers, *,
+    shape: str, atype: str, btype: str, satfinite: bool,
 ) -> Registers:  # fmt: skip
-    of = products.operands(shape, type, type, "s32", "s32")
+    """D = A * B + C of a warp; A and B in <atype>, C and D in s32, which wraps around or
+    saturates.
+    """
+    of = products.operands(shape, atype, btype, "s32", "s32")
     return products.multiply_integers(machine, of, a, b, c, satfinite)
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.s32.s8.s8.s32{.satfinite} "
-    "d:s32*8, a:b32*na, b:b32*nb, c:s32*8",
-    name="wmma_s8", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, counts=counts("s8"),
-    ptx=(6, 3), sm=72, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_s8(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-    satfinite: bool,
-) -> Registers:
-    """D = A * B + C of a warp; A and B in s8, C and D in s32, which wraps around or saturates."""
-    del alayout, blayout
-    return _integers(machine, shape, "s8", a, b, c, satfinite)
-
-
-@inst(
-    "wmma.mma.sync.aligned.alayout.blayout.shape.s32.u8.u8.s32{.satfinite} "
-    "d:s32*8, a:b32*na, b:b32*nb, c:s32*8",
-    name="wmma_u8", alayout=_LAYOUTS, blayout=_LAYOUTS, shape=SHAPES, counts=counts("u8"),
-    ptx=(6, 3), sm=72, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_u8(
-    machine: Machine,
-    a: Registers,
-    b: Registers,
-    c: Registers,
-    *,
-    alayout: str,
-    blayout: str,
-    shape: str,
-    satfinite: bool,
-) -> Registers:
-    """D = A * B + C of a warp; A and B in u8, C and D in s32, which wraps around or saturates."""
-    del alayout, blayout
-    return _integers(machine, shape, "u8", a, b, c, satfinite)
-
-
-@inst(
-    "wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32{.satfinite} "
-    "d:s32*2, a:b32*1, b:b32*1, c:s32*2",
-    name="wmma_s4", ptx=(6, 3), sm=75, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_s4(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *, satfinite: bool
-) -> Registers:
-    """D = A * B + C of a warp; A and B in s4, C and D in s32, which wraps around or saturates."""
-    return _integers(machine, "m8n8k32", "s4", a, b, c, satfinite)
-
-
-@inst(
-    "wmma.mma.sync.aligned.row.col.m8n8k32.s32.u4.u4.s32{.satfinite} "
-    "d:s32*2, a:b32*1, b:b32*1, c:s32*2",
-    name="wmma_u4", ptx=(6, 3), sm=75, effect=Effect.WARP, section=_MMA,
-)  # fmt: skip
-def wmma_u4(
-    machine: Machine, a: Registers, b: Registers, c: Registers, *, satfinite: bool
-) -> Registers:
-    """D = A * B + C of a warp; A and B in u4, C and D in s32, which wraps around or saturates."""
-    return _integers(machine, "m8n8k32", "u4", a, b, c, satfinite)
 
 
 @inst(
     "wmma.mma.op.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 "
     "d:s32*2, a:b32*1, b:b32*1, c:s32*2",
-    name="wmma_bits", op=BIT_OPS, ptx=(6, 3), sm=75, effect=Effect.WARP, section=_MMA,
+    name="wmma_bits", op=BIT_OPS, ptx=(6, 3), sm=75,
+    effect=Effect.WARP, section=f"{SECTION}: wmma.mma",
 )  # fmt: skip
 def wmma_bits(machine: Machine, a: Registers, b: Registers, c: Registers, *, op: str) -> Registers:
     """D = C + the number of ones in each row of A xor (and) each column of B, of a warp."""

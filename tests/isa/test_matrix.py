@@ -79,11 +79,8 @@ class Machine:
 
 
 def run(op: Op, machine: Machine, **operands: Any) -> tuple[np.ndarray, ...]:
-    function = getattr(op.row.semantics, "__wrapped__", op.row.semantics)
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    names += function.__code__.co_varnames[len(names) :][: function.__code__.co_kwonlyargcount]
     given = {"machine": machine, **operands, **op.modifiers}
-    result = op.row.semantics(**{n: given[n] for n in names if n in given})
+    result = op.row.semantics(**{n: given[n] for n in op.row.parameters if n in given})
     assert [int(m) for m in machine.synchronised] == [0xFFFFFFFF]
     machine.synchronised.clear()
     wanted = op.dests[0] if op.dests else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import random
@@ -545,8 +544,7 @@ def modifiers_of(op: Op) -> SimpleNamespace:
 
 def call(op: Op, machine: Any, operands: dict[str, Any]) -> Any:
     arguments = {**operands, **op.modifiers, "machine": machine}
-    names = inspect.signature(op.row.semantics).parameters
-    return op.row.semantics(**{n: arguments[n] for n in names if n in arguments})
+    return op.row.semantics(**{n: arguments[n] for n in op.row.parameters if n in arguments})
 
 
 # ---------------------------------------- meaning
@@ -1018,8 +1016,7 @@ def test_a_barrier_that_combines_votes_gives_its_outcome_once_it_is_passed(row: 
     for op in ops_of(row):
         machine = Recorder()
         arguments = {**{o.name: f"lanes of {o.name}" for o in op.sources}, **op.modifiers}
-        names = inspect.signature(row.resume).parameters
-        row.resume(machine=machine, **{n: x for n, x in arguments.items() if n in names})
+        row.resume(machine=machine, **{n: x for n, x in arguments.items() if n in row.parameters})
         assert machine.calls == [("barrier_outcome", op.modifiers.get("op", "popc"))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from ptxgen import ir, isa
 from ptxgen.errors import ModifierError, TypeMismatchError
 from ptxgen.isa import spec
-from ptxgen.isa.spec import ANY, Effect, Gate, gate, inst
+from ptxgen.isa.declare import each, inst, times
+from ptxgen.isa.spec import ANY, Effect, Gate, gate
 from ptxgen.types import b32, b64, f32, pred, s32, u16, u32
 
 
@@ -50,7 +52,7 @@ REFUSALS: list[tuple[str, dict[str, Any], Callable[..., Any], str]] = [
     ("copy.f32 d, a", {}, undocumented,
      "@inst('copy.f32 d, a'): the function needs a docstring that says what the instruction means"),
     ("copy.f32 d, a", {"rnd": ("rn",)}, meaning,
-     "@inst('copy.f32 d, a'): choices for ['rnd'], which are not in the opcode"),
+     "@inst('copy.f32 d, a'): no row has a use for ['rnd']"),
     ("copy.type d, a", {"type": ()}, meaning,
      "@inst('copy.type d, a'): a slot without choices"),
     ("copy{.ftz}.f32 d, a", {}, meaning,
@@ -87,9 +89,64 @@ def test_the_same_syntax_with_the_same_choices_is_refused_and_with_others_is_not
     assert len(isa.rows_named("copy")) == 2
 
 
-def test_a_row_knows_what_its_function_takes() -> None:
+def test_a_rows_function_can_be_called_with_what_the_row_says() -> None:
     for row in (row for rows in isa.rows().values() for row in rows):
-        assert row.parameters == frozenset(inspect.signature(row.semantics).parameters), row.syntax
+        inspect.signature(row.semantics).bind(**dict.fromkeys(row.parameters))
+
+
+def test_no_text_of_a_row_names_a_column_that_its_line_lacks() -> None:
+    for row in (row for rows in isa.rows().values() for row in rows):
+        texts = " ".join((row.name, row.syntax, row.doc, row.section, row.accuracy))
+        assert set(re.findall(r"<(\w+)>", texts)) <= row.choices.keys(), row.syntax
+
+
+def test_a_table_gives_a_row_for_each_line() -> None:
+    def first(a: Any, b: Any, *, op: Any, swapped: bool) -> Any:
+        """d = a <sign> b."""
+        return op(b, a) if swapped else op(a, b)
+
+    inst(
+        "copy.<verb>{.swapped}.type d, a, b",
+        each("verb sign op", ("plus", "+", lambda a, b: a + b), ("minus", "-", lambda a, b: a - b)),
+        each("type sm", ((u32, s32), None), ((f32,), 80)),
+        name="copy_<verb>", sm=75,
+    )(first)  # fmt: skip
+    plus, later = isa.rows_named("copy_plus")
+    minus, _ = isa.rows_named("copy_minus")
+    assert [row.syntax for row in (plus, minus)] == [
+        "copy.plus{.swapped}.type d, a, b", "copy.minus{.swapped}.type d, a, b",
+    ]  # fmt: skip
+    assert [row.doc for row in (plus, minus)] == ["d = a + b.", "d = a - b."]
+    assert [row.gate.sm for row in (plus, later)] == [75, 80]
+    assert [list(row.choices["type"]) for row in (plus, later)] == [[u32, s32], [f32]]
+    assert minus.parameters == {"a", "b", "swapped"}
+    assert minus.semantics(a=5, b=3, swapped=True) == -2
+
+
+def test_a_column_with_one_value_is_printed_and_one_with_several_is_a_slot() -> None:
+    def moved(a: Any, *, space: str) -> Any:
+        """d = a of <space>."""
+        return (space, a)
+
+    inst("copy.<space>.b32 d, a", each("space", "near", ("far", "away")))(moved)
+    near, far = isa.rows_named("copy")
+    assert (near.syntax, near.doc) == ("copy.near.b32 d, a", "d = a of near.")
+    assert (far.syntax, far.doc) == ("copy.space.b32 d, a", "d = a of <space>.")
+    assert (near.semantics(a=1), far.semantics(a=1, space="away")) == (("near", 1), ("away", 1))
+
+
+def test_what_changes_no_value_does_not_reach_the_function() -> None:
+    inst("copy.cop.b32 d, a, policy:b64", cop=("ca", "cg"), ignores=("cop", "policy"))(meaning)
+    (row,) = isa.rows_named("copy")
+    assert row.parameters == {"a", "policy"}
+    assert row.semantics(a=1, policy=2) == 1
+
+
+def test_tables_combine_with_the_last_changing_fastest() -> None:
+    assert times(each("a b", (1, 2), (3, 4)), each("c", 5, 6)) == [
+        {"a": 1, "b": 2, "c": 5}, {"a": 1, "b": 2, "c": 6},
+        {"a": 3, "b": 4, "c": 5}, {"a": 3, "b": 4, "c": 6},
+    ]  # fmt: skip
 
 
 def test_a_new_row_is_recognised_although_its_opcode_was_unknown_before() -> None:

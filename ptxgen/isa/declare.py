@@ -1,0 +1,316 @@
+"""How instructions are declared: `@inst`, which makes rows of the lines of the PTX manual.
+
+An instruction is declared by copying its line from the manual and writing its meaning as a numpy
+function below (`docs/adding-an-instruction.md`). The small syntax language:
+
+* opcode: pieces joined by dots. A piece whose name is a keyword argument of `@inst` is a *slot*
+  with those choices, the first being the default; `{.name}` is optional: a slot if `name` is a
+  keyword argument (default: absent), else a *flag*. Pieces that are neither are printed as they
+  stand.
+* operands: `name:type*count`, comma separated. `d`, `p` and `q` are written, everything else is
+  read; `[name]` is an address; a decimal number is a literal; `d|p:pred` is a pair of results;
+  `{, b}` at the end is optional; `*vec` is a vector as wide as the slot `vec` says (`v4`, `2d`) or
+  as the function `vec` among `counts` does, `*2` one of fixed width; `[name*2]` is a tensor map's
+  address, or a texture's handle, with so many coordinates; they are s32 unless `/u32.f32` names
+  their types, the last of which is repeated. The type is a slot's name, a type's name, `wide`
+  (twice as wide as the slot `type`), `imm` (an integer literal only), `label` or `args` (the
+  parenthesised ones of a call); when it is left out it is the slot `type`, or else the opcode's
+  last piece.
+
+The function takes each operand read and each modifier by name, and returns what is written: one
+value, a tuple of lanes for a vector, or a tuple with one entry for each operand of several. A
+function that takes a result by name, too, gets what its registers hold before. An instruction that
+waits for other threads may return its results only when it goes on: then the function returns
+nothing, and `resume`, called with the same arguments, what is written. An address
+with coordinates comes as a pair: the address and the tuple of coordinates.
+
+Lines of the manual that share a meaning are a *family*: one `@inst` with a table, whose columns are
+what varies. In the syntax, the docstring and the other texts, `<column>` is filled in:
+
+* a text, a type or a number is printed there, and is the argument of the function's parameter of
+  that name, if it has one;
+* several values (a tuple or a dict) make the piece of that name a slot;
+* None is as if the line had no such column.
+
+Keyword arguments are columns that all lines have. Modifiers that a line does not have are left out
+of the call, so their parameters need a default. `ignores` names modifiers and operands that change
+no value; the function need not take them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from ptxgen.isa.spec import (
+    ANY,
+    HEADS,
+    RECOGNISED,
+    ROWS,
+    Effect,
+    Gate,
+    Inst,
+    Modifier,
+    Operand,
+    Piece,
+)
+from ptxgen.types import ScalarType
+
+Line = Mapping[str, Any]  # of a table: values by column
+Table = list[Line]
+
+_COLUMN: Final = re.compile(r"<(\w+)>")
+_PIECE: Final = re.compile(r"\{\.([\w:]+)\}|\.?([\w:]+)")
+_OPERAND: Final = re.compile(
+    r"(?P<open>\[)?(?P<name>\w+)(?::(?P<type>\w+))?(?:\*(?P<count>\w+))?(?:/(?P<along>[\w.]+))?\]?"
+)
+_WRITTEN: Final = frozenset("dpq")
+_VARIADIC: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+# Exactly these types hold the choices of a slot: a named tuple is one value.
+_SEVERAL: Final = (tuple, dict)
+
+
+def each(columns: str, *lines: Any) -> Table:
+    """A table: the names of its columns, and its lines, tuples; if there is one column, values. A
+    value that is a table stands for its columns, with a line for each line of it.
+    """
+    names = columns.split()
+    table: Table = []
+    for values in lines if len(names) > 1 else zip(lines, strict=True):
+        line = dict(zip(names, values, strict=True))
+        inner = {k: v for k, v in line.items() if isinstance(v, list)}
+        table += times(*(inner.get(k, [{k: v}]) for k, v in line.items())) if inner else [line]
+    return table
+
+
+def times(*tables: Table) -> Table:
+    """A table of all combinations of lines, one of each table; the last table's change fastest."""
+    return [
+        {column: value for line in lines for column, value in line.items()}
+        for lines in itertools.product(*tables)
+    ]
+
+
+def inst(
+    syntax: str,
+    *tables: Table,
+    name: str = "",
+    ptx: tuple[int, int] = (1, 0),
+    sm: int = 10,
+    only: tuple[str, ...] = (),
+    effect: Effect = Effect.NONE,
+    max_ulp: float = 0.0,
+    accuracy: str = "",
+    section: str = "",
+    doc: str = "",
+    ignores: tuple[str, ...] = (),
+    counts: Mapping[str, Callable[[Mapping[str, Any]], int]] | None = None,
+    resume: Callable[..., Any] | None = None,
+    **columns: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a row, or one for each line of a table, of several tables for each of `times`; the
+    module's docstring describes `syntax` and tables.
+
+    `columns` gives the legal values of each slot, the first being the default: a sequence, or a
+    mapping from value to the `gate` that this value adds. `ptx`, `sm` and `only` are the row's own
+    gate; `section` names the manual's section; `doc` is what the row means, if the function's
+    docstring does not say it. These may be columns of a table, too. Raises `ValueError` at import
+    for a slot without choices, a column that no row uses, a missing docstring, a syntax declared
+    twice, and a function whose parameters are not exactly the operands read and the modifiers
+    declared (slots that are the type of an operand may be left out: the lanes carry their dtype).
+
+    Several rows may share a `name`, as the manual gives several lines to one instruction: the
+    first whose slots admit the operands' types is meant. `tests/isa` proves that no two rows print
+    the same opcode for the same operands.
+    """
+    keywords: dict[str, Any] = {
+        "name": name, "ptx": ptx, "sm": sm, "only": only, "effect": effect, "max_ulp": max_ulp,
+        "accuracy": accuracy, "section": section, "doc": doc, "ignores": ignores,
+        "counts": counts or {}, "resume": resume,
+    }  # fmt: skip
+
+    def declare(meaning: Callable[..., Any]) -> Callable[..., Any]:
+        takes, used, known = _parameters(meaning), set(keywords), set(columns)
+        rows = []
+        for line in tables[0] if len(tables) == 1 else times(*tables):
+            given = {k: v for k, v in line.items() if v is not None}
+            known.update(given)
+            own = {**keywords, **given} if keywords.keys() & given.keys() else keywords
+            rows.append(_row(syntax, own, {**columns, **given}, meaning, takes, used))
+        if known - used:
+            raise ValueError(f"@inst({syntax!r}): no row has a use for {sorted(known - used)}")
+        for row in rows:
+            if any(row.syntax == r.syntax and row.choices == r.choices for r in _named(row.name)):
+                raise ValueError(f"@inst({row.syntax!r}): declared twice")
+            _named(row.name).append(row)
+            HEADS.setdefault(row.pieces[0].name, []).append(row)
+        RECOGNISED.clear()
+        return meaning
+
+    return declare
+
+
+def _named(name: str) -> list[Inst]:
+    return ROWS.setdefault(name, [])
+
+
+class _Parameters(NamedTuple):
+    """The names of a function's parameters, and of those that have a default."""
+
+    names: frozenset[str]
+    optional: frozenset[str]
+
+
+def _parameters(function: Callable[..., Any]) -> _Parameters:
+    """Quicker than `inspect.signature`: every process that emits PTX waits for this."""
+    function = inspect.unwrap(function)
+    code = function.__code__
+    if code.co_flags & _VARIADIC:
+        raise ValueError(f"{function.__qualname__}: a meaning names its parameters")
+    end = code.co_argcount
+    names = code.co_varnames[: end + code.co_kwonlyargcount]
+    with_default = names[end - len(function.__defaults__ or ()) : end]
+    return _Parameters(
+        frozenset(names), frozenset((*with_default, *(function.__kwdefaults__ or ())))
+    )
+
+
+def _row(
+    template: str, keywords: Mapping[str, Any], line: Line, meaning: Callable[..., Any],
+    takes: _Parameters, used: set[str],
+) -> Inst:  # fmt: skip
+    """The row that a line of a table declares; `used` gets the columns that the row has used."""
+    texts = {k: v for k, v in line.items() if type(v) not in _SEVERAL}
+    syntax = _filled(template, texts, used, line)
+    opcode, _, operand_text = syntax.partition(" ")
+    operands = _operands(operand_text)
+    pieces, choices = [], {}
+    for optional, plain in _PIECE.findall(opcode):
+        word = optional or plain
+        values = line.get(word)
+        slot = bool(optional) or type(values) in _SEVERAL
+        if slot:
+            choices[word] = _choices(values, bool(optional))
+        pieces.append(_piece(word, slot, bool(optional)))
+    has = {"machine", *choices, *(o.name for o in operands)}
+    fixed = {k: v for k, v in texts.items() if k in takes.names and k not in has}
+    left = takes.names - fixed.keys() - (takes.optional - has)
+    read = {o.name for o in operands if not o.written and o.literal is None}
+    ignored = frozenset(keywords["ignores"])
+    dropped = ignored & read - left
+    used.update(choices, fixed)
+    counts, resume = keywords["counts"], keywords["resume"]
+    row = Inst(
+        _filled(keywords["name"], texts, used) or pieces[0].name,
+        syntax, tuple(pieces), operands, choices,
+        _gate(keywords["ptx"], keywords["sm"], keywords["only"]), keywords["effect"],
+        keywords["max_ulp"], _filled(keywords["accuracy"], texts, used),
+        _adapted(meaning, fixed, dropped), left | dropped,
+        _filled(keywords["section"], texts, used),
+        {n: functools.partial(_counted, count, texts) for n, count in counts.items()},
+        resume and _adapted(resume, fixed, dropped),
+        _filled(keywords["doc"] or meaning.__doc__ or "", texts, used), {},
+    )  # fmt: skip
+    _check(row, read, ignored)
+    return row
+
+
+_gate = functools.cache(lambda ptx, sm, only: Gate(ptx, sm, frozenset(only)))
+_piece = functools.cache(Piece)
+
+
+def _filled(template: str, texts: Line, used: set[str], slots: Line = MappingProxyType({})) -> str:
+    """`template` with the texts of its `<column>`s, which `used` gets, and the names of slots."""
+    if "<" not in template:
+        return template
+
+    def value(found: re.Match[str]) -> str:
+        column = found[1]
+        used.add(column)
+        if column in texts:
+            return _filled(str(texts[column]), texts, used, slots)
+        return column if column in slots else found[0]
+
+    return _COLUMN.sub(value, template)
+
+
+def _counted(
+    count: Callable[[Mapping[str, Any]], int], texts: Line, chosen: Mapping[str, Modifier]
+) -> int:
+    """The width of a vector by what is printed in each column and the modifiers chosen."""
+    return count({**texts, **chosen})
+
+
+def _adapted(
+    meaning: Callable[..., Any], fixed: Mapping[str, Any], dropped: frozenset[str]
+) -> Callable[..., Any]:
+    """`meaning` with the arguments `fixed`, for calls that have the operands `dropped`, too."""
+    if not dropped:
+        return functools.partial(meaning, **fixed) if fixed else meaning
+
+    def of_row(**given: Any) -> Any:
+        return meaning(**{name: x for name, x in given.items() if name not in dropped}, **fixed)
+
+    return of_row
+
+
+def _choices(values: Any, optional: bool) -> dict[Modifier, Gate]:
+    if isinstance(values, dict):
+        given = {value: added or ANY for value, added in values.items()}
+    else:
+        given = dict.fromkeys(values if type(values) in _SEVERAL else (True,), ANY)
+    if not optional:
+        return given
+    return {False if set(given) == {True} else None: ANY, **given}
+
+
+@functools.cache  # many rows have the operands of others
+def _operands(text: str) -> tuple[Operand, ...]:
+    found = []
+    required, _, tail = text.partition("{,")
+    for optional, part in ((False, required), (True, tail.rstrip("} "))):
+        for word in filter(None, (w.strip() for w in part.split(","))):
+            if word.isdigit():
+                found.append(Operand(word, "", literal=int(word)))
+                continue
+            for position, half in enumerate(word.split("|")):
+                m = _OPERAND.fullmatch(half)
+                if m is None:
+                    raise ValueError(f"cannot read the operand {word!r} in {text!r}")
+                found.append(Operand(
+                    m["name"], m["type"] or "", m["name"] in _WRITTEN and not m["open"],
+                    bool(m["open"]), optional, m["count"] or "", second=position > 0,
+                    along=m["along"] or "s32",
+                ))  # fmt: skip
+    return tuple(found)
+
+
+def _check(row: Inst, read: set[str], ignored: frozenset[str]) -> None:
+    where = f"@inst({row.syntax!r})"
+    if not row._doc:
+        raise ValueError(
+            f"{where}: the function needs a docstring that says what the instruction means"
+        )
+    if not all(row.choices.values()):
+        raise ValueError(f"{where}: a slot without choices")
+    got = row.parameters - {"machine"}
+    want = read | row.choices.keys()
+    of_types = {
+        s
+        for s in want - ignored - got
+        if all(isinstance(v, ScalarType) for v in row.choices.get(s, (None,)))
+    }
+    results = {o.name for o in row.operands if o.written}
+    if not want - of_types - ignored <= got <= want | results:
+        raise ValueError(
+            f"{where}: the function takes {sorted(got)}, the instruction has {sorted(want)}"
+        )
+    if (row.effect is not Effect.NONE) != ("machine" in row.parameters):
+        raise ValueError(
+            f"{where}: an effect other than NONE and the parameter 'machine' go together"
+        )
