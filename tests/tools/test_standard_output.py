@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
         ["cache.py", "info", "--json"],
         ["cta_order.py"],
         ["run.py", str(ROOT / "tests" / "ptx" / "bugs" / "row_too_many.ptx")],
-        ["tune.py", "--head-dim", "64", "--list"],
         ["witness.py", "--list"],
     ],
     ids=" ".join,
