@@ -1,7 +1,7 @@
-"""Values that a caller gives for a choice or a number: read, or found to be none.
+"""Reads integers, extents and choices that a user passes as arguments.
 
-Whatever is given, an array or an object that compares or converts in a way of its own, nothing but
-MemoryError is raised here: the caller of these functions raises, and says whose argument it is.
+These functions raise nothing but MemoryError, whatever object is passed: they report a misfit by
+their result, and the calling function raises the error that names the argument.
 """
 
 from __future__ import annotations
@@ -12,32 +12,33 @@ from typing import Final
 
 import numpy as np
 
-_MOST_EXTENT: Final = (1 << 63) - 1  # more is no size of anything
+_MOST_EXTENT: Final = (1 << 63) - 1  # no array is larger
 
 
 def integer(value: object, least: int, most: int | None = None) -> int | None:
-    """`value`, an integer of any kind (numpy's too) but no bool, as an int; None for what is none
-    or out of bounds.
+    """`value` as an int if it is an integer from `least` to `most`; None otherwise.
+
+    Integers of any class are accepted, numpy's included; bools are not.
     """
     if isinstance(value, bool | np.bool):
         return None
     try:
         found = operator.index(value)  # type: ignore[arg-type]  # or it raises
-    except MemoryError:  # says nothing of the value
+    except MemoryError:  # does not tell whether the value is an integer
         raise
-    except Exception:  # whatever the class of the value raises: it is no integer
+    except Exception:  # any error from the value's own __index__: the value is no integer
         return None
     return found if least <= found and (most is None or found <= most) else None
 
 
 def extents(value: object, most: int = 3) -> tuple[int, ...] | None:
-    """`value`, an integer from 1 or one to `most` of them, as a tuple; None for anything else."""
+    """`value` as a tuple if it is a positive integer or 1 to `most` of them; None otherwise."""
     one = integer(value, 1, _MOST_EXTENT)
     if one is not None:
         return (one,)
     try:
         sizes = [integer(size, 1, _MOST_EXTENT) for size in value]  # type: ignore[attr-defined]  # or it raises
-    except MemoryError:  # says nothing of the value
+    except MemoryError:  # does not tell whether the value is iterable
         raise
     except Exception:  # not an iterable
         return None
@@ -46,5 +47,5 @@ def extents(value: object, most: int = 3) -> tuple[int, ...] | None:
 
 
 def is_one_of(value: object, choices: Iterable[object]) -> bool:
-    """Whether `value` is equal to a choice of the very same type: 1 is not True."""
+    """Whether `value` equals one of `choices` that has the same type, so that 1 is not True."""
     return any(type(value) is type(choice) and value == choice for choice in choices)

@@ -1,4 +1,4 @@
-"""Every exception this project raises on purpose.
+"""The exceptions that this project raises on purpose.
 
 Each message says who found the problem, what was wanted, what was got, and what to do.
 """
@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Final
 
-_OTHER_NAMES: Final = {"gpu": "cuda", "numpy": "cpu", "host": "cpu"}  # of what has ours
-_MOST_SHOWN: Final = 1000  # characters of a value
+_OTHER_NAMES: Final = {"gpu": "cuda", "numpy": "cpu", "host": "cpu"}  # a foreign name: ours
+_MOST_SHOWN: Final = 1000  # characters of a value's repr in a message
 
 
 class PtxGenError(Exception):
@@ -49,7 +49,7 @@ class VerifyError(PtxGenError, ValueError):
 class TrapError(PtxGenError, RuntimeError):
     """The interpreter stopped a kernel: bad access, deadlock, runaway loop, trap.
 
-    `printed` is what the kernel had printed before.
+    `printed` is the text that the kernel had printed with `vprintf` before it was stopped.
     """
 
     printed: str = ""
@@ -75,21 +75,23 @@ class PoisonedContextError(BackendError):
     """The CUDA context was destroyed by an earlier failure; the process must be restarted."""
 
 
-# Characters of a word times characters of the names it is compared with: about a second's work.
+# Characters of a word times characters of the names compared with it: about one second of work.
 _MOST_COMPARED: Final = 2_000_000
 
 
 class Suggestions:
-    """Says which name a wrong one may have meant. All questions to one object together cost about a
-    second at most: then there are no more suggestions.
+    """Suggests the known name that a misspelt word may mean.
+
+    All calls on one object together take about one second at most; later calls suggest nothing.
     """
 
     def __init__(self) -> None:
         self._left = _MOST_COMPARED
 
     def did_you_mean(self, word: object, known: Iterable[str]) -> str:
-        """`"; did you mean 'x'?"` for the nearest known word, or the empty string; also for what is
-        no word.
+        """`"; did you mean 'x'?"` with the nearest known name, or the empty string if none is near.
+
+        The result is empty also if `word` is not a string.
         """
         if not isinstance(word, str) or self._left <= 0:
             return ""
@@ -101,7 +103,7 @@ class Suggestions:
         return f"; did you mean {meant[near[0]]!r}?" if near else ""
 
     def _compared(self, word: str, known: list[str]) -> list[str]:
-        """The names; if that is too much, as many as may be of those most alike at both ends."""
+        """The names to compare: all, or as many of those most alike at both ends as may be."""
         work = len(word) * sum(map(len, known))
         if work <= self._left:
             self._left -= work
@@ -117,14 +119,16 @@ class Suggestions:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the nearest known word, or the empty string, in a second at most;
-    also for what is no word. Who asks for many words in a row shares one `Suggestions` among them.
+    """`"; did you mean 'x'?"` with the nearest known name, or the empty string if none is near.
+
+    One call takes about one second at most; to look up many words, share one `Suggestions`. The
+    result is empty also if `word` is not a string.
     """
     return Suggestions().did_you_mean(word, known)
 
 
 def _alike(word: str, name: str) -> int:
-    """How many characters at the beginning and at the end are the same."""
+    """How many leading and trailing characters the two strings have in common."""
     ends = zip(word, name, strict=False), zip(reversed(word), reversed(name), strict=False)
     return sum(sum(1 for _ in itertools.takewhile(_same, end)) for end in ends)
 
@@ -134,11 +138,12 @@ def _same(pair: tuple[str, str]) -> bool:
 
 
 def shown(value: object) -> str:
-    """A caller's value as a message shows it: its repr, shortened if it is long. Never raises: a
-    value that has no repr is shown by its type.
+    """The repr of a user's value for an error message, cut after 1000 characters.
+
+    Never raises: a value whose repr fails is shown by its type.
     """
     try:
         text = repr(value)
-    except Exception:  # of the caller's own class, or of an integer of very many digits
+    except Exception:  # from a user's own __repr__, or for an integer with too many digits
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

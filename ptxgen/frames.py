@@ -1,4 +1,4 @@
-"""Finds and compiles the templates that frame generated text; the only file that imports jinja2."""
+"""Finds and compiles the templates of generated text; the only file that imports jinja2."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ptxgen.errors import PtxGenError, did_you_mean
 if TYPE_CHECKING:
     import jinja2
 
-# In a wheel the templates are the package ptxgen.templates; in a checkout, and so in an editable
-# install, the folder of that name beside ptxgen.
+# In a wheel the templates are the package ptxgen.templates; in a checkout, and therefore in an
+# editable install, they are in the folder templates/ beside ptxgen/.
 _CHECKOUT_FOLDER: Final = Path(__file__).parents[1] / "templates"
 
 
 def load_template(name: str) -> jinja2.Template:
-    """The compiled template `name`, a file name such as `"module.ptx.j2"`; compiled once a process.
+    """The compiled template `name`, such as `"module.ptx.j2"`; compiled once per process.
 
-    A variable that a template uses and its caller does not pass is an error (`StrictUndefined`);
-    nothing is escaped; a line that holds only a block statement leaves no trace. Raises
+    A variable that the template uses but its caller does not pass is an error (`StrictUndefined`);
+    nothing is escaped; a template line that holds only a block statement prints nothing. Raises
     `PtxGenError` for an unknown name.
     """
     import jinja2
@@ -38,13 +38,13 @@ def load_template(name: str) -> jinja2.Template:
 
 @cache
 def _environment() -> jinja2.Environment:
-    # Imported on first use: a program that emits no text does not pay for it.
+    # Imported on first use: a program that emits no text does not pay the import time of jinja2.
     import jinja2
 
     loader: jinja2.BaseLoader
     try:
         loader = jinja2.PackageLoader("ptxgen", "templates")
-    except ValueError:  # ptxgen/ has no such folder, so this is a checkout
+    except ValueError:  # ptxgen/ has no folder templates/, so this is a checkout
         loader = jinja2.FileSystemLoader(_CHECKOUT_FOLDER)
     return jinja2.Environment(
         loader=loader,

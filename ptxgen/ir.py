@@ -1,8 +1,8 @@
-"""A PTX program as frozen data. Nothing here decides anything.
+"""The IR: a PTX program as frozen data without behaviour.
 
-An instruction is its opcode (with all modifiers, as printed) and its operands; what it means is
-looked up in the instruction table (`ptxgen.isa`). Equality ignores where an instruction came from
-(`Instr.origin`), so that a parsed program equals the program that was printed.
+An instruction is its opcode (with all modifiers, as printed) and its operands; its meaning is
+looked up in the instruction table (`ptxgen.isa`). Equality ignores the source line of an
+instruction (`Instr.origin`), so that a parsed program equals the program that was printed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from ptxgen.errors import TypeMismatchError, shown
 
 
 class Reg(NamedTuple):
-    """A register: its name with the `%`, and the type it was declared with (`b32`, `f32`, `pred`,
-    …).
-    """
+    """A register: its name with the `%`, and its declared type (`b32`, `f32`, `pred`, …)."""
 
     name: str
     declared: str
@@ -32,7 +30,7 @@ class IntImm:
 
 @dataclass(frozen=True, slots=True)
 class FloatImm:
-    """A floating-point literal as its bits: `0f` with 32 of them or `0d` with 64."""
+    """A floating-point literal as its bits: `width` is 32 (printed as `0f…`) or 64 (`0d…`)."""
 
     bits: int
     width: int
@@ -47,9 +45,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The name of a label, a function, a parameter or a variable; `name+offset` is so many bytes
-    further.
-    """
+    """The name of a label, function, parameter or variable, plus an `offset` in bytes."""
 
     name: str
     offset: int = 0
@@ -57,7 +53,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`[base + offset]`; the offset is in bytes. Without a base, it is the address."""
+    """`[base + offset]`; the offset is in bytes, and is the whole address if there is no base."""
 
     base: Reg | Symbol | None
     offset: int = 0
@@ -65,8 +61,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorAddress:
-    """`[base + offset, {c0, …}]`: a tensor map's address and coordinates, innermost first; or a
-    texture's or a surface's handle, with the layer before these.
+    """`[base + offset, {c0, …}]`: a tensor map's address and coordinates, innermost first.
+
+    For a texture or a surface, `base` is its handle; the layer, if any, is the first coordinate.
     """
 
     base: Reg | Symbol
@@ -76,26 +73,26 @@ class TensorAddress:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`_`: a result that nobody wants, or an element of a vector that is not written."""
+    """`_`: a result that is discarded, or an element of a vector that is not written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """`!p`: a predicate read as its opposite."""
+    """`!p`: the negation of a predicate register, as an operand."""
 
     register: Reg
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """`{a, b, …}`: several registers or literals moved as one."""
+    """`{a, b, …}`: registers or literals that form one vector operand."""
 
     items: tuple[Reg | IntImm | FloatImm | Sink, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """`d|p`: two results of one instruction."""
+    """`d|p`: two results of one instruction, printed as one operand."""
 
     first: Reg | Sink
     second: Reg | Sink
@@ -103,7 +100,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """`(a, b, …)`: what a call gives or gets: registers, literals, names of `.param` variables."""
+    """`(a, b, …)`: arguments or results of a call: registers, literals, names of `.param`s."""
 
     items: tuple[Reg | IntImm | FloatImm | Symbol | Sink, ...]
 
@@ -132,7 +129,7 @@ class Guard(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where an instruction came from: a Python function and line, or a line of PTX text."""
+    """The source of an instruction: a Python function and its line, or a line of PTX text."""
 
     code: CodeType | None
     line: int
@@ -144,10 +141,10 @@ class Origin(NamedTuple):
 
 
 class Instr:
-    """One instruction. `origin` takes no part in equality. Treat as frozen.
+    """One instruction; treat it as frozen. Equality ignores `origin`.
 
-    A plain class with slots: a kernel has thousands of these, and a frozen dataclass takes three
-    times as long to make.
+    It is a plain class with slots: a kernel has thousands of instructions, and an instance of a
+    frozen dataclass takes three times as long to make.
     """
 
     __slots__ = ("guard", "opcode", "operands", "origin")
@@ -181,9 +178,7 @@ class Instr:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place a branch can go to. `pragma` is printed for the loop that it heads (`nounroll`), if
-    not empty.
-    """
+    """A branch target. `pragma`, if not empty, is printed behind it for its loop (`nounroll`)."""
 
     name: str
     pragma: str = ""
@@ -191,21 +186,21 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The next step of the algorithm, printed as a comment line."""
+    """A comment line that names the next step of the algorithm."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pragma:
-    """`.pragma "text";` among the instructions, other than one that heads a loop."""
+    """`.pragma "text";` among the instructions; a pragma behind a label is part of `Label`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """`name: .branchtargets a, b, …;` or `.calltargets`: where an indirect jump may go."""
+    """`name: .branchtargets a, b, …;` or `.calltargets`: targets of an indirect jump or call."""
 
     name: str
     kind: str  # "branchtargets" or "calltargets"
@@ -229,8 +224,9 @@ Statement = Instr | Label | Note | Pragma | Targets | Prototype
 class Param:
     """A parameter or a result: its name and scalar type (`u64`, `f32`, …).
 
-    With a `count`, it is an array of so many elements, as structures are passed; `align` is in
-    bytes, 0 the type's own. One of a function may be a `register` instead of memory.
+    A `count` above 0 makes it an array of `count` elements, the form in which structures are
+    passed. `align` is in bytes; 0 means the alignment of the type. A parameter or a result of a
+    function, but not of a kernel, may be a `register` (`.reg`) instead of `.param` memory.
     """
 
     name: str
@@ -251,8 +247,10 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """An address in a variable's initial value: `nbytes` bytes at `offset` become the address of
-    `symbol` plus `addend`, shifted right by `shift` bits; `generic` as a generic address.
+    """An address in a variable's initial value.
+
+    The `nbytes` bytes at byte `offset` hold (address of `symbol` + `addend`) >> `shift`, the shift
+    in bits; the address is a generic one if `generic`.
     """
 
     offset: int
@@ -265,12 +263,12 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in `space`: global, const, shared, local, or param (what calls give and get).
+    """A variable in `space`: global, const, shared, local, or param (arguments of calls).
 
-    `nbytes` is 0 for an `.extern` array without a size. `data` is the beginning of its initial
+    `nbytes` is 0 for an `.extern` array without a size. `data` holds the first bytes of the initial
     value, the rest being zero; `pointers` are the addresses in it. `linkage` is `""`, `visible`,
-    `extern`, `weak` or `common`. `scalar` is the type of one in param that is no array: a call
-    tells `.b32 x` from `.b8 x[4]`.
+    `extern`, `weak` or `common`. `scalar` is the type of a param variable that is not an array,
+    since a call distinguishes `.b32 x` from `.b8 x[4]`; it is empty for all other variables.
     """
 
     space: str
@@ -285,7 +283,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRange:
-    """`.reg .declared prefix<count>;` declares `prefix0` … `prefix(count-1)`."""
+    """`.reg .declared prefix<count>;` declares `prefix0` … `prefix(count-1)`; 0: `prefix` alone."""
 
     prefix: str
     declared: str
@@ -294,7 +292,7 @@ class RegisterRange:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A named part of dynamic shared memory, in bytes from its start."""
+    """A named part of dynamic shared memory; `offset`, `nbytes` and `align` are in bytes."""
 
     name: str
     offset: int
@@ -306,12 +304,12 @@ class Region:
 class Kernel:
     """One `.entry`.
 
-    `threads` is the block size promised by `.maxntid` (0: no promise); `min_ctas` is
+    `threads` is the most threads of a block by `.maxntid` (0: not printed); `min_ctas` is
     `.minnctapersm` (0: not printed). `dynamic_shared` names the `.extern .shared` array, or is
-    empty; `regions` says what the generator keeps where inside it (printed as comments, so that
-    text alone tells them too). `variables` are those of the body in local and param memory;
-    `reqntid` and `cluster` the extents of `.reqntid` and `.reqnctapercluster`, empty if absent;
-    `directives` are other ones of the entry as text (`.maxnreg 128`).
+    empty; `regions` are the named parts of that array, printed as comments so that the parser finds
+    them again. `variables` are the variables of the body in local and param memory; `reqntid` and
+    `cluster` are the extents of `.reqntid` and `.reqnctapercluster`, empty if absent; `directives`
+    are the other directives of the entry as text (`.maxnreg 128`).
     """
 
     name: str
@@ -331,15 +329,13 @@ class Kernel:
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory a launch must give this kernel: the end of the last
-        region.
-        """
+        """Bytes of dynamic shared memory that a launch needs: the end of the last region."""
         return max((r.offset + r.nbytes for r in self.regions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One `.func`. Without a body (None) it is declared only, as `vprintf` is."""
+    """One `.func`. A function whose body is None is only declared, such as `vprintf`."""
 
     name: str
     results: tuple[Param, ...] = ()
@@ -354,10 +350,11 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A PTX module: `.version`, `.target`, its kernels, functions, and variables of its own.
+    """A PTX module: `.version`, `.target`, kernels, functions, and module-scope variables.
 
     Functions are printed before kernels, each declared before any is defined. `.extern .shared`
-    arrays that no kernel names as its `dynamic_shared` are among the variables.
+    arrays that no kernel names as its `dynamic_shared` are among the variables. `header` holds the
+    comment lines at the head of the text.
     """
 
     version: tuple[int, int]
@@ -369,6 +366,6 @@ class Module:
 
 
 def require_module(who: str, given: object) -> None:
-    """Raise `TypeMismatchError` if what `who` was given is no module."""
+    """Raise `TypeMismatchError` if `given`, an argument of the function `who`, is no `Module`."""
     if not isinstance(given, Module):
         raise TypeMismatchError(f"{who}: the module must be a ptxgen.ir.Module, got {shown(given)}")

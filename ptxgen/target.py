@@ -1,4 +1,4 @@
-"""What each GPU architecture offers: the PTX targets, their limits, and occupancy.
+"""The PTX targets, the limits of the GPU architectures that they name, and occupancy.
 
 Sources of the numbers in `TARGETS`:
 
@@ -6,7 +6,7 @@ Sources of the numbers in `TARGETS`:
 * limits of a block and of a multiprocessor: CUDA C++ Programming Guide 13.0, section "Compute
   Capabilities", table "Technical Specifications per Compute Capability" (10.3 is as 10.0);
 * reserved shared memory: CUDA C++ Programming Guide 12.9, sections "Compute Capability 8.x" and
-  "Compute Capability 9.0", "Shared Memory": 1 KB of each block's is kept for system use;
+  "Compute Capability 9.0", "Shared Memory": the system reserves 1 KB of it for each block;
 * f32 lanes: CUDA C++ Best Practices Guide 13.0, table "Throughput of Native Arithmetic
   Instructions", row "32-bit floating-point add, multiply, multiply-add";
 * allocation units: `cuda_occupancy.h` of the CUDA Toolkit 13.5, the functions
@@ -30,26 +30,26 @@ WARP_SIZE: Final = 32  # threads
 
 # A multiprocessor has four schedulers, each with a quarter of the registers and of the warps.
 _SCHEDULERS_PER_SM: Final = 4
-# A warp gets registers in units of this many.
+# The registers of a warp are allocated in multiples of this count.
 _REGISTER_UNIT: Final = 256
-# A block gets shared memory in units of this many bytes.
+# The shared memory of a block is allocated in multiples of these sizes, in bytes.
 _SHARED_UNIT_TURING: Final = 256
 _SHARED_UNIT: Final = 128
 _FIRST_AMPERE: Final = 80
-_MOST_CAPABILITY: Final = 99  # far beyond any number of a compute capability
+_MOST_CAPABILITY: Final = 99  # far above every major or minor compute capability
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """One `.target` of a PTX module and the limits of the GPUs it names.
 
-    Shared memory is in bytes, registers are 32 bits wide. `name` is as PTX spells it (`sm_90a`),
-    `sm` its number (90). `suffix` is `"a"` for a target with architecture-specific features,
-    which runs on exactly that architecture, and `""` for one that later GPUs run too. `ptx` is the
-    first PTX ISA version that knows the target. `shared_per_block` is the most that a launch
-    gets without asking, `shared_per_block_optin` the most it can ask for; the driver takes
-    `shared_reserved_per_block` for itself on top, out of `shared_per_sm`. `fp32_lanes_per_sm` is
-    f32 fused multiply-adds per clock.
+    Shared memory is in bytes, registers are 32 bits wide. `name` is the PTX spelling (`sm_90a`),
+    `sm` the number in it (90). `suffix` is `"a"` for a target with architecture-specific features,
+    which runs on exactly that architecture, and `""` for a target that later GPUs run too. `ptx` is
+    the first PTX ISA version that knows the target. `shared_per_block` is the most shared memory
+    that a block gets without opt-in, `shared_per_block_optin` the most with opt-in; the driver
+    reserves `shared_reserved_per_block` more for each block, out of `shared_per_sm`.
+    `fp32_lanes_per_sm` counts the f32 fused multiply-adds of a multiprocessor per clock.
     """
 
     name: str
@@ -84,11 +84,11 @@ class Target:
     def blocks_per_sm_for(self, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
         """How many blocks of a kernel fit on one multiprocessor at once; 0 if not even one does.
 
-        `threads` are those of a block, `shared_bytes` its static and dynamic shared memory
-        together, without the driver's own share. The launch is taken to have opted in to the shared
-        memory it uses, and to use so few named barriers that those are no limit. The rules are
-        those of `cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`. Raises
-        `ConfigError` if there is no thread, or if another quantity is negative.
+        `threads` counts the threads of a block, `shared_bytes` is its static plus dynamic shared
+        memory without the part that the driver reserves. It is assumed that the launch has opted in
+        to its shared memory, and that named barriers are no limit. The rules are those of
+        `cudaOccMaxActiveBlocksPerMultiprocessor` in `cuda_occupancy.h`. Raises `ConfigError` if
+        `threads` is below 1 or another argument is negative.
         """
         _check_kernel(threads, registers_per_thread, shared_bytes)
         if threads > self.threads_per_block:
@@ -107,8 +107,8 @@ class Target:
         if registers_per_thread == 0:
             return self.blocks_per_sm
         per_warp = _round_up(registers_per_thread * WARP_SIZE, _REGISTER_UNIT)
-        # A warp takes its registers from its own scheduler's quarter. Where a block may have all
-        # registers of a multiprocessor, as here everywhere, that is also the limit of one block.
+        # The registers of a warp come from the quarter of its scheduler. On all targets here one
+        # block may use all registers of a multiprocessor, so no other limit applies to a block.
         warps_per_scheduler = self.registers_per_sm // _SCHEDULERS_PER_SM // per_warp
         return warps_per_scheduler * _SCHEDULERS_PER_SM // warps
 
@@ -121,15 +121,15 @@ class Target:
 
 
 def target(name: str | Target) -> Target:
-    """The target called `name`, or `name` itself if it is one already.
+    """The target called `name`, or `name` itself if it is a `Target`.
 
-    Raises `UnsupportedTargetError` with the nearest name and the list of all of them.
+    Raises `UnsupportedTargetError`, which lists all targets and the nearest name, if there is none.
     """
     if isinstance(name, Target):
         return name
     try:
         return TARGETS[name]
-    except (KeyError, TypeError):  # a TypeError is for what cannot be a key
+    except (KeyError, TypeError):  # TypeError: `name` cannot be hashed
         hint = did_you_mean(name, TARGETS) or "."
         raise UnsupportedTargetError(f"unknown target {shown(name)}{hint} {_KNOWN}") from None
 
@@ -137,8 +137,9 @@ def target(name: str | Target) -> Target:
 def target_for_device(major: int, minor: int) -> Target:
     """The target to compile for on a GPU of compute capability `major.minor`.
 
-    The GPU's own if it is in `TARGETS`, with architecture-specific features where there are any;
-    else the newest that the GPU runs. Raises `UnsupportedTargetError` for a GPU older than sm_75.
+    It is the GPU's own target if `TARGETS` has it, with the suffix `a` where there is one; else the
+    newest target that the GPU runs. Raises `UnsupportedTargetError` for a GPU older than sm_75, and
+    for a `major` or `minor` that is no integer from 0 to 99.
     """
     for name, given in (("major", major), ("minor", minor)):
         if integer(given, 0, _MOST_CAPABILITY) is None:
@@ -165,9 +166,9 @@ def _sm_number(major: int, minor: int) -> int:
 
 
 def target_number(name: str) -> int:
-    """The number in a target's name, 90 of `sm_90a`, also of one that is not in `TARGETS`.
+    """The number in a target's name, 90 for `sm_90a`; the target need not be in `TARGETS`.
 
-    Raises `UnsupportedTargetError` where there is none.
+    Raises `UnsupportedTargetError` if `name` has not the form of a target's name.
     """
     found = re.fullmatch(r"sm_(\d{2,4})[a-z]?", name)
     if found is None:
@@ -200,7 +201,7 @@ def _row(
     blocks: int,
     lanes: int,
 ) -> Target:
-    """One column of the guide's table; KiB, threads and blocks are those of a multiprocessor."""
+    """One column of the guide's table; KiB, threads, blocks and lanes are per multiprocessor."""
     sm = target_number(name)
     reserved = KIB if sm >= _FIRST_AMPERE else 0
     return Target(
@@ -209,7 +210,7 @@ def _row(
         suffix="a" if name.endswith("a") else "",
         ptx=ptx,
         shared_per_block=48 * KIB,
-        # The guide lists 64, 163, 99 and 227 KiB: all that the driver does not reserve.
+        # The guide lists 64, 163, 99 and 227 KiB: shared_kib without the reserved 1 KiB.
         shared_per_block_optin=shared_kib * KIB - reserved,
         shared_per_sm=shared_kib * KIB,
         shared_reserved_per_block=reserved,
@@ -224,7 +225,8 @@ def _row(
     )
 
 
-# An sm_87 GPU has more shared memory than an 8.8 one, so its limits would promise too much there.
+# An sm_87 GPU has more shared memory than a GPU of compute capability 8.8 or 8.9, so a kernel made
+# for the limits of sm_87 may not fit a later GPU.
 _LARGER_THAN_ITS_SUCCESSORS: Final = frozenset({87})
 
 _ROWS: Final = (

@@ -1,8 +1,8 @@
-"""Tensor maps: how the tensor memory accelerator of sm_90 sees an array of one to five dimensions.
+"""Tensor maps: descriptions of arrays for the tensor memory accelerator (TMA) of sm_90.
 
-A `TensorMap` is what `cuTensorMapEncodeTiled` is told (CUDA Driver API, "Tensor Map Object
-Management"), and is refused where the driver refuses it. Dimensions are in the order of PTX
-coordinates, innermost first: the reverse of numpy's.
+A `TensorMap` holds the arguments of `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object
+Management"), and is refused where the driver refuses it. An array has one to five dimensions, in
+the order of PTX coordinates, innermost first: the reverse of numpy's order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-NBYTES: Final = 128  # of an encoded map, in parameter, constant or global memory
-ALIGN: Final = 64
+NBYTES: Final = 128  # bytes of an encoded map, in parameter, constant or global memory
+ALIGN: Final = 64  # bytes, of the address of an encoded map
 MOST_DIMS: Final = 5
-CHUNK: Final = 16  # bytes that a swizzle moves as one
+CHUNK: Final = 16  # bytes that a swizzle moves together
 
-# The enumeration values of the driver (cuda.h); what is loaded as `tf32` is rounded on the way, and
-# `.ftz` flushes subnormal numbers.
+# The enumeration values of the driver (cuda.h). A copy of a `tf32` tensor rounds its elements to
+# tf32, and `.ftz` flushes subnormal elements to zero.
 DTYPES: Final[dict[str, int]] = {
     "u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8,
     "bf16": 9, "f32.ftz": 10, "tf32": 11, "tf32.ftz": 12,
@@ -45,14 +45,16 @@ _BASE_ALIGN: Final = 16
 
 _MAGIC: Final = b"ptxgenTM"
 _LAYOUT: Final = struct.Struct("<8s5B3xQ5Q4Q5H5B")  # padded with zeros to 128 bytes
-# Where `tensormap.replace` finds its fields: what is before them, the bytes of one, how many.
+# By field of `tensormap.replace`: the `struct` format of all that precedes it in the encoded map,
+# the bytes of one entry, and the number of entries.
 _FIELDS: Final[dict[str, tuple[str, int, int]]] = {
     "elemtype": ("<8s", 1, 1), "rank": ("<8sB", 1, 1), "swizzle_mode": ("<8s2B", 1, 1),
     "fill_mode": ("<8s3B", 1, 1), "global_address": ("<8s5B3x", 8, 1),
     "global_dim": ("<8s5B3xQ", 8, MOST_DIMS), "global_stride": ("<8s5B3xQ5Q", 8, MOST_DIMS - 1),
     "box_dim": ("<8s5B3xQ5Q4Q", 2, MOST_DIMS), "element_stride": ("<8s5B3xQ5Q4Q5H", 1, MOST_DIMS),
 }  # fmt: skip
-# PTX ISA, "tensormap.replace": the types of elements by number, which are not the driver's.
+# PTX ISA, "tensormap.replace": the element types in the order of their values there, which differ
+# from the driver's enumeration values.
 _ELEMTYPES: Final = (
     "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32",
     "tf32.ftz",
@@ -60,11 +62,11 @@ _ELEMTYPES: Final = (
 
 
 def swizzled(address: Array, swizzle: str) -> Array:
-    """Where a byte of a tile goes: its shared-memory address after the swizzle.
+    """The shared-memory byte addresses that a tile's byte addresses have after the swizzle.
 
     The 16-byte units of `32B`, `64B` and `128B` rows are permuted by XORing address bits 4, 4-5 or
-    4-6 with the ones three places higher (PTX ISA, "Tensors: Swizzling modes"). `none` leaves the
-    address.
+    4-6 with the bits three positions higher (PTX ISA, "Tensors: Swizzling modes"). `none` changes
+    no address.
     """
     mask = (1 << SWIZZLES[swizzle]) - 1
     moved: Array = address ^ ((address >> 7 & mask) << 4)
@@ -72,24 +74,25 @@ def swizzled(address: Array, swizzle: str) -> Array:
 
 
 def holds_map(first: Array) -> Array:
-    """Whether bytes that begin with these eight, uint64, are a map that `encode` made."""
+    """Whether an encoded map begins with `first`: its first 8 bytes as a uint64, one per lane."""
     held: Array = first.astype(np.uint64) == np.uint64(int.from_bytes(_MAGIC, "little"))
     return held
 
 
 def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
-    """Where an encoded map has a field of `tensormap.replace`, that of dimension `place` if there
-    are several: its offset and its bytes; and what the map has there for a value.
+    """The byte offset and size of a field of an encoded map, and its encoding of `value`.
 
-    Raises `ConfigError` for what no map has.
+    `field` is a field name of `tensormap.replace` (PTX ISA); `place` is the index of the entry, for
+    a field with an entry per dimension or stride, else 0. Raises `ConfigError` for an entry or an
+    element type that does not exist, and for interleaved layouts.
     """
     if field == "interleave_layout":
         if value.any():
             raise ConfigError("interleaved layouts are not modelled; give tensormap.replace 0")
-        field, value = "elemtype", np.zeros(0)  # there is nothing to write
+        field, value = "elemtype", np.zeros(0)  # an encoded map has no layout field: write no lane
     before, nbytes, count = _FIELDS[field]
     if not 0 <= place < count:
-        raise ConfigError(f"a tensor map has {count} of {field}, from 0 on; got {place}")
+        raise ConfigError(f"{field} of a tensor map has index 0 to {count - 1}, got {place}")
     if field == "rank":
         value = value + 1
     elif field == "elemtype" and value.size:
@@ -97,7 +100,7 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
         if int(value.max()) >= len(numbers):
             raise ConfigError(f"elemtype is from 0 to {len(numbers) - 1}, got {int(value.max())}")
         value = numbers[value]
-    # A number that is too large stays so, and is refused where the map is used.
+    # A value too large for its field becomes the largest of it, which copies with the map refuse.
     most = (1 << 8 * nbytes) - 1
     return (
         struct.calcsize(before) + nbytes * place,
@@ -110,14 +113,15 @@ def part_of(field: str, place: int, value: Array) -> tuple[int, int, Array]:
 class TensorMap:
     """A tensor in global memory and the box of it that one copy moves.
 
-    `base` is a numpy array, which gives the rest, or a device address as an integer; then `dtype`
-    (one of `DTYPES`), `dims` (elements, innermost first) and `strides` (bytes, of all dimensions
-    but the innermost) must be given. `box` is in elements, innermost first; with `element_strides`,
-    every so many elements of a dimension are moved, and of `box` so many less; that of the
-    innermost one is ignored. `swizzle` is how rows are permuted in shared memory, `oob_fill` what
-    is loaded where the box lies outside the tensor. `l2_promotion` is a hint.
+    `base` is a numpy array, from which `dtype`, `dims` and `strides` are taken, or a device address
+    as an integer; an address needs `dtype` (one of `DTYPES`), `dims` (elements, innermost first)
+    and `strides` (bytes, of all dimensions but the innermost). `box` is in elements, innermost
+    first. An element stride s of a dimension moves every s-th element of the box, ceil(box / s) in
+    all; the element stride of the innermost dimension is ignored. `swizzle` (one of `SWIZZLES`)
+    says how rows are permuted in shared memory, `oob_fill` (one of `OOB_FILLS`) which value is
+    loaded for elements outside the tensor. `l2_promotion` (one of `L2_PROMOTIONS`) is a hint.
 
-    Raises `ConfigError` for what the driver would refuse.
+    Raises `ConfigError` for arguments that the driver would refuse.
     """
 
     base: Array | int
@@ -157,13 +161,15 @@ class TensorMap:
 
     @property
     def type(self) -> ScalarType:
-        """The type of an element in memory; `tf32` is kept as `f32`."""
+        """The type of an element in memory; a `tf32` tensor has `f32` elements in memory."""
         return TYPES[_stored(self.dtype)]
 
     @property
     def box_shape(self) -> tuple[int, ...]:
-        """The elements that one copy moves along each dimension, innermost first: the box divided
-        by the element strides, rounded up; the innermost stride is ignored.
+        """The elements that one copy moves along each dimension, innermost first.
+
+        It is the box divided by the element strides, rounded up; the innermost element stride is
+        ignored.
         """
         pairs = zip(self.box[1:], self.element_strides[1:], strict=True)
         return (self.box[0], *(-(-b // s) for b, s in pairs))
@@ -177,9 +183,11 @@ class TensorMap:
         return total
 
     def encode(self, base_address: int) -> bytes:
-        """The map as the interpreter reads it, 128 bytes, for a tensor at `base_address`.
+        """The 128 bytes of the map that the interpreter reads, for a tensor at `base_address`.
 
-        It is a format of this project: what the GPU reads is made by the driver.
+        The format is this project's own: the driver makes the bytes that a GPU reads
+        (`ptxgen.runtime.tensormaps`). Raises `ConfigError` for an address that is not a multiple of
+        16 bytes.
         """
 
         def filled(values: tuple[int, ...], count: int) -> list[int]:
@@ -197,9 +205,10 @@ class TensorMap:
 
     @classmethod
     def decode(cls, data: bytes) -> TensorMap:
-        """The map that `encode` made these bytes of, with the address as its base.
+        """The map that `encode` made these bytes from; its base is the address in them.
 
-        Raises `ConfigError` for other bytes.
+        Raises `ConfigError` for bytes without the mark of `encode`, and for a map that the driver
+        would refuse.
         """
         if len(data) != NBYTES or not data.startswith(_MAGIC):
             raise ConfigError(
@@ -208,13 +217,14 @@ class TensorMap:
         _, dtype, rank, swizzle, fill, promotion, base, *rest = _LAYOUT.unpack(data[: _LAYOUT.size])
         dims, strides, box, steps = rest[:5], rest[5:9], rest[9:14], rest[14:19]
         return cls(
-            base, tuple(box[:rank]), _name(DTYPES, dtype), tuple(dims[:rank]),
-            tuple(strides[: rank - 1]), _name(SWIZZLES, swizzle), tuple(steps[:rank]),
-            _name(OOB_FILLS, fill), _name(L2_PROMOTIONS, promotion),
+            base, tuple(box[:rank]), _name("dtype", DTYPES, dtype), tuple(dims[:rank]),
+            tuple(strides[: rank - 1]), _name("swizzle", SWIZZLES, swizzle), tuple(steps[:rank]),
+            _name("oob_fill", OOB_FILLS, fill),
+            _name("l2_promotion", L2_PROMOTIONS, promotion),
         )  # fmt: skip
 
     def _take_array(self, array: Array) -> None:
-        """Dimensions, strides and dtype of the array."""
+        """Take the dimensions, strides and dtype from the array."""
         if not (_is_empty(self.dims) and _is_empty(self.strides)):
             raise ConfigError(
                 "a tensor map of an array has its dims and strides from it; leave them out, "
@@ -247,12 +257,17 @@ class TensorMap:
 
 
 def _stored(dtype: str) -> str:
-    """The type of memory that holds a dtype of a map."""
+    """The name of the PTX type that an element of map dtype `dtype` has in memory."""
     return dtype.removesuffix(".ftz").replace("tf32", "f32")
 
 
-def _name(names: dict[str, int], number: int) -> str:
-    return next(name for name, n in names.items() if n == number)
+def _name(field: str, names: dict[str, int], number: int) -> str:
+    """The name of a field's encoded value. Raises `ConfigError` for a value without a name."""
+    for name, n in names.items():
+        if n == number:
+            return name
+    known = ", ".join(f"{n} ({name})" for name, n in names.items())
+    raise ConfigError(f"{field} of a tensor map is one of {known}, got {number}")
 
 
 def _misaligned(address: int) -> str:
@@ -267,7 +282,7 @@ def _is_empty(given: object) -> bool:
 
 
 def _integers(what: str, given: object) -> tuple[int, ...]:
-    """Integers of any kind as a tuple. Raises `ConfigError` for anything else."""
+    """A sequence of integers of any class as a tuple of ints; raises `ConfigError` otherwise."""
     one_axis = isinstance(given, tuple | list) or getattr(given, "ndim", 0) == 1
     found = [integer(n, -_MOST_STRIDE, _MOST_STRIDE) for n in given] if one_axis else [None]  # type: ignore[attr-defined]  # these have elements
     if any(n is None for n in found):
@@ -279,7 +294,7 @@ def _integers(what: str, given: object) -> tuple[int, ...]:
 
 
 def _check(made: TensorMap) -> None:
-    """Everything that `cuTensorMapEncodeTiled` requires (CUDA Driver API)."""
+    """Check all that `cuTensorMapEncodeTiled` requires (CUDA Driver API); raises `ConfigError`."""
     for what, names in (
         ("dtype", DTYPES), ("swizzle", SWIZZLES), ("oob_fill", OOB_FILLS),
         ("l2_promotion", L2_PROMOTIONS),
@@ -312,7 +327,7 @@ def _check_ranges(made: TensorMap) -> None:
             if not fine(value):
                 raise ConfigError(
                     f"a tensor map's {what} must be {why}, got {value} in {values} "
-                    f"(number {n}, innermost first)"
+                    f"(index {n}, innermost first)"
                 )
 
     each("dims", "from 1 to 2**32", lambda n: 1 <= n <= _MOST_DIM)

@@ -1,4 +1,4 @@
-"""IR to PTX text. Pure: the same module gives the same characters.
+"""Renders IR as PTX text; the same module always gives the same characters.
 
 The frame of a module is `templates/module.ptx.j2`; the lines of a kernel, of which there may be
 thousands, are made here. `ptxgen.parse` reads back exactly what is printed.
@@ -42,21 +42,21 @@ from ptxgen.ir import (
     require_module,
 )
 
-# Dynamic shared memory is aligned to at least this, so that 16-byte accesses may be used.
+# Least alignment of dynamic shared memory in bytes, so that 16-byte accesses may be used.
 _DYNAMIC_ALIGN: Final = 16
 _BYTE: Final = 0xFF
-_WORDS: Final = (8, 4, 2)  # bytes of the elements that can hold addresses, the largest first
+_WORDS: Final = (8, 4, 2)  # bytes of the element types that can hold an address, the largest first
 
 
 class _Array(NamedTuple):
-    """A dynamic shared array, as the template wants it."""
+    """A dynamic shared array as the template takes it; `align` is in bytes."""
 
     name: str
     align: int
 
 
 class _Frame(NamedTuple):
-    """A kernel or a function in ready lines, as the template wants it."""
+    """A kernel or a function as the template takes it, in text that is ready to print."""
 
     head: str
     params: str
@@ -65,7 +65,10 @@ class _Frame(NamedTuple):
 
 
 def render(module: Module) -> str:
-    """The PTX text of a module, ending in a line break. Whether it is right, `verify` says."""
+    """The PTX text of a module, ending in a line break; use `verify` to check the module.
+
+    Raises `TypeMismatchError` if `module` is no `ir.Module`.
+    """
     require_module("render", module)
     return load_template("module.ptx.j2").render(
         header=[f"// {line}".rstrip() for line in module.header],
@@ -81,7 +84,7 @@ def render(module: Module) -> str:
 
 
 def render_instr(instr: Instr) -> str:
-    """One instruction as it is printed, without the indent: `@%p1 add.s32 %r1, %r2, 3;`."""
+    """The text of one instruction without the indent, such as `@%p1 add.s32 %r1, %r2, 3;`."""
     operands = ", ".join(map(render_operand, instr.operands))
     text = f"{instr.opcode} {operands};" if operands else f"{instr.opcode};"
     if instr.guard is None:
@@ -90,7 +93,7 @@ def render_instr(instr: Instr) -> str:
 
 
 def render_operand(operand: Operand) -> str:
-    """One operand as it is printed."""
+    """The text of one operand, such as `%r1` or `[%rd1+16]`."""
     return _OPERANDS[operand.__class__](operand)
 
 
@@ -123,7 +126,7 @@ def _float(operand: FloatImm) -> str:
     return f"0f{operand.bits:08X}" if operand.width == 32 else f"0d{operand.bits:016X}"
 
 
-# By class, because a chain of isinstance would cost more than the printing.
+# The printer of each operand class; a chain of isinstance would take longer than the printing.
 _OPERANDS: Final[dict[type, Callable[[Any], str]]] = {
     Reg: lambda o: o.name,
     IntImm: lambda o: str(o.value),
@@ -141,7 +144,7 @@ _OPERANDS: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def _instr_line(instr: Instr) -> str:
-    # What `render_instr` gives, behind a tab, but faster: most operands are registers.
+    # The text of `render_instr` behind a tab; the short cut for registers saves most of the time.
     if instr.guard is not None:
         return f"\t{render_instr(instr)}"
     operands = instr.operands
@@ -175,7 +178,7 @@ def _function(function: Function) -> _Frame:
 
 
 def _lines(body: Kernel | Function, comments: Iterable[str]) -> str:
-    """What is in the braces."""
+    """The text between the braces of a kernel or a function: declarations and statements."""
     declarations = [
         *map(_registers, body.registers),
         *map(_shared, body.shared),
@@ -207,7 +210,7 @@ def _params(params: Iterable[Param]) -> str:
 
 
 def _variable(variable: Variable) -> str:
-    """The declaration of a variable, an array of bytes unless there are addresses in it."""
+    """The declaration of a variable: a `b8` array unless its initial value holds addresses."""
     if variable.scalar:
         return f".{variable.space} .align {variable.align} .{variable.scalar} {variable.name};"
     count, element = variable.nbytes, 1
@@ -223,7 +226,7 @@ def _variable(variable: Variable) -> str:
 
 
 def _element(variable: Variable) -> int:
-    """The bytes of the elements by which all of a variable's addresses can be said."""
+    """The size in bytes of an element type in which all addresses of the initial value fit."""
     for nbytes in _WORDS:
         words = {p.offset for p in variable.pointers if p.nbytes == nbytes}
         single = [p.offset for p in variable.pointers if p.nbytes == 1]
@@ -301,7 +304,7 @@ def _region(region: Region) -> str:
 
 
 def _dynamic_arrays(kernels: Iterable[Kernel]) -> list[_Array]:
-    """Each dynamic shared array once, in the order of first use, aligned for every region in it."""
+    """Each dynamic shared array once, in order of first use, with the largest region alignment."""
     aligns: dict[str, int] = {}
     for kernel in kernels:
         if kernel.dynamic_shared:

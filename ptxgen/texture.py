@@ -1,10 +1,10 @@
-"""Textures and surfaces: arrays that kernels read through a sampler, or by place.
+"""Textures, which kernels read through a sampler, and surfaces, which they access by coordinates.
 
-A `Texture` or a `Surface` is an argument of a launch where a kernel takes a `cudaTextureObject_t`
-or a `cudaSurfaceObject_t`. Arrays have the slowest dimension first, as everywhere in numpy: layers
-(of cubes: six faces each), depth, height, width, and then the channels, if there are several.
+A launch passes a `Texture` or a `Surface` where the kernel takes a `cudaTextureObject_t` or a
+`cudaSurfaceObject_t`. The dimensions of an array are, slowest first, as usual in numpy: layers (six
+faces for each layer of a cube), depth, height, width, and then the channels, if there are several.
 
-What a fetch gives is in the CUDA C++ Programming Guide, appendix "Texture Fetching".
+The result of a fetch is defined in the CUDA C++ Programming Guide, appendix "Texture Fetching".
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-# By the geometry's name in PTX: dimensions of the array without channels, and those of a fetch.
+# By the geometry's name in PTX: how many dimensions the array has without channels, and how many
+# coordinates a fetch has without the layer and the face.
 GEOMETRIES: Final[dict[str, tuple[int, int]]] = {
     "1d": (1, 1), "2d": (2, 2), "3d": (3, 3), "a1d": (2, 1), "a2d": (3, 2), "cube": (3, 2),
     "acube": (3, 2),
@@ -40,14 +41,15 @@ _CHANNELS: Final = (1, 2, 4)
 _ELEMENTS: Final = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float16", "float32")
 _FACES: Final = 6
 _RGBA: Final = 4
-_FRACTION: Final = 1 << 8  # of a weight: 9-bit fixed point with 8 bits of fractional value
-_FAR: Final = 1 << 40  # elements; a coordinate that is farther out is as far outside
+_FRACTION: Final = 1 << 8  # steps of a filter weight: 9-bit fixed point with 8 fraction bits
+_FAR: Final = 1 << 40  # texels; coordinates are clamped to this distance from 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """An array as texels, and its geometry (`kind`, one of `GEOMETRIES`), which the number of
-    dimensions gives if it is 1d, 2d or 3d without channels.
+    """An array of texels and its geometry `kind`, one of `GEOMETRIES`.
+
+    If `kind` is empty, an array of 1, 2 or 3 dimensions is `1d`, `2d` or `3d` without channels.
     """
 
     array: Array
@@ -82,7 +84,7 @@ class _Bound:
 
     @property
     def texels(self) -> Array:
-        """The array with all dimensions: layers, depth, height, width, channels."""
+        """The array as `[layers, depth, height, width, channels]`; absent dimensions are 1."""
         dims, fetched = GEOMETRIES[self.kind]
         array = self.array if self.array.ndim > dims else self.array[..., None]
         layers = array.shape[: dims - fetched] or (1,)
@@ -96,11 +98,11 @@ class _Bound:
 
     @property
     def layers(self) -> int:
-        """The number of layers, of a cube that of all faces."""
+        """The number of layers; for a cube, the number of all faces."""
         return int(self.texels.shape[0])
 
     def query(self, what: str) -> int:
-        """What `txq` and `suq` ask for."""
+        """The value of the attribute `what` of `txq` or `suq`, such as `width` (in texels)."""
         width, height, depth = self.sizes
         faces = _FACES if "cube" in self.kind else 1
         layers = self.layers // faces if self.kind.startswith("a") else 0
@@ -116,13 +118,15 @@ class _Bound:
 class Texture(_Bound):
     """An array that kernels fetch from (`cudaTextureObject_t`).
 
-    `filter` is `point`, the nearest texel, or `linear`, between the nearest ones. `address` says
-    what lies outside, for all axes or one for each, x first: `clamp`, the edge; `border`, zeros;
-    `wrap` and `mirror`, the texture again, for `normalized` coordinates only: those from 0 to 1
-    rather than from 0 to the number of texels. `read` is `element`, or `normalized` for integers
-    of 8 or 16 bits as numbers from 0 to 1 or from -1 to 1.
+    `filter` is `point`, which reads the nearest texel, or `linear`, which interpolates between the
+    nearest texels. `address` is the addressing mode outside the array, one for all axes or a tuple
+    with one per axis, x first: `clamp` reads the edge, `border` reads zeros, `wrap` and `mirror`
+    repeat the texture and need `normalized`, except for cubes. `normalized` coordinates go from 0
+    to 1, others from 0 to the size in texels. `read` is `element`, or `normalized`, which reads
+    integers of 8 or 16 bits as floating-point numbers from 0 to 1 (unsigned) or from -1 to 1
+    (signed).
 
-    Raises `ConfigError` for what CUDA would refuse.
+    Raises `ConfigError` for arguments that CUDA would refuse.
     """
 
     filter: str = "point"
@@ -153,7 +157,7 @@ class Texture(_Bound):
             )
         if self.filter == "linear" and not self.is_float:
             raise ConfigError(
-                f"Texture: filter='linear' is between floating-point numbers, got {dtype}; pass "
+                f"Texture: filter='linear' needs floating-point texels, got {dtype}; pass "
                 "read='normalized' for integers of 8 or 16 bits"
             )
 
@@ -163,11 +167,11 @@ class Texture(_Bound):
         return self.read == "normalized" or self.array.dtype.kind == "f"
 
     def fetch(self, coordinates: Sequence[Array], type: ScalarType) -> tuple[Array, ...]:
-        """The four channels at coordinates as `tex` takes them: the layer if there are layers, then
-        x, y, z. Those that the texture lacks are 0.
+        """The four channels that `tex` reads, one array of dtype `type` per channel.
 
-        Coordinates that are integers are those of a texel, whatever the texture says; outside of
-        it they give 0.
+        `coordinates` are one array per operand, with a value per lane: the layer if there are
+        layers, then x, y, z. Channels that the texture lacks are 0. Integer coordinates are texel
+        indices, whatever `filter`, `address` and `normalized` are; outside the texture they read 0.
         """
         layer, along = self._layer(coordinates)
         if along[0].dtype.kind != "f":
@@ -187,8 +191,10 @@ class Texture(_Bound):
     def gather(
         self, coordinates: Sequence[Array], component: int, type: ScalarType
     ) -> tuple[Array, ...]:
-        """One channel of the four texels between which `linear` would interpolate, as `tld4` gives
-        them: counter-clockwise from the lower left, y growing downwards.
+        """The channel `component` of the four texels that `tld4` reads.
+
+        They are the texels between which `linear` would interpolate, counter-clockwise from the
+        lower left one, where y grows downwards.
         """
         layer, along = self._layer(coordinates)
         layer = np.clip(layer, 0, self.layers - 1)
@@ -202,7 +208,7 @@ class Texture(_Bound):
         return tuple(found)
 
     def _layer(self, coordinates: Sequence[Array]) -> tuple[Array, Sequence[Array]]:
-        """The layer, and the coordinates inside it."""
+        """The layer index (for a cube, the face index) and the coordinates inside the layer."""
         layer: Array = np.zeros(1, np.int64)
         if self.kind.startswith("a"):
             layer, coordinates = coordinates[0].astype(np.int64), coordinates[1:]
@@ -212,7 +218,7 @@ class Texture(_Bound):
         return layer, coordinates[: GEOMETRIES[self.kind][1]]
 
     def _scaled(self, coordinate: Array, axis: int) -> Array:
-        """A coordinate in texels."""
+        """A floating-point coordinate along `axis` converted to texels; NaN becomes 0."""
         wide = np.nan_to_num(coordinate.astype(np.float64), nan=0.0)
         if self.normalized or "cube" in self.kind:
             wide = wide * self.sizes[axis]
@@ -220,7 +226,7 @@ class Texture(_Bound):
         return clipped
 
     def _texel(self, index: Array, mode: str, axis: int) -> tuple[Array, Array]:
-        """The texel that an index along an axis means, and whether there is one."""
+        """The texel index that addressing `mode` gives along `axis`, and whether it is inside."""
         size = self.sizes[axis]
         index = np.asarray(index, np.int64)
         if mode == "border":
@@ -235,7 +241,7 @@ class Texture(_Bound):
     def _at(
         self, layer: Array, where: Sequence[tuple[Array, Array]], inside: Array | bool = True
     ) -> Array:
-        """The texels at places, `[lanes, channels]`, as a fetch gives them; 0 outside."""
+        """The values at texel indices (x first), `[lanes, channels]`; 0 outside the texture."""
         zero = np.zeros(1, np.int64)
         x, y, z = (*(index for index, _ in where), zero, zero)[:3]
         for _, there in where:
@@ -250,7 +256,7 @@ class Texture(_Bound):
         return texels.astype(np.float64 if texels.dtype.kind == "f" else np.int64)
 
     def _between(self, layer: Array, nearest: Sequence[Array]) -> Array:
-        """Linear filtering: the sum of the texels around, weighted by how near they are."""
+        """Linear filtering: weighted sums of the nearest 2, 4 or 8 texels, `[lanes, channels]`."""
         middle = [c - 0.5 for c in nearest]
         first = [np.floor(c) for c in middle]
         weight = [
@@ -266,13 +272,13 @@ class Texture(_Bound):
             share: Array = np.ones(1)
             for step, far in zip(corner, weight, strict=True):
                 share = share * (far if step else 1 - far)
-            # A texel of no weight counts for nothing, infinities included.
+            # A texel of weight 0 adds 0, even if it is infinite or NaN.
             texels = np.where(share[..., None] > 0, self._at(layer, where), 0.0)
             total = total + share[..., None] * texels
         return total
 
     def _result(self, texels: Array, type: ScalarType) -> tuple[Array, ...]:
-        """The channels as registers of a type have them."""
+        """The four channels converted to the bits of registers of `type`; absent channels are 0."""
         dtype = type.dtype if self.is_float else np.dtype(np.uint32)
         made = [texels[..., n] for n in range(texels.shape[-1])]
         made += [np.zeros_like(made[0])] * (_RGBA - len(made))
@@ -281,7 +287,7 @@ class Texture(_Bound):
 
 @dataclass(frozen=True, eq=False)
 class Surface(_Bound):
-    """An array that kernels read and write by place (`cudaSurfaceObject_t`): x is in bytes.
+    """An array that kernels read and write by coordinates (`cudaSurfaceObject_t`); x is in bytes.
 
     Raises `ConfigError` for an array that is read-only or not contiguous.
     """
@@ -294,7 +300,11 @@ class Surface(_Bound):
     def load(
         self, coordinates: Sequence[Array], type: ScalarType, count: int, outside: str
     ) -> tuple[Array, ...]:
-        """`count` values at coordinates as `suld` takes them; outside of the surface, 0."""
+        """The `count` values of `type` that `suld` loads, one array each; 0 outside the surface.
+
+        `coordinates` are one array per operand: the layer if there are layers, then x in bytes, y,
+        z. `outside` is the clamp mode of the instruction.
+        """
         place, inside = self.places(coordinates, type.nbytes * count, outside)
         picked = self._bytes.take(np.where(inside[:, None], place, 0))
         values = np.where(inside[:, None], picked, np.uint8(0)).view(type.dtype)
@@ -303,7 +313,10 @@ class Surface(_Bound):
     def store(
         self, coordinates: Sequence[Array], type: ScalarType, values: Sequence[Array], outside: str
     ) -> None:
-        """Write values as `sust` does; nothing outside of the surface. The last lane wins."""
+        """Write values as `sust` does; writes outside the surface are dropped.
+
+        Where several lanes write the same byte, the last lane wins.
+        """
         place, inside = self.places(coordinates, type.nbytes * len(values), outside)
         wide = [np.broadcast_to(v, len(place)) for v in values]
         data = np.stack(wide, axis=1).astype(type.dtype).view(np.uint8)
@@ -312,8 +325,10 @@ class Surface(_Bound):
     def places(
         self, coordinates: Sequence[Array], nbytes: int, outside: str
     ) -> tuple[Array, Array]:
-        """The bytes of the surface that accesses of `nbytes` meet, `[lanes, nbytes]`, and whether
-        they are inside it, bool; with `clamp`, the nearest ones that are.
+        """The byte offsets that accesses of `nbytes` touch, `[lanes, nbytes]`, in the surface.
+
+        The second result says for each lane whether its access is inside the surface. With
+        `outside="clamp"`, indices are clamped to the nearest access that is inside.
         """
         layers, depth, height, *line = self.texels.shape
         row = math.prod(line) * self.array.itemsize
@@ -340,8 +355,9 @@ class Surface(_Bound):
 
 
 def _face(x: Array, y: Array, z: Array) -> tuple[Array, list[Array]]:
-    """The face of a cube that a direction meets, and where, from 0 to 1 (CUDA C++ Programming
-    Guide, "Cubemap Textures").
+    """The face index of a cube that a direction meets, and the coordinates on it, from 0 to 1.
+
+    CUDA C++ Programming Guide, "Cubemap Textures".
     """
     x, y, z = (np.asarray(c, np.float64) for c in (x, y, z))
     by_x = (abs(x) > abs(y)) & (abs(x) > abs(z))

@@ -1,4 +1,4 @@
-"""PTX text as tokens with their places, and errors that show a place. `ptxgen.parse` reads them."""
+"""PTX text as tokens for `ptxgen.parse`, and errors that show the line of a token."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _TOKEN: Final = re.compile(
     rf"{_SKIPPED}(//[^\n]*|{_STRING}|{_NUMBER}|{_WORD}|{_SIGN}|)", re.DOTALL | re.ASCII
 )
 DECIMAL_FLOAT: Final = re.compile(_DECIMAL, re.ASCII)
-# A comment after one of these has a line to itself between statements, not inside one.
+# Only a comment whose preceding token is one of these stands between statements.
 _BETWEEN_STATEMENTS: Final = frozenset(";:{}")
 _END: Final = ""
 _LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz%$_")
 
 
 class Tokens:
-    """A text and how far it has been read.
+    """The tokens of a text, and the index `at` of the next token to read.
 
-    `words[at]` is the next token and `starts[at]` its place; a comment that has a line between two
-    statements to itself is a token, other comments are not. The last token is the empty string.
+    `words[at]` is the next token and `starts[at]` its offset in the text, in characters. A `//`
+    comment is a token if it has a line to itself between two statements; other comments are
+    skipped. The last token is the empty string.
     """
 
     def __init__(self, text: str) -> None:
@@ -65,18 +66,18 @@ class Tokens:
             rest = text[starts[-1] :]
             if rest.startswith("/*"):
                 self.fail("this comment has no end; add */")
-            self.fail(f"{rest[0]!r} is not part of PTX as read here")
+            self.fail(f"{rest[0]!r} begins no token of PTX")
 
     def _alone(self, start: int) -> bool:
-        """Whether only white space precedes this place on its line."""
+        """Whether only white space precedes the offset `start` on its line."""
         return not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
 
     def line(self, token: int) -> int:
-        """The number of a token's line, counted from 1."""
+        """The line number of the token with index `token`, counted from 1."""
         return bisect_right(self._line_ends, self.starts[token] - 1) + 1
 
     def fail(self, message: str, token: int | None = None) -> NoReturn:
-        """Raise `ParseError` that shows a token, by default the next."""
+        """Raise `ParseError`, which shows the token with index `token`; None is the next token."""
         token = self.at if token is None else token
         place = self.starts[token]
         line = self.line(token)
@@ -89,7 +90,7 @@ class Tokens:
         )
 
     def next(self) -> str:
-        """The next token that is no comment, which is then behind us."""
+        """Read the next token that is no comment; comments before it are skipped."""
         words, at = self.words, self.at
         word = words[at]
         while word[:2] == "//":
@@ -99,35 +100,35 @@ class Tokens:
         return word
 
     def peek(self) -> str:
-        """The next token that is no comment."""
+        """The next token that is no comment, without reading it; comments before it are skipped."""
         while self.words[self.at][:2] == "//":
             self.at += 1
         return self.words[self.at]
 
     def skip(self, word: str) -> bool:
-        """Step over `word` if it is next."""
+        """Read the next token if it is `word`; the result says whether it was."""
         if self.peek() != word:
             return False
         self.at += 1
         return True
 
     def want(self, wanted: str) -> None:
-        """Step over `wanted`, which must be next."""
+        """Read the next token, which must be `wanted`; raises `ParseError` otherwise."""
         if not self.skip(wanted):
             self.fail(f"wanted {wanted!r}, got {self.shown(self.peek())}")
 
     @staticmethod
     def shown(word: str) -> str:
-        """A token for an error message."""
+        """A token as error messages show it."""
         return repr(word) if word else "the end of the text"
 
     @staticmethod
     def is_name(word: str) -> bool:
-        """Whether a token is a name or a word that begins like one."""
+        """Whether a token is a name, or a word such as `.b32` or `%tid.x` that begins like one."""
         return word[:1] in _LETTERS
 
     def name(self, what: str) -> str:
-        """The name or dotted word that must be next; `what` says for what."""
+        """Read a name or dotted word, which must be next; `what` names it in the `ParseError`."""
         word = self.peek()
         if word[:1] not in _LETTERS:
             self.fail(f"wanted {what}, got {self.shown(word)}")
@@ -135,7 +136,7 @@ class Tokens:
         return word
 
     def count(self, what: str) -> int:
-        """A literal of a declaration, which is never negative."""
+        """Read an integer literal, which has no sign; `what` names it in the `ParseError`."""
         word = self.peek()
         if not word[:1].isdigit() or DECIMAL_FLOAT.fullmatch(word) or self.float_bits(word):
             self.fail(f"wanted {what}, got {self.shown(word)}")
@@ -143,14 +144,17 @@ class Tokens:
         return self.integer(word, self.at - 1)
 
     def counts(self, what: str) -> tuple[int, ...]:
-        """Several of them, with commas between."""
+        """Read integer literals with commas between; `what` names each in the `ParseError`."""
         found = [self.count(what)]
         while self.skip(","):
             found.append(self.count(what))
         return tuple(found)
 
     def string(self, such_as: str) -> str:
-        """What is between the quotes of the string that must be next."""
+        """Read a string literal; the result is the text between the quotes.
+
+        `such_as` is the example in the `ParseError` that is raised if no string is next.
+        """
         text = self.peek()
         if text[:1] != '"':
             self.fail(f'wanted a string such as "{such_as}", got {self.shown(text)}')
@@ -158,7 +162,7 @@ class Tokens:
         return text[1:-1]
 
     def type(self) -> ScalarType:
-        """A type after a dot, as in `.u32`."""
+        """Read a type with its dot, such as `.u32`; raises `ParseError` if no type is next."""
         word = self.peek()
         if word[:1] != "." or word[1:] not in TYPES:
             hint = did_you_mean(word, [f".{t}" for t in TYPES])
@@ -167,7 +171,10 @@ class Tokens:
         return TYPES[word[1:]]
 
     def integer(self, word: str, token: int) -> int:
-        """The value of an integer literal: `10`, `0x1F`, `0b101`, `017`, each maybe with a `U`."""
+        """The value of an integer literal: `10`, `0x1F`, `0b101`, `017`, with or without a `U`.
+
+        Raises `ParseError`, at index `token`, if `word` is no such literal or exceeds 64 bits.
+        """
         digits = word.removesuffix("U")
         base = 8 if digits[0] == "0" else 10
         if digits[1:2] in ("x", "X"):
@@ -176,7 +183,7 @@ class Tokens:
             base = 2
         try:
             value = int(digits, base)
-        except ValueError:  # Python's own limit for decimals is thousands of digits
+        except ValueError:  # a wrong digit, or thousands of decimal digits, which Python refuses
             octal = "; it begins with 0, so it is octal" if base == 8 else ""
             self.fail(f"{word[:20]} is not an integer literal{octal}", token)
         if value >> 64:
@@ -185,7 +192,7 @@ class Tokens:
 
     @staticmethod
     def float_bits(word: str) -> int:
-        """How many bits a floating-point literal in hexadecimal has, 32 or 64; 0 for other words.
+        """The bits of a hexadecimal floating-point literal, 32 (`0f…`) or 64 (`0d…`); else 0.
 
         PTX ISA, section "Floating-Point Constants".
         """
@@ -193,5 +200,5 @@ class Tokens:
 
 
 def comment(word: str) -> str:
-    """The text of a comment: without the slashes, one space after them, and what trails."""
+    """The text of a `//` comment without the slashes, one space after them, and trailing space."""
     return word[2:].removeprefix(" ").rstrip()

@@ -17,7 +17,7 @@ class ScalarType:
 
     `kind` is one of `u` (unsigned), `s` (signed), `b` (untyped bits), `f` (floating point),
     `x` (two packed floating-point numbers) and `p` (predicate). `register` is the name of the type
-    its registers are declared with.
+    in the `.reg` declaration of a register that holds it, such as `b16` for `u8`.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ScalarType:
 
     @property
     def nbytes(self) -> int:
-        """Size in memory, bytes."""
+        """Size in memory in bytes; 0 for `pred`, which memory cannot hold."""
         return self.bits // 8
 
     @property
@@ -60,7 +60,7 @@ class ScalarType:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The numpy dtype of one lane of this type."""
+        """The numpy dtype of the value that one lane (thread) holds."""
         import numpy as np
 
         if self.dtype_name == "bfloat16":
@@ -97,7 +97,7 @@ _ALL: Final = (
 )
 TYPES: Final[dict[str, ScalarType]] = {t.name: t for t in _ALL}
 
-# How generated code names its registers: nvcc's own prefixes, by declared register type.
+# By declared register type: the prefix of register names in generated code, the same as nvcc's.
 REGISTER_PREFIX: Final[dict[str, str]] = {
     "pred": "%p",
     "b16": "%rs",
@@ -109,7 +109,7 @@ REGISTER_PREFIX: Final[dict[str, str]] = {
 
 
 def scalar_type(name: str) -> ScalarType:
-    """The type called `name`; raises `ModifierError` with the nearest name otherwise."""
+    """The type called `name`; raises `ModifierError` with the nearest name if there is none."""
     try:
         return TYPES[name]
     except KeyError:

@@ -365,7 +365,7 @@ def test_a_misspelled_special_register_is_refused():
         ),
         (".reg .b33 %x;", 6, "wanted a type such as .u32, got '.b33'; did you mean '.b32'?"),
         (".reg .b32 %r<5>;", 11, "'%r' is declared twice"),
-        ("ret ` ;", 5, "'`' is not part of PTX as read here"),
+        ("ret ` ;", 5, "'`' begins no token of PTX"),
         ("/* open", 1, "this comment has no end; add */"),
     ],
 )

@@ -69,6 +69,19 @@ def test_other_bytes_are_no_tensor_map() -> None:
         )
 
 
+@pytest.mark.parametrize("field", ["dtype", "swizzle", "oob_fill", "l2_promotion"])
+def test_bytes_with_an_unknown_number_are_refused_by_the_field(field: str) -> None:
+    names = (DTYPES, {}, SWIZZLES, OOB_FILLS, L2_PROMOTIONS)  # as their bytes follow a mark of 8
+    place = ("dtype", "rank", "swizzle", "oob_fill", "l2_promotion").index(field)
+    values = names[place]
+    data = bytearray(TensorMap(TENSOR, box=(16, 1, 1)).encode(0))
+    data[8 + place] = 250
+    with pytest.raises(ConfigError) as refused:
+        TensorMap.decode(bytes(data))
+    known = ", ".join(f"{n} ({name})" for name, n in values.items())
+    assert str(refused.value) == f"{field} of a tensor map is one of {known}, got 250"
+
+
 def test_swizzles_exchange_the_units_of_a_row_by_its_number() -> None:
     address = np.arange(0, 2048, 16)
     for name, units in (("32B", 2), ("64B", 4), ("128B", 8)):
@@ -84,12 +97,12 @@ REFUSED = [
     ({"base": TENSOR, "box": (64, 1, 1), "element_strides": (1, 1)},
      "a tensor map of 3 dimensions needs 3 element_strides, got (1, 1)"),
     ({"base": TENSOR, "box": (64, 1, 0)},
-     "a tensor map's box must be from 1 to 256, got 0 in (64, 1, 0) (number 2, innermost first)"),
+     "a tensor map's box must be from 1 to 256, got 0 in (64, 1, 0) (index 2, innermost first)"),
     ({"base": TENSOR, "box": (64, 257, 1)},
-     "a tensor map's box must be from 1 to 256, got 257 in (64, 257, 1) (number 1, innermost "
+     "a tensor map's box must be from 1 to 256, got 257 in (64, 257, 1) (index 1, innermost "
      "first)"),
     ({"base": TENSOR, "box": (64, 1, 1), "element_strides": (1, 9, 1)},
-     "a tensor map's element_strides must be from 1 to 8, got 9 in (1, 9, 1) (number 1, innermost "
+     "a tensor map's element_strides must be from 1 to 8, got 9 in (1, 9, 1) (index 1, innermost "
      "first)"),
     ({"base": TENSOR, "box": (12, 1, 1)},
      "a row of a tensor map's box must be a multiple of 16 bytes, got 12 elements of 2 bytes"),
@@ -113,12 +126,12 @@ REFUSED = [
      "elements of 2 bytes"),
     ({"base": TENSOR[:, ::-1], "box": (64, 1, 1)},
      "a tensor map's strides must be multiples of 16 bytes from 0 to 2**40 - 16, got -256 in "
-     "(-256, 10240) (number 0, innermost first)"),
+     "(-256, 10240) (index 0, innermost first)"),
     ({"base": np.zeros((4, 12), np.float16), "box": (8, 1)},
      "a tensor map's strides must be multiples of 16 bytes from 0 to 2**40 - 16, got 24 in (24,) "
-     "(number 0, innermost first)"),
+     "(index 0, innermost first)"),
     ({"base": np.zeros((4, 0), np.float16), "box": (8, 1)},
-     "a tensor map's dims must be from 1 to 2**32, got 0 in (0, 4) (number 0, innermost first)"),
+     "a tensor map's dims must be from 1 to 2**32, got 0 in (0, 4) (index 0, innermost first)"),
     ({"base": np.zeros((2,) * 5 + (16,), np.float16), "box": (8,) * 6},
      "a tensor map has 1 to 5 dimensions, got 6"),
     ({"base": np.zeros((4, 16), np.complex64), "box": (8, 1)},

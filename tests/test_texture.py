@@ -274,7 +274,7 @@ READ_ONLY.setflags(write=False)
         ),
         (
             lambda: Texture(ZEROS.astype(np.int16), filter="linear"),
-            "Texture: filter='linear' is between floating-point numbers, got int16; pass "
+            "Texture: filter='linear' needs floating-point texels, got int16; pass "
             "read='normalized' for integers of 8 or 16 bits",
         ),
         (

@@ -94,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = sample(arguments.files, arguments.count, arguments.seed, arguments.kind)
     rows = _valid(kept)
     if arguments.survivors:
-        again = {m for m in rows if rows[m]["caught_by"] == ""}
-        wanted = [m for m in chosen if m in again and m.key not in known]
+        of_modules = (m for m in rows if m.file in arguments.files and m.kind in arguments.kind)
+        wanted = [m for m in of_modules if not rows[m]["caught_by"] and m.key not in known]
     else:
         wanted = [m for m in chosen if m not in rows]
     every = _in_order({*chosen, *rows})

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypedDict
+from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from flash.scores.feature import (
     as_scores,
 )
 from flash.scores.heads import PackedNumbers
-from flash.scores.options import flag
 from flash.scores.places import ScorePlaces
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
@@ -65,16 +64,6 @@ class Alibi(ScoreFeature):
     uses_query: ClassVar = True
     registers: ClassVar = 4
 
-    @classmethod
-    def normalized(cls, value: Any, of_config: Any) -> bool:
-        """See `ScoreFeature.normalized`."""
-        return flag("alibi", value)
-
-    @classmethod
-    def of(cls, config: Any) -> Self | None:
-        """See `ScoreFeature.of`."""
-        return cls() if config.alibi else None
-
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The slopes."""
         return (
@@ -93,7 +82,7 @@ class Alibi(ScoreFeature):
     @classmethod
     def change_block(cls, score: Array, block: Block) -> None:
         """See `ScoreFeature.change_block`."""
-        slopes = as_scores(block.take(_SLOPES).astype(block.of.dtype))
+        slopes = as_scores(block.take(cls).astype(block.of.dtype))
         distance = block.positions - block.key_indices
         score -= slopes[:, None, None] * np.abs(distance).astype(block.of.dtype)
 
@@ -103,7 +92,9 @@ class Alibi(ScoreFeature):
         seq_q, seq_k = of.shape[2:]
         position = np.arange(seq_q)[:, None] + of.offset
         distance = np.abs(position - np.arange(seq_k)).astype(of.dtype)
-        lessened: Array = scores - of.as_scores(_SLOPES)[..., None, None] * distance
+        lessened: Array = (
+            scores - as_scores(of.whole(cls).astype(of.dtype))[..., None, None] * distance
+        )
         return lessened
 
     @classmethod

@@ -29,61 +29,42 @@ from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 
 
-class BiasArguments(TypedDict, total=False):
-    """bias: float32, or of the dtype of q, [batch, heads, seq_q, seq_k]: added to scaled scores; a
-    bias of -inf hides the key.
-    """
-
-    bias: object
-
-
-@dataclass(frozen=True, kw_only=True)
-class BiasSettings:
-    """bias: the type of the `bias` that launches give, "f32" or `dtype`; None for no bias."""
-
-    bias: str | None = None
-
-
 @dataclass(frozen=True)
-class Bias(ScoreFeature):
-    """The bias of a kernel, and the type of its elements."""
+class AddedArray(ScoreFeature):
+    """An array that is added to scores, and the type of its elements; -inf hides a key. Its axes
+    are those of scores, or without that of queries.
+    """
 
     element: DType
 
-    setting: ClassVar = "bias"
-    argument: ClassVar = "bias"
-    axes: ClassVar = PER_SCORE
-    example: ClassVar = "bias='f32'"
-    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "--bias": {"metavar": "TYPE", "help": "added to scores: f32, or the type of --dtype"}
-    }
+    meaning: ClassVar[str]  # of the operand
     changes_scores: ClassVar = True
     hides: ClassVar = True
-    uses_query: ClassVar = True
-    of_each: ClassVar = "score"
+    uses_query: ClassVar = True  # for its row of the array, or of a packed row for its head
     in_cache: ClassVar = False
     registers: ClassVar = 32
 
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> str | None:
         """See `ScoreFeature.normalized`."""
-        return type_of_array("bias", value, of_config.dtype)
+        return type_of_array(cls.setting, value, of_config.dtype)
 
     @classmethod
     def of(cls, config: Any) -> Self | None:
         """See `ScoreFeature.of`."""
-        return None if config.bias is None else cls(DTYPES[config.bias])
+        name = getattr(config, cls.setting)
+        return None if name is None else cls(DTYPES[name])
 
     @classmethod
     def setting_of_call(cls, arguments: Mapping[str, Any], type_of: TypeOf) -> str | None:
-        """The type of the bias that is given."""
-        given = arguments.get("bias")
-        return None if given is None else type_of(given, "bias")
+        """The type of the array that is given."""
+        given = arguments.get(cls.argument)
+        return None if given is None else type_of(given, cls.argument)
 
     @property
     def word(self) -> str:
         """The word for it in the kernel's name, with the type."""
-        return f"bias_{self.element.name}"
+        return f"{self.setting.replace('_', '')}_{self.element.name}"
 
     @property
     def dtype(self) -> DType:
@@ -91,37 +72,34 @@ class Bias(ScoreFeature):
         return self.element
 
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
-        """The bias."""
-        meaning = "added to the scaled scores; -inf hides the key"
-        return (Operand("bias", self.element, self.axes, meaning),)
+        """The array."""
+        return (Operand(self.argument, self.element, self.axes, self.meaning),)
 
     def applied(self, inputs: Inputs) -> Applied:
-        """The bias in a kernel."""
-        return AddedPlane(inputs.k, inputs.plane("bias"))
+        """The array in a kernel."""
+        return AddedPlane(inputs.k, inputs.plane(self.argument))
 
     @classmethod
     def change_block(cls, score: Array, block: Block) -> None:
         """See `ScoreFeature.change_block`."""
-        score += as_scores(block.take("bias", block.queries, block.keys).astype(block.of.dtype))
+        score += as_scores(block.take(cls).astype(block.of.dtype))
 
     @classmethod
     def hidden_in(cls, block: Block) -> Array:
         """See `ScoreFeature.hidden_in`."""
-        hidden: Array = np.isneginf(
-            block.take("bias", block.queries, block.keys).astype(block.of.dtype)
-        )
-        return hidden
+        hidden = np.isneginf(block.take(cls).astype(block.of.dtype))
+        return np.broadcast_to(hidden, (len(hidden), *block.sizes))
 
     @classmethod
     def changed(cls, scores: Array, of: Scored) -> Array:
         """See `ScoreFeature.changed`."""
-        biased: Array = scores + of.as_scores("bias")
+        biased: Array = scores + as_scores(of.whole(cls).astype(of.dtype))
         return biased
 
     @classmethod
     def visible(cls, of: Scored) -> Array:
         """See `ScoreFeature.visible`."""
-        shown: Array = ~np.isneginf(of.arguments["bias"])
+        shown: Array = ~np.isneginf(of.whole(cls))
         return shown
 
     @classmethod
@@ -151,3 +129,33 @@ class AddedPlane(Applied):
     def hides(self, row: Value, key: Value) -> Value:
         """See `Applied.hides`."""
         return self.plane.element(self.k, row, key) == NEG_INF
+
+
+class BiasArguments(TypedDict, total=False):
+    """bias: float32, or of the dtype of q, [batch, heads, seq_q, seq_k]: added to scaled scores; a
+    bias of -inf hides the key.
+    """
+
+    bias: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasSettings:
+    """bias: the type of the `bias` that launches give, "f32" or `dtype`; None for no bias."""
+
+    bias: str | None = None
+
+
+@dataclass(frozen=True)
+class Bias(AddedArray):
+    """The bias of a kernel."""
+
+    setting: ClassVar = "bias"
+    argument: ClassVar = "bias"
+    axes: ClassVar = PER_SCORE
+    of_each: ClassVar = "score"
+    example: ClassVar = "bias='f32'"
+    meaning: ClassVar = "added to the scaled scores; -inf hides the key"
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "--bias": {"metavar": "TYPE", "help": "added to scores: f32, or the type of --dtype"}
+    }

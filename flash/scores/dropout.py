@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final, Self, TypedDict
+from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -83,11 +83,6 @@ class Dropout(ScoreFeature):
             )
         probability: float = value
         return probability
-
-    @classmethod
-    def of(cls, config: Any) -> Self | None:
-        """See `ScoreFeature.of`."""
-        return cls() if config.dropout > 0 else None
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flash.operands.declared import Number, Operand
+from flash.operands.declared import PER_KEY, Number, Operand
 from flash.operands.dtypes import DType
 from flash.scores.heads import PackedNumbers, Packing
+from flash.scores.options import flag
 from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 
@@ -138,9 +139,16 @@ class Scored:
     first_batch: int = 0  # the index that batch item 0 has for dropout
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_scores(self, name: str) -> Array:
-        """An array argument in the type of the arithmetic, with infinities as in `as_scores`."""
-        return as_scores(self.arguments[name].astype(self.dtype))
+    def whole(self, feature: type[ScoreFeature]) -> Array:
+        """A feature's array, in its own type: [batch, heads], or with keys as the last and queries,
+        or 1, as the third axis.
+        """
+        return _with_queries(self.arguments[feature.argument], feature)
+
+
+def _with_queries(array: Array, feature: type[ScoreFeature]) -> Array:
+    """The array with an axis of queries, if it has one of keys."""
+    return array[..., None, :] if feature.axes == PER_KEY else array
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +161,19 @@ class Block:
     queries: slice
     keys: slice
 
-    def take(self, name: str, *axes: slice) -> Array:
-        """The part of an array argument for this block, in its own type."""
-        found: Array = self.of.arguments[name][self.batch, self.heads, *axes]
-        return found
+    def take(self, feature: type[ScoreFeature]) -> Array:
+        """The part of a feature's array for this block, in its own type: [heads], or with keys as
+        the last and queries, or 1, as the second axis.
+        """
+        part = {"seq_q": self.queries, "seq_k": self.keys}
+        given = self.of.arguments[feature.argument]
+        found: Array = given[self.batch, self.heads, *[part[axis] for axis in feature.axes[2:]]]
+        return _with_queries(found, feature)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
     @property
     def positions(self) -> Array:
@@ -218,13 +235,15 @@ class ScoreFeature:
 
     @classmethod
     def normalized(cls, value: Any, of_config: Any) -> Any:
-        """The setting as a config keeps it. Raises `ConfigError` for an invalid one."""
-        raise NotImplementedError
+        """The setting as a config keeps it: by default a flag. Raises `ConfigError` for an invalid
+        one.
+        """
+        return flag(cls.setting, value)
 
     @classmethod
     def of(cls, config: Any) -> Self | None:
         """The feature of an `AttentionConfig`; None if it does not ask for it."""
-        raise NotImplementedError
+        return cls() if getattr(config, cls.setting) else None
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:

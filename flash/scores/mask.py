@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import LAST_KEYS, MAX_WINDOWED_SEQ, PER_SCORE, Number, Operand
 from flash.operands.dtypes import BOOL
 from flash.scores.feature import NEG_INF, Applied, Array, Block, Inputs, Scored, ScoreFeature
-from flash.scores.options import flag
 from flash.scores.places import ScorePlaces, ScorePlane
 from ptxgen.dsl import Fragment, KernelBuilder, Value
 from ptxgen.types import u32
@@ -45,16 +44,6 @@ class Mask(ScoreFeature):
     registers: ClassVar = 32
     follows_grid: ClassVar = True
 
-    @classmethod
-    def normalized(cls, value: Any, of_config: Any) -> bool:
-        """See `ScoreFeature.normalized`."""
-        return flag("mask", value)
-
-    @classmethod
-    def of(cls, config: Any) -> Self | None:
-        """See `ScoreFeature.of`."""
-        return cls() if config.mask else None
-
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The mask."""
         hides = "0 hides the key, any other byte lets it be seen"
@@ -88,12 +77,12 @@ class Mask(ScoreFeature):
     @classmethod
     def hidden_in(cls, block: Block) -> Array:
         """See `ScoreFeature.hidden_in`."""
-        return ~block.take("mask", block.queries, block.keys)
+        return ~block.take(cls)
 
     @classmethod
     def visible(cls, of: Scored) -> Array:
         """See `ScoreFeature.visible`."""
-        shown: Array = of.arguments["mask"]
+        shown: Array = of.whole(cls)
         return shown
 
 

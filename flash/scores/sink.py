@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from flash.operands.declared import PER_HEAD, Operand
 from flash.operands.dtypes import F32
 from flash.scores.feature import LOG2E, Applied, Array, Inputs, Scored, ScoreFeature, as_scores
 from flash.scores.heads import PackedNumbers
-from flash.scores.options import flag
 from ptxgen.dsl import KernelBuilder, Value
 
 
@@ -47,16 +46,6 @@ class Sink(ScoreFeature):
     registers: ClassVar = 12
     works_beside: ClassVar = True
 
-    @classmethod
-    def normalized(cls, value: Any, of_config: Any) -> bool:
-        """See `ScoreFeature.normalized`."""
-        return flag("sink", value)
-
-    @classmethod
-    def of(cls, config: Any) -> Self | None:
-        """See `ScoreFeature.of`."""
-        return cls() if config.sink else None
-
     def operands(self, *, cached: bool) -> tuple[Operand, ...]:
         """The sinks."""
         meaning = "a score that every row has beside those of its keys, with a value of 0"
@@ -75,7 +64,7 @@ class Sink(ScoreFeature):
     @classmethod
     def first_scores(cls, of: Scored) -> Array:
         """See `ScoreFeature.first_scores`."""
-        return of.as_scores("sink")
+        return as_scores(of.whole(cls).astype(of.dtype))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypedDict
+from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -79,11 +79,6 @@ class Softcap(ScoreFeature):
                 f"or 0 for no cap, got {shown(value)}"
             )
         return float(value)
-
-    @classmethod
-    def of(cls, config: Any) -> Self | None:
-        """The feature of an `AttentionConfig`; None without a cap."""
-        return None if config.softcap is None else cls()
 
     @classmethod
     def values(cls, config: Any) -> dict[str, int | float]:

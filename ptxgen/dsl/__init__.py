@@ -1,4 +1,4 @@
-"""Building PTX from Python: `KernelBuilder` and the values it hands out."""
+"""Builds PTX kernels from Python: `KernelBuilder`, and the values, pointers and tiles it makes."""
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.tiles import Fragment, SharedTile, TilePointer

@@ -1,5 +1,6 @@
-"""Blocks that run on the GPU, as Python sees them: they are for `with`, and say so where they are
-used for anything else.
+"""`Block`, the context manager behind `with k.loop(...)`, `with k.when(...)` and the like.
+
+Any use of a block other than in `with` raises `TypeMismatchError`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ T = TypeVar("T")
 
 
 class Block(Generic[T]):
-    """One `with` block of a kernel; `origin` is the line that made it. The block begins when it is
-    entered, once, and one that never is, is refused by `KernelBuilder.build`.
+    """One `with` block of a kernel; `origin` is the Python line that made it.
+
+    A block can be entered once, and begins there. `KernelBuilder.build` raises `ConfigError` for a
+    block that was never entered.
     """
 
     __slots__ = ("_context", "_entered", "_k", "kind", "origin")
@@ -62,12 +65,12 @@ class Block(Generic[T]):
         raise self._misused("Python cannot iterate over it")
 
     def _settle(self) -> None:
-        """Let `build` say nothing of this block."""
+        """Remove this block from the never entered blocks that `build` reports."""
         if self in self._k.not_entered:
             self._k.not_entered.remove(self)
 
     def _misused(self, why: str) -> TypeMismatchError:
-        """The error of a block that is not used with `with`; it is said once."""
+        """The error of a block used without `with`; `build` does not report that block again."""
         self._settle()
         return TypeMismatchError(
             f"k.{self.kind}(...) is a block that runs on the GPU: {why}; use "
@@ -78,7 +81,7 @@ class Block(Generic[T]):
 def block(
     make: Callable[Concatenate[K, P], Iterator[T]],
 ) -> Callable[Concatenate[K, P], Block[T]]:
-    """The decorator of a method that makes a block, as `contextlib.contextmanager` is."""
+    """Decorate a generator method as `contextlib.contextmanager` does; its calls give a `Block`."""
     begin = contextmanager(make)
     kind = make.__name__
 

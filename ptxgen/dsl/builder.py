@@ -16,18 +16,20 @@ from ptxgen.target import WARP_SIZE, Target
 from ptxgen.target import target as find_target
 from ptxgen.types import REGISTER_PREFIX, ScalarType, f32, s32, u32, u64
 
-DYNAMIC_SHARED = "smem"  # the one dynamic shared array of a kernel; tiles are regions of it
+DYNAMIC_SHARED = "smem"  # name of a kernel's only dynamic shared array; tiles are regions of it
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_DIMENSIONS: Final = 2  # of a tile
+_DIMENSIONS: Final = 2  # rows and columns of a tile
 _COPY_SIZES: Final = (4, 8, 16)  # bytes (PTX ISA, "cp.async")
 
 
 class KernelBuilder(Control):
-    """Builds one kernel for one target, such as "sm_80".
+    """Builds one kernel for one target, such as "sm_80"; `build` returns the module.
 
-    Every row of the instruction table is a method (`k.fma`, `k.shfl`, …); `docs/isa.md` lists them.
-    `build` returns the module.
+    `threads` is the threads of a block (`.maxntid`), `min_ctas` the least CTAs per multiprocessor
+    (`.minnctapersm`; 0: not printed). Every row of the instruction table is a method (`k.fma`,
+    `k.shfl`, …); `docs/isa.md` lists them. Raises `ConfigError` for an invalid name, `threads` or
+    `min_ctas`, and `UnsupportedTargetError` for an unknown target.
     """
 
     def __init__(self, name: str, *, target: Target | str, threads: int, min_ctas: int = 0) -> None:
@@ -68,7 +70,7 @@ class KernelBuilder(Control):
         address = self.emit("cvta_to", (self.param(name, u64),), {"space": "global"})
         return Pointer(address, "global", dtype)
 
-    # ---------------------------------------------------------------------------- who am I
+    # ---------------------------------------------------------------------------- special registers
 
     def special(self, name: str) -> Value:
         """The value of a special register, such as `tid.x`, or `%tid.x` as PTX writes it."""
@@ -80,11 +82,11 @@ class KernelBuilder(Control):
         return self.emit("mov", (ir.Special(register.name),), {"type": register.type})
 
     def thread_id(self) -> Value:
-        """This thread's number in its CTA, u32."""
+        """The index of this thread in its CTA along x (`%tid.x`), u32."""
         return self.special("tid.x")
 
     def block_id(self) -> Value:
-        """This CTA's number in the grid, u32."""
+        """The index of this CTA in the grid along x (`%ctaid.x`), u32."""
         return self.special("ctaid.x")
 
     # ---------------------------------------------------------------------------- shared memory
@@ -100,7 +102,9 @@ class KernelBuilder(Control):
     ) -> SharedTile:
         """A tile of `shape` (rows, columns) in shared memory, rows `pitch` elements apart.
 
-        `align` is in bytes. Not inside a block: what is declared there would not be defined behind.
+        `align` is in bytes. Raises `ConfigError` for an invalid name, shape, pitch or alignment,
+        and inside a `with` block, where the register of the tiles' base address might not be
+        written.
         """
         _check_name("shared tile", name)
         require_type(f"shared tile {name!r}", dtype)
@@ -138,7 +142,10 @@ class KernelBuilder(Control):
     def fragment(
         self, rows: int, columns: int, dtype: ScalarType = f32, initial: float | None = 0.0
     ) -> Fragment:
-        """A register tile: `rows` x `columns` variables in each thread."""
+        """A register tile of `rows` x `columns` variables in each thread, set to `initial`.
+
+        With `initial=None` the variables are not written.
+        """
         return Fragment(self, rows, columns, dtype, initial)
 
     # ---------------------------------------------------------------------------- memory
@@ -156,8 +163,9 @@ class KernelBuilder(Control):
     def load(
         self, at: Pointer, count: int = 1, *, into: Var | Sequence[Var] | None = None
     ) -> Value | tuple[Value, ...]:
-        """The element at a pointer, or a tuple of `count` (2 or 4) consecutive ones; `into` names
-        the variables that take them instead of new registers.
+        """Load the element at a pointer, or a tuple of `count` (2 or 4) consecutive elements.
+
+        `into` names the variables that take the elements instead of new registers.
         """
         _require_pointer("load", at)
         vec = _vector("load", count)
@@ -165,7 +173,7 @@ class KernelBuilder(Control):
         return self.emit("ld", (at,), modifiers, into=into)
 
     def store(self, at: Pointer, values: Scalar | Sequence[Scalar]) -> None:
-        """Write one element, or 2 or 4 consecutive ones."""
+        """Write one element at a pointer, or 2 or 4 consecutive elements."""
         _require_pointer("store", at)
         source: Scalar | Sequence[Scalar] = values
         vec = None
@@ -177,9 +185,10 @@ class KernelBuilder(Control):
     def copy_async(
         self, to: Pointer, source: Pointer, nbytes: int, valid_bytes: Scalar | None = None
     ) -> None:
-        """Start copying 4, 8 or 16 bytes from global to shared memory (sm_80 and later).
+        """Start an asynchronous copy of 4, 8 or 16 bytes from global to shared memory.
 
-        Bytes from `valid_bytes` on become zero and are not read.
+        It needs sm_80 or later. Only the first `valid_bytes` bytes are read; the rest of the
+        destination becomes zero (PTX ISA, "cp.async", `src-size`).
         """
         if not is_int(nbytes) or nbytes not in _COPY_SIZES:
             raise ConfigError(f"copy_async: nbytes must be 4, 8 or 16, got {shown(nbytes)}")
@@ -207,7 +216,7 @@ class KernelBuilder(Control):
         return (value + (by - 1)) // by
 
     def butterfly(self, value: Value, distance: int) -> Value:
-        """The value of the lane whose number differs in the bit `distance` (1, 2, 4, 8 or 16)."""
+        """The `value` of the lane (own lane xor `distance`); `distance` is 1, 2, 4, 8 or 16."""
         if not _is_count(distance) or distance >= WARP_SIZE or distance & (distance - 1):
             raise ConfigError(
                 f"butterfly: distance must be 1, 2, 4, 8 or 16, got {shown(distance)}"
@@ -215,23 +224,28 @@ class KernelBuilder(Control):
         return self.emit("shfl", (value, distance, WARP_SIZE - 1, -1), {"mode": "bfly"})
 
     def signed(self, value: Value) -> Value:
-        """A u32 known to be below 2**31 as s32."""
+        """A u32 value as s32, without an instruction; the caller knows that it is below 2**31."""
         require_value("signed", value)
         return value.as_(s32)
 
-    # ---------------------------------------------------------------------------- the end
+    # ---------------------------------------------------------------------------- notes and result
 
     def note(self, text: str) -> None:
-        """Name the next step of the algorithm; it is printed as a comment."""
+        """Name the next step of the algorithm; the text is printed as a comment line.
+
+        Raises `ConfigError` unless `text` is one line of printable ASCII without blanks around it,
+        or if it begins with `region `, which marks a shared tile.
+        """
         _check_comment("note", text)
         if text.startswith("region "):
-            raise ConfigError(f"note: 'region …' is how a tile is printed, got {shown(text)}")
+            raise ConfigError(f"note: the text must not begin with 'region ', got {shown(text)}")
         self._statements.append(ir.Note(text))
 
     def build(self, header: tuple[str, ...] = ()) -> ir.Module:
-        """The module, with the lowest PTX version that has everything used.
+        """The module, with the lowest PTX version that has all instructions used and the target.
 
-        `header` is printed as comments at its head.
+        `header` is a tuple of lines, printed as comments at the head of the text. Raises
+        `ConfigError` inside a `with` block, and if a block was never entered.
         """
         if self._open:
             raise ConfigError(
@@ -276,7 +290,7 @@ def _check_name(what: str, name: object) -> None:
 
 
 def _check_comment(who: str, text: object) -> None:
-    """Refuse what the assembler refuses in a comment, and what would not be one line of it."""
+    """Refuse text that the assembler refuses in a comment, or that is not one line."""
     fits = isinstance(text, str) and text.isascii() and text.isprintable()
     if not fits or text != str(text).strip():
         raise ConfigError(

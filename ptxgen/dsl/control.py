@@ -1,4 +1,4 @@
-"""Device control flow: `with` runs on the GPU, Python's `if` and `for` run while building."""
+"""Device control flow: `with` blocks run on the GPU, Python's `if` and `for` while building."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ptxgen.errors import ConfigError, TypeMismatchError, shown
 from ptxgen.target import WARP_SIZE, Target
 from ptxgen.types import ScalarType, pred, s32
 
-_BARRIERS = 16  # of a CTA (PTX ISA, "bar")
+_BARRIERS = 16  # named barriers of a CTA (PTX ISA, "bar")
 
 
 class Control(Ops):
     """Loops, branches and predication.
 
-    A block is closed also when its body raises, so that a caught error leaves no open end.
+    The end of a block is emitted also if its body raises, so that every branch keeps its label.
     """
 
     def __init__(self, name: str, target: Target) -> None:
         super().__init__(name, target)
         self._labels = 0
-        self._open: list[str] = []  # the blocks we are inside
+        self._open: list[str] = []  # kinds of the blocks being built, outermost first
         self.not_entered: list[Block[Any]] = []  # blocks that were made, but have not begun
-        self._divergent = 0  # how many branches on a condition not promised uniform are open
-        self._closed: tuple[ir.Statement, bool] | None = None  # the last `when`: its end, uniform
+        self._divergent = 0  # open `when` and `otherwise` blocks without uniform=True
+        self._closed: tuple[ir.Statement, bool] | None = None  # last `when`: end label, uniform
 
     def var(self, type: ScalarType, initial: Scalar) -> Var:
-        """A variable with its first value."""
+        """A new variable of `type`, set to `initial`."""
         require_type("var", type)
         variable = Var(self, self._register(type), type)
         variable.set(initial)
@@ -45,8 +45,8 @@ class Control(Ops):
         """Run the body for start, start + step, … while below `stop`, not at all if start >= stop.
 
         `stop` + `step` must fit `type`. The bounds must be the same for all threads of the CTA if
-        the body holds a barrier. The assembler is told not to unroll the loop (it would, until
-        registers spill): unrolling is the kernel's choice, written in Python.
+        the body holds a barrier. The pragma `nounroll` keeps the assembler from unrolling the loop
+        until registers spill; a kernel unrolls by a Python loop.
         """
         self._refuse_predicated("loop")
         _check_loop(start, stop, step, type)
@@ -68,7 +68,8 @@ class Control(Ops):
     def when(self, condition: Value, *, uniform: bool = False) -> Iterator[None]:
         """Run the body in the threads where the condition holds.
 
-        `uniform` promises that all threads of the CTA agree on it, which allows barriers inside.
+        `uniform` promises that the condition is the same in all threads of the CTA, which allows
+        barriers inside.
         """
         self._require_predicate("when", condition)
         self._refuse_predicated("when")
@@ -83,9 +84,10 @@ class Control(Ops):
 
     @block
     def otherwise(self) -> Iterator[None]:
-        """Run the body in the threads where the condition of the `when` just before did not hold.
+        """Run the body in the threads where the condition of the `when` just before is false.
 
-        It is as uniform as that `when`.
+        Its body may hold barriers if the `when` was promised `uniform`. Raises `TypeMismatchError`
+        if it does not directly follow the end of a `when` block.
         """
         if (
             self._closed is None
@@ -108,10 +110,10 @@ class Control(Ops):
 
     @block
     def only_if(self, condition: Value) -> Iterator[None]:
-        """Predicate each instruction of the body (`@p`): for one or two cheap ones, not branched.
+        """Predicate each instruction of the body (`@p`): for one or two cheap instructions.
 
-        What the body computes is undefined in the other threads, except that a `Var` set there
-        keeps its value.
+        In threads where the condition is false, the values that the body computes are undefined,
+        and a `Var` that the body sets keeps its old value.
         """
         self._require_predicate("only_if", condition)
         if self._guard is not None:
@@ -126,8 +128,9 @@ class Control(Ops):
     def barrier(self, number: int = 0, threads: int | None = None) -> None:
         """Wait for all threads of the CTA, or for `threads` of them at barrier `number` (0..15).
 
-        Raises `TypeMismatchError` inside a `when` that is not promised uniform: threads that do not
-        come would be waited for forever (PTX ISA, bar).
+        `threads` is a positive multiple of 32. Raises `TypeMismatchError` for a barrier for all
+        threads inside a `when` that is not promised uniform: the barrier would wait forever for
+        threads that do not arrive (PTX ISA, "bar").
         """
         self._refuse_predicated("barrier")
         if self._divergent and threads is None:
@@ -160,7 +163,7 @@ class Control(Ops):
     def _branch(
         self, to: ir.Label, condition: Value | None = None, *, negated: bool = False
     ) -> None:
-        """Branch always, or where the condition holds (or does not)."""
+        """Branch in all threads, or where `condition` is true (`negated`: false)."""
         self._guard = None if condition is None else ir.Guard(condition.reg, negated)
         self.append("bra", (ir.Symbol(to.name),))
         self._guard = None

@@ -1,7 +1,7 @@
-"""The instruction table as methods: `k.fma(a, b, c)` appends the row called `fma`.
+"""The instruction table as methods: `k.fma(a, b, c)` appends an instruction of the row `fma`.
 
-The methods are made from the table when first used; `ops.pyi`, which editors and type checkers
-read, is generated from it by `tools/gen_ops_stub.py`.
+Each method is made from the table at its first use; `ops.pyi`, which editors and type checkers
+read, is generated from the table by `tools/gen_ops_stub.py`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _STATE_SPACES: Final = frozenset({"global", "shared", "param", "const", "local"}
 
 
 class _OurFiles(dict[str, bool]):
-    """Whether a file's frames are ours, not the kernel author's; each file is looked at once."""
+    """By file name: whether its stack frames belong to the DSL, not to a kernel's source code."""
 
     _dsl = str(Path(__file__).parent)
-    _contextlib = contextmanager.__code__.co_filename  # between a `with` line and our generator
+    _contextlib = contextmanager.__code__.co_filename  # between a `with` line and a DSL generator
 
     def __missing__(self, filename: str) -> bool:
         self[filename] = filename.startswith(self._dsl) or filename == self._contextlib
@@ -45,15 +45,16 @@ class _OurFiles(dict[str, bool]):
 
 _OURS: Final = _OurFiles()
 
-# The registers %f0, %f1, … by declared type: the same objects in every kernel, for speed.
+# By declared type, the registers %f0, %f1, …; all kernels share these objects, for speed.
 _REGISTERS: Final[dict[str, list[ir.Reg]]] = {declared: [] for declared in REGISTER_PREFIX}
 
 
 class Plan:
-    """An op together with what a call with operands of certain types must do.
+    """The op that a call with operands of certain types means, and what the call needs to know.
 
-    `simple_dest` is the type of the result if there is one and it is no vector. `whats` says of
-    each operand read how an error message calls it.
+    `dest_types` are the types of the results, `sources` the operands read that are no fixed
+    literals, and `whats` their names in error messages. `simple_dest` is the type of the result if
+    there is exactly one, it is no vector, and no source is a fixed literal; otherwise None.
     """
 
     __slots__ = ("dest_types", "op", "opcode", "simple_dest", "sources", "whats")
@@ -69,12 +70,12 @@ class Plan:
         self.simple_dest = dest_types[0] if alone and not literal else None
 
 
-# By name, kinds of operands and modifiers; a plan does not depend on the kernel.
+# By row name, kinds of the operands and modifiers; a plan does not depend on the kernel.
 _PLANS: Final[dict[tuple[Any, ...], Plan]] = {}
 
 
 class Ops:
-    """A method for each row of the table, and the growing list of statements they append to."""
+    """One method for each row of the instruction table; each call appends an instruction."""
 
     def __init__(self, name: str, target: Target) -> None:
         self.name = name
@@ -83,7 +84,7 @@ class Ops:
         self._counts: dict[str, int] = {}
         self._guard: ir.Guard | None = None
         self._admitted: set[Op] = set()
-        self._version = target.ptx  # the lowest PTX version that has everything used
+        self._version = target.ptx  # lowest PTX version with the target and all ops used so far
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -108,12 +109,12 @@ class Ops:
         *,
         into: Into = None,
     ) -> Any:
-        """Append the row called `name`; its result, or its results as a tuple, or None.
+        """Append an instruction of the row `name`; returns its result, a tuple of results, or None.
 
         `into` names the variable that takes the result instead of a new register, or the variables
-        that take the elements of a vector. Raises `ModifierError` for a modifier the row lacks,
-        `TypeMismatchError` for an operand that does not fit, and `UnsupportedTargetError` if the
-        target has no such instruction.
+        that take the elements of a vector result. Raises `ModifierError` for a modifier that the
+        row lacks, `TypeMismatchError` for an operand that does not fit, and
+        `UnsupportedTargetError` if the target has no such instruction.
         """
         sources: list[Any] = []
         key: list[Any] = [name]
@@ -147,18 +148,18 @@ class Ops:
         return variable
 
     def append(self, opcode: str, operands: tuple[ir.Operand, ...]) -> None:
-        """Append one instruction as it stands, under the current guard."""
+        """Append one instruction without checks, with the guard of an enclosing `only_if`."""
         self._statements.append(ir.Instr(opcode, operands, self._guard, self.origin()))
 
     def origin(self) -> ir.Origin:
-        """The line of the kernel's author that is being executed."""
+        """The innermost stack frame outside the DSL: the line of kernel source being executed."""
         frame = sys._getframe(1)
         while _OURS[frame.f_code.co_filename]:
-            frame = frame.f_back  # type: ignore[assignment]  # somebody else called us
+            frame = frame.f_back  # type: ignore[assignment]  # code outside the DSL called it
         return ir.Origin(frame.f_code, frame.f_lineno)
 
     def fresh(self, type: ScalarType) -> Value:
-        """A value in a register of its own, not written yet."""
+        """A value of `type` in a new register, which no instruction has written yet."""
         return Value(self, self._register(type), type)
 
     def _register(self, type: ScalarType) -> ir.Reg:
@@ -179,7 +180,7 @@ class Ops:
     ) -> Plan:
         try:
             plan = _PLANS.get(key)
-        except TypeError:  # a modifier that cannot be a key, and so is none of the choices
+        except TypeError:  # a modifier that cannot be hashed, and so is no valid choice
             plan = None
         if plan is None:
             plan = _PLANS[key] = plan_call(name, args, modifiers)
@@ -216,7 +217,7 @@ class Ops:
         return into
 
     def _vector_into(self, plan: Plan, into: object) -> tuple[Var, ...] | None:
-        """The variables that take the elements of the one result of a plan, which is a vector."""
+        """The variables of `into` that take the elements of the vector result, checked."""
         if into is None:
             return None
         name, dests = plan.op.row.name, plan.op.dests
@@ -235,7 +236,7 @@ class Ops:
     def _results(
         self, plan: Plan, sources: list[Any], into: tuple[Var, ...] | None
     ) -> tuple[Any, tuple[ir.Operand, ...]]:
-        """The values of an op with no result, several, or a vector; its operands as printed."""
+        """The results of an op, in the form that `emit` returns, and its operands as printed."""
         results: list[Any] = []
         operands: list[ir.Operand] = []
         remaining, written = iter(sources), iter(plan.dest_types)
@@ -262,7 +263,7 @@ class Ops:
         return results[0] if len(results) == 1 else tuple(results), tuple(operands)
 
     def _operand(self, arg: Any, plan: Plan, position: int) -> ir.Operand:
-        """The operand for what is not a value."""
+        """The IR operand for an argument that is not a `Value`: a pointer, a literal, a vector."""
         if isinstance(arg, Pointer):
             if isinstance(arg.base, Value) and arg.base.k is not self:
                 raise self._foreign(plan.op.row.name, arg.base)
@@ -284,7 +285,7 @@ class Ops:
 
 
 def _kind(arg: Any) -> object:
-    """All that the choice and the check of a row need to know of an operand, to find its plan."""
+    """The part of a plan's key for one operand: all that choosing and checking a row needs."""
     if isinstance(arg, Value):
         return arg.type
     if isinstance(arg, Pointer):
@@ -298,7 +299,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
     """The literal for a Python number as an operand of type `want` (None: any integer).
 
     An unsigned operand also takes a negative number, as its two's complement: -1 is all ones.
-    `what` names the operand in the `TypeMismatchError` that is raised for what is no such literal.
+    `what` names the operand in the `TypeMismatchError` that is raised for any other value.
     """
     if isinstance(value, bool) or want is pred or not isinstance(value, (int, float)):
         raise TypeMismatchError(f"{what} must be {want or 'an integer'}, got {shown(value)}")
@@ -319,7 +320,7 @@ def immediate(value: object, want: ScalarType | None, what: str) -> ir.IntImm | 
 
 
 def _float_bits(value: float, type: ScalarType) -> int:
-    """The bits of the nearest number of the type; what is too large becomes infinite."""
+    """The bits of `value` rounded to f32 or f64; a value too large becomes infinite."""
     integer, real = ("<I", "<f") if type is f32 else ("<Q", "<d")
     try:
         packed = struct.pack(real, float(value))
@@ -331,8 +332,9 @@ def _float_bits(value: float, type: ScalarType) -> int:
 def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier]) -> Plan:
     """Choose the row for a call, by the types of its operands, and check every operand.
 
-    Of several rows of one name, the first that fits is meant; if none does, the error of the one
-    that came nearest (whose modifiers were right, and most operands) is raised.
+    The first row called `name` that fits is chosen. If none fits, the `ModifierError` or
+    `TypeMismatchError` of the row that came nearest, with valid modifiers and the most fitting
+    operands, is raised.
     """
     failures: list[tuple[int, Exception]] = []
     for row in rows_named(name):
@@ -351,7 +353,7 @@ def plan_call(name: str, args: tuple[Any, ...], modifiers: Mapping[str, Modifier
 
 
 def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:
-    """The slots that say an operand's type, from the operands given."""
+    """The modifiers of `row` that follow from the operands: element types and state space."""
     found: dict[str, Modifier] = {}
     sources = [o for o in row.operands if not o.written and o.literal is None]
     for operand, arg in zip(sources, args, strict=False):
@@ -375,7 +377,7 @@ def _inferred(row: Inst, args: tuple[Any, ...]) -> dict[str, Modifier]:
 
 
 def accepts(want: ScalarType, got: Value) -> bool:
-    """Whether a value may stand where an operand of type `want` is expected."""
+    """Whether a value may be an operand of type `want` without conversion."""
     if got.type is want:
         return True
     if want.bits != got.type.bits or pred in (want, got.type):
@@ -449,7 +451,7 @@ def _check_value(what: str, want: ScalarType | None, arg: object) -> None:
 
 
 def _result_type(operand: BoundOperand, op: Op, args: tuple[Any, ...]) -> ScalarType:
-    """A result typed as plain bits takes the type of the first source of the same size."""
+    """The type of a result; for untyped bits, that of the first source of the same operand type."""
     assert operand.type is not None  # results are never labels
     if operand.type.kind == "b":
         for source, arg in zip((o for o in op.sources if o.literal is None), args, strict=False):

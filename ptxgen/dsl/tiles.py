@@ -1,4 +1,4 @@
-"""Tiles: a matrix block in shared memory, and the part of one that a thread holds in registers."""
+"""Tiles: matrix blocks in shared memory, and the parts of matrices in a thread's registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ptxgen.types import ScalarType, u32
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
 
-_MOST_VARIABLES: Final = 1 << 16  # of a fragment; a thread has 255 registers
+_MOST_VARIABLES: Final = 1 << 16  # variables of a fragment; a thread has 255 registers
 
 
 class SharedTile:
@@ -40,11 +40,14 @@ class SharedTile:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from one row to the next."""
+        """Bytes from the start of one row to the start of the next."""
         return self.pitch * self.dtype.nbytes
 
     def pointer(self, row: Scalar = 0, column: Scalar = 0) -> TilePointer:
-        """A pointer to an element whose place may depend on the thread."""
+        """A pointer to the element at `row` and `column`, which may differ between threads.
+
+        Both are Python ints or 32-bit integer values; raises `TypeMismatchError` otherwise.
+        """
         base, offset = self._base, self._offset
         self._check_index("row", row)
         self._check_index("column", column)
@@ -67,7 +70,7 @@ class SharedTile:
 
 
 class TilePointer(Pointer):
-    """A pointer into a tile, from which static steps by rows and columns cost nothing."""
+    """A pointer into a tile; static steps by rows and columns emit no instruction."""
 
     __slots__ = ("tile",)
 
@@ -76,27 +79,30 @@ class TilePointer(Pointer):
         self.tile = tile
 
     def step(self, rows: int = 0, columns: int = 0) -> TilePointer:
-        """The pointer so many rows and columns further on, both known while building."""
+        """The pointer `rows` and `columns` further on, both Python ints; emits no instruction."""
         require_steps(rows, columns)
         nbytes = rows * self.tile.row_bytes + columns * self.dtype.nbytes
         return TilePointer(self.tile, self.value, self.offset + nbytes)
 
     def moved(self, value: Value) -> TilePointer:
-        """The pointer with another register part, such as an xor of the old one."""
+        """The pointer with the same offset from another register, such as an xor of the old one."""
         return TilePointer(self.tile, value, self.offset)
 
     def plus_bytes(self, nbytes: int) -> TilePointer:
-        """The pointer so many bytes further on, known while building."""
+        """The pointer `nbytes` bytes further on, a Python int; emits no instruction."""
         require_steps(nbytes)
         return TilePointer(self.tile, self.value, self.offset + nbytes)
 
     def cursor(self) -> TilePointer:
-        """The same pointer in a variable of its own, which `advance` moves."""
+        """A copy of the pointer in a new variable, which `advance` moves."""
         k = self.tile.k
         return TilePointer(self.tile, k.var(u32, self.value), self.offset)
 
     def advance(self, rows: int = 0, columns: int = 0) -> None:
-        """Move a cursor by rows and columns known while building."""
+        """Move a cursor by `rows` and `columns`, both Python ints; emits one addition.
+
+        Raises `TypeMismatchError` if this pointer was not made by `cursor`.
+        """
         if not isinstance(self.base, Var):
             raise TypeMismatchError(
                 f"advance moves a cursor; make one with cursor(), got {shown(self)}"
@@ -109,7 +115,7 @@ class TilePointer(Pointer):
 class Fragment:
     """The part of a matrix that one thread holds in registers: `rows` x `columns` variables.
 
-    Which element of the matrix a place holds is for the kernel to say.
+    The kernel decides which element of the matrix the variable `[row, column]` of a lane holds.
     """
 
     def __init__(
@@ -148,11 +154,11 @@ class Fragment:
         return iter(self._vars)
 
     def all(self) -> Iterator[Var]:
-        """Every variable, row by row."""
+        """All variables, row by row."""
         for row in self._vars:
             yield from row
 
     def fill(self, value: float) -> None:
-        """Set every element."""
+        """Set all variables to `value`."""
         for variable in self.all():
             variable.set(value)

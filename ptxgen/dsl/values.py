@@ -1,4 +1,4 @@
-"""What a kernel body computes with: values, loop variables and pointers."""
+"""The operands of a kernel body: values, loop variables and pointers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _MAX_OFFSET = (1 << 31) - 1  # the offset of an address is a 32-bit integer (PTX
 
 
 class Value:
-    """One number per thread, in a register that is written once.
+    """One scalar per thread, in a register that is written once.
 
-    Operators are explicitly rounded (`add.rn`, `mul.rn`), so they mean the same on every backend;
-    fusing is written `k.fma`. `//` and `%` are for integers and round towards zero, as C does. An
-    expression emits each time Python evaluates it: name what you use twice.
+    Operators are explicitly rounded (`add.rn`, `mul.rn`), so they mean the same on every backend; a
+    fused multiply-add is written `k.fma`. `//` and `%` are for integers and round towards zero, as
+    in C. An expression emits instructions each time Python evaluates it, so give a name to a result
+    that is used twice.
     """
 
     __slots__ = ("k", "reg", "type")
@@ -46,7 +47,8 @@ class Value:
     def as_(self, type: ScalarType) -> Value:
         """The same bits under another type of the same size.
 
-        That takes an instruction only when the register class changes.
+        It emits a `mov` only if the register class changes. Raises `TypeMismatchError` for a type
+        of another size, and for predicates.
         """
         self._check_as(type)
         if type.register == self.reg.declared or type.kind == "b":
@@ -133,7 +135,8 @@ class Value:
     def __ge__(self, other: Scalar) -> Value:
         return self.k.emit("setp", (self, other), {"cmp": "ge"})
 
-    # A comparison on the GPU, as numpy's are elementwise: not the bool that object promises.
+    # The comparison runs on the GPU, so its result is a predicate, not the bool that object's
+    # methods return.
     def __eq__(self, other: Scalar) -> Value:  # type: ignore[override]  # see above
         return self.k.emit("setp", (self, other), {"cmp": "eq"})
 
@@ -145,12 +148,12 @@ Scalar: TypeAlias = Value | int | float
 
 
 def is_int(value: object) -> bool:
-    """Whether this is a number of Python's own type int; True and False are none."""
+    """Whether `value` is a Python int, and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def require_type(who: str, type: object) -> None:
-    """Raise `TypeMismatchError` if this is no type of PTX."""
+    """Raise `TypeMismatchError` if `type`, an argument of `who`, is no `ScalarType`."""
     if not isinstance(type, ScalarType):
         raise TypeMismatchError(
             f"{who}: the type must be one of ptxgen.types, such as f32, got {shown(type)}"
@@ -158,7 +161,7 @@ def require_type(who: str, type: object) -> None:
 
 
 def require_value(who: str, value: object) -> None:
-    """Raise `TypeMismatchError` if this is no value of a kernel."""
+    """Raise `TypeMismatchError` if `value`, an argument of `who`, is no `Value`."""
     if not isinstance(value, Value):
         raise TypeMismatchError(
             f"{who}: the operand must be a value of the kernel, got {shown(value)}"
@@ -166,22 +169,22 @@ def require_value(who: str, value: object) -> None:
 
 
 class Var(Value):
-    """A register that is written again: state that goes round a device loop, and nothing else."""
+    """A register that is written more than once: the state of a device loop, and nothing else."""
 
     __slots__ = ()
 
     def set(self, value: Scalar) -> None:
-        """Give the variable a new value."""
+        """Emit a `mov` that sets the variable to `value`."""
         self.k.emit("mov", (value,), {"type": self.type}, into=self)
 
     def as_(self, type: ScalarType) -> Value:
-        """A copy of what the variable holds now, under another type of the same size."""
+        """A copy of the variable's present value, under another type of the same size."""
         self._check_as(type)
         return self._moved(type)
 
 
 def require_steps(*steps: object) -> None:
-    """Raise `TypeMismatchError` unless all of these are integers known while building."""
+    """Raise `TypeMismatchError` unless all `steps` are Python ints, known while building."""
     for step in steps:
         if not is_int(step):
             raise TypeMismatchError(
@@ -191,9 +194,10 @@ def require_steps(*steps: object) -> None:
 
 
 class Pointer:
-    """An address in a memory space: a register, and a byte offset known while building.
+    """An address in a state space: a register, and a byte offset known while building.
 
-    `space` is `global` or `shared`; `dtype` is the type of the elements it points to.
+    `space` is the PTX state space, such as `global` or `shared`; `dtype` is the type of the
+    elements at the address. Raises `TypeMismatchError` for an offset that does not fit 32 bits.
     """
 
     __slots__ = ("base", "dtype", "offset", "space")
@@ -217,13 +221,16 @@ class Pointer:
         return f"Pointer({self.space} {self.dtype} [{base}+{self.offset}])"
 
     def at(self, elements: int) -> Pointer:
-        """The pointer so many elements further on."""
+        """The pointer `elements` elements of `dtype` further on; emits no instruction."""
         require_steps(elements)
         offset = self.offset + elements * self.dtype.nbytes
         return Pointer(self.base, self.space, self.dtype, offset)
 
     def plus(self, nbytes: Scalar) -> Pointer:
-        """The pointer so many bytes further on; a value is as wide as the address (u64 or u32)."""
+        """The pointer `nbytes` bytes further on; a `Value` has the width of the address.
+
+        The address is u64 for global memory and u32 for shared memory. Emits one addition.
+        """
         return Pointer(self.value + nbytes, self.space, self.dtype, self.offset)
 
     @property

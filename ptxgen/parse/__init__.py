@@ -1,18 +1,20 @@
-"""PTX text to IR: a recursive descent, the inverse of `ptxgen.text` on what that prints.
+"""PTX text to IR: a recursive-descent parser, the inverse of `ptxgen.text` on the text it prints.
 
-PTX is free-form: several instructions may share a line and one may span lines. What is read are
+PTX is free-form: several instructions may share a line and one may span lines. The parser reads
 whole modules as nvcc and Triton write them, with these rules:
 
-* a `//` comment that has a line of a body to itself is a `Note`; one at the head of the file is
-  the module's header; `// region …` among the declarations is a `Region`; others are skipped, and
-  so are `.file`, `.loc`, `.section`, `.attribute`, and pragmas outside of kernels' bodies;
-* registers take the class their type is kept in: `.reg .u32` is read as `.reg .b32`;
+* a `//` comment that has a line of a body to itself is a `Note`; `//` comments at the head of the
+  file are the module's header; `// region …` among the declarations is a `Region`; other comments
+  are skipped, and so are `.file`, `.loc`, `.section`, `.attribute`, and pragmas at module level;
+* a register gets the register class of its type: `.reg .u32` is read as `.reg .b32`;
 * constant expressions are evaluated, initial values become bytes;
-* inner scopes are dissolved; what they declare gets names of its own (`ptxgen.parse.names`);
+* inner scopes are dissolved, and the names declared in them are made unique
+  (`ptxgen.parse.names`);
 * a declaration of a function that is also defined is skipped;
-* the first `.extern .shared` array that a kernel uses is its `dynamic_shared`; those that are no
-  kernel's are variables of the module. All of them begin at the same address;
-* a variable of the module that is declared in a body gets a new name.
+* the first `.extern .shared` array that a kernel uses is its `dynamic_shared`; arrays that are
+  `dynamic_shared` of no kernel are variables of the module. All of them begin at the same address;
+* a `.global` or `.const` variable declared in a body becomes a variable of the module with a new
+  name.
 
 Every error is a `ParseError` with line, column, the line's text and a caret.
 """
@@ -28,10 +30,11 @@ __all__ = ["module_of", "parse", "range_of"]
 
 
 def parse(text: str) -> Module:
-    """The module that a PTX text says. `Instr.origin` is the line the instruction begins at.
+    """The module of a PTX text. `Instr.origin` is the line at which the instruction begins.
 
     Raises `ParseError` for text that is not PTX, for instructions that are not in the table, and
-    for parts of PTX that are not modelled. Whether the operands fit is for `verify` to say.
+    for parts of PTX that are not modelled. The types of operands are not checked here, but by
+    `verify`.
     """
     if not isinstance(text, str):
         raise ParseError(f"parse: the text must be a str, got {shown(text)}")
@@ -39,8 +42,9 @@ def parse(text: str) -> Module:
 
 
 def module_of(who: str, given: object) -> Module:
-    """The module that `who` was given, as it is or as text. Raises `LaunchError` for what is
-    neither, and `ParseError` as `parse` does.
+    """The module `given` to the function `who`: a `Module` itself, or PTX text, which is parsed.
+
+    Raises `LaunchError` if `given` is neither, and `ParseError` as `parse` does.
     """
     if isinstance(given, Module):
         return given

@@ -1,4 +1,4 @@
-"""The bodies of kernels and functions: declarations, labels, instructions."""
+"""Reads the bodies of kernels and functions: declarations, labels, instructions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ptxgen.parse.variables import NOT_OPAQUE, OPAQUE, Variables
 from ptxgen.tokens import comment
 
 _REGION: Final = re.compile(r"region (\S+): offset (\d+), (\d+) bytes, align (\d+)", re.ASCII)
-_MOST_DIGITS: Final = 18  # of a number in a region
+_MOST_DIGITS: Final = 18  # digits of an integer in a `// region` comment
 _NOT_MODELLED: Final[Mapping[str, str]] = {
     "sured": "reductions on surfaces are not modelled",
     "istypep": "handles have no types of their own here",
@@ -42,27 +42,27 @@ _DECLARED: Final = (
     ".reg", ".shared", ".local", ".param", ".global", ".const", ".pragma", ".loc",
 )  # fmt: skip
 _LISTS: Final = (".branchtargets", ".calltargets")
-# Directives of a prototype that change no meaning, and whether a number follows.
+# Directives of a prototype that do not change its meaning, and whether an integer follows.
 _PRESERVED: Final = {".abi_preserve": True, ".abi_preserve_control": True}
 
 
 class Bodies(Variables):
-    """Reads bodies."""
+    """Reads the body of a kernel or a function into statements, variables and regions."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._opcodes: set[str] = set()  # those seen, which are in the table
-        self.hoisted: list[Variable] = []  # of the module, though declared in a body
+        self._opcodes: set[str] = set()  # opcodes read so far; the table has each
+        self.hoisted: list[Variable] = []  # module variables that were declared in a body
 
     def new_body(self) -> None:
-        """Forget the last body."""
+        """Forget the statements, variables and names of the last body."""
         super().new_body()
         self.shared: list[Shared] = []
         self.variables: list[Variable] = []
         self.regions: list[Region] = []
 
     def body(self) -> None:
-        """Everything to the brace that closes the body, whose first brace is behind us."""
+        """Read a body to its closing brace; its opening brace has been read."""
         words = self.words
         statements = self.statements
         while True:
@@ -101,7 +101,7 @@ class Bodies(Variables):
         token = self.at
         name = self.declare_label(self.name("a label"), token)
         self.want(":")
-        word = self.words[self.at]  # a comment here is the next statement
+        word = self.words[self.at]  # not `peek`: a comment behind the label is a statement
         if word in _LISTS:
             self.at += 1
             self.statements.append(Targets(name, word[1:], self._targets()))
@@ -140,7 +140,7 @@ class Bodies(Variables):
         return Prototype(name, results, params, noreturn)
 
     def pragma(self) -> list[str]:
-        """The strings of `.pragma "nounroll";`, which is next."""
+        """Read a directive such as `.pragma "nounroll";`; the result is its strings."""
         self.want(".pragma")
         found = [self.string("nounroll")]
         while self.skip(","):
@@ -160,7 +160,7 @@ class Bodies(Variables):
         reader(self)
 
     def refuse_opaque(self, word: str) -> None:
-        """Refuse a texture, a surface or a sampler by name."""
+        """Raise `ParseError` if `word` is a type of texture, surface or sampler references."""
         if word in OPAQUE:
             self.fail(f"{word} is not read: {NOT_OPAQUE}")
 
@@ -168,7 +168,7 @@ class Bodies(Variables):
         self.statements += map(Pragma, self.pragma())
 
     def registers_line(self) -> None:
-        """`.reg .b32 %a, %b<20>;`."""
+        """Read a register declaration such as `.reg .b32 %a, %b<20>;`."""
         self.want(".reg")
         if self.peek() in (".v2", ".v4", ".v8"):
             self.fail(
@@ -201,7 +201,7 @@ class Bodies(Variables):
         return self.declare_variable(name, token, always=away)
 
     def location(self) -> None:
-        """`.loc 1 20 3` with what may follow, which is skipped."""
+        """Read and skip a directive such as `.loc 1 20 3, function_name $L1, inlined_at 1 9 2`."""
         self.want(".loc")
         for what in ("a file's number", "a line", "a column"):
             self.count(what)
@@ -257,7 +257,7 @@ class Bodies(Variables):
         return self.with_narrow_floats(instr, start) if self.decimal else instr
 
     def _opcode(self) -> str:
-        """The opcode that must be next, which is in the table."""
+        """Read an opcode; raises `ParseError` if the instruction table has no such opcode."""
         opcode = self.name("an instruction")
         if not recognise(opcode):
             self._unknown(opcode, self.at - 1)
@@ -272,7 +272,7 @@ class Bodies(Variables):
             op_of(Instr(opcode))
         except ModifierError as error:
             self.fail(str(error), token)
-        raise AssertionError(opcode)  # op_of refuses whatever recognise does not know
+        raise AssertionError(opcode)  # op_of raises for every opcode that recognise does not find
 
     def _guard(self) -> Guard:
         self.at += 1

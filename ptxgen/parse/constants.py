@@ -1,4 +1,4 @@
-"""Literals and constant expressions (PTX ISA, sections "Constants", "Constant Expressions")."""
+"""Reads literals and constant expressions (PTX ISA, "Constants", "Constant Expressions")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ptxgen.ir import FloatImm, IntImm
 from ptxgen.tokens import DECIMAL_FLOAT, Tokens
 
 _WARP_SIZE: Final = 32
-_DEEPEST: Final = 50  # brackets and operators within one another; Python's own stack has an end
+_DEEPEST: Final = 50  # nested brackets and operators, so that Python's stack does not overflow
 _MASK: Final = 2**64 - 1
 
 
@@ -34,7 +34,7 @@ def _divide(a: Any, b: Any) -> Any:
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
-# By operator: how tightly it binds, and what it does to two integers or two doubles.
+# By operator: its precedence, and its function of two integers or two doubles.
 _ARITHMETIC: Final[Mapping[str, tuple[int, Callable[[Any, Any], Any]]]] = {
     "*": (10, operator.mul), "/": (10, _divide), "+": (9, operator.add), "-": (9, operator.sub),
 }  # fmt: skip
@@ -54,10 +54,10 @@ _CASTS: Final = {".s64": False, ".u64": True}
 
 
 class Constants(Tokens):
-    """Reads literals and expressions of them.
+    """Reads literals and constant expressions.
 
-    Their rules are C's, on 64 bits only: a literal is signed unless it is too large for that or
-    ends in `U`, and an operator's operands become unsigned if one of them is.
+    The rules are those of C with 64-bit integers only: a literal is signed unless it exceeds the
+    signed range or ends in `U`, and both operands of an operator become unsigned if one of them is.
     """
 
     def __init__(self, text: str) -> None:
@@ -66,9 +66,9 @@ class Constants(Tokens):
         self._depth = 0
 
     def constant(self, what: str = "a number") -> IntImm | FloatImm:
-        """The literal or the expression that must be next, evaluated; `what` says for what.
+        """Read a literal or an expression, and evaluate it; `what` names it in the `ParseError`.
 
-        One of 64 bits that is the result of an operator comes as a signed number.
+        The integer result of an operator is returned as a signed 64-bit integer.
         """
         start = self.at
         literal = self._float_literal()
@@ -78,11 +78,11 @@ class Constants(Tokens):
         if isinstance(value, float):
             self.decimal = True
             return FloatImm(double_bits(value), 64)
-        single = self.at == start + 1  # prints as it was
+        single = self.at == start + 1  # a lone literal keeps its value, so that it prints unchanged
         return IntImm(value if single else int(_wrap(value, unsigned=False).value))
 
     def whole(self, what: str) -> int:
-        """An integer literal or expression."""
+        """Read an integer literal or expression; `what` names it in the `ParseError`."""
         token = self.at
         found = self.constant(what)
         if not isinstance(found, IntImm):
@@ -90,7 +90,7 @@ class Constants(Tokens):
         return found.value
 
     def summand(self, what: str) -> int | None:
-        """Like `whole`, but the next `+` or `-` ends it; None for a floating-point number."""
+        """Read an expression up to the next `+` or `-` outside brackets; None if it is a float."""
         value, unsigned = self._expression(what, _BINDING["+"])
         return None if isinstance(value, float) else int(_wrap(value, unsigned).value)
 
@@ -101,7 +101,7 @@ class Constants(Tokens):
         return word[:1] == "." and word[1:2].isdigit()
 
     def _float_literal(self) -> FloatImm | None:
-        """A float as its bits, maybe with a minus sign; None if something else is next."""
+        """Read a hexadecimal float with an optional minus sign; None if something else is next."""
         self.peek()
         at = self.at + (self.words[self.at] == "-")
         width = self.float_bits(self.words[at])
@@ -115,7 +115,7 @@ class Constants(Tokens):
     # ---------------------------------------------------------------------------------- expressions
 
     def _expression(self, what: str, least: int) -> _Value:
-        """An expression of operators that bind more tightly than `least`."""
+        """Read an expression whose operators have a precedence above `least`, and evaluate it."""
         self._depth += 1
         if self._depth > _DEEPEST:
             self._depth = 0
@@ -237,5 +237,5 @@ class Constants(Tokens):
 
 
 def double_bits(value: float) -> int:
-    """A double's bits."""
+    """The 64 bits of a double as an integer."""
     return int.from_bytes(struct.pack("<d", value), "little")

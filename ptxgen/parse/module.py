@@ -1,4 +1,4 @@
-"""Modules: the frame, variables, kernels and functions."""
+"""Reads modules: the header, variables, kernels and functions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ptxgen.tokens import comment
 from ptxgen.types import TYPES
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
-# What `text.render` gives every dynamic shared array, so it need not be remembered.
+# Bytes: the alignment that `text.render` gives every dynamic shared array, so it is not recorded.
 _DYNAMIC_ALIGN: Final = 16
 _LINKAGES: Final = (".visible", ".extern", ".weak", ".common")
 _SPACES: Final = (".global", ".const", ".shared", ".local")
-# PTX ISA, section ".target": what may follow the target and changes nothing that is modelled.
+# PTX ISA, section ".target": options behind the target that change nothing that is modelled.
 _PLATFORM: Final = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
-# Directives of a kernel or a function that are kept as text, and whether numbers follow.
+# Directives of a kernel or a function that are kept as text, and whether an integer follows.
 _AS_TEXT: Final[Mapping[str, bool]] = {
     ".maxnreg": True, ".maxclusterrank": True, ".explicitcluster": False,
     ".blocksareclusters": False, ".abi_preserve": True, ".abi_preserve_control": True,
@@ -34,7 +34,7 @@ _RIVALS: Final = {
 
 @dataclass(slots=True)
 class _Directives:
-    """What stands between the parameters and the body."""
+    """The directives between the parameters and the body of a kernel or a function."""
 
     threads: int = 0
     min_ctas: int = 0
@@ -54,7 +54,7 @@ class Modules(Bodies):
         self.globals: list[Variable] = []
 
     def module(self) -> Module:
-        """The whole text."""
+        """Read the whole text as one module."""
         header = self._header()
         self.want(".version")
         version = _VERSION.fullmatch(self.peek())
@@ -78,7 +78,7 @@ class Modules(Bodies):
         while self.words[self.at][:2] == "//":
             lines.append(comment(self.words[self.at]))
             self.at += 1
-        # As printed, an empty comment line stands above and below.
+        # `text.render` prints an empty comment line above and below the header.
         if len(lines) > 2 and not lines[0] and not lines[-1]:
             lines = lines[1:-1]
         return tuple(lines)
@@ -128,7 +128,7 @@ class Modules(Bodies):
                 self.globals.append(variable)
 
     def _spare_arrays(self) -> list[Variable]:
-        """The dynamic shared arrays that are no kernel's `dynamic_shared`."""
+        """The dynamic shared arrays that are not `dynamic_shared` of any kernel."""
         taken = {kernel.dynamic_shared for kernel in self.kernels}
         return [
             Variable("shared", name, 0, align, linkage="extern")
@@ -137,7 +137,7 @@ class Modules(Bodies):
         ]
 
     def _file(self) -> None:
-        """`.file 1 "name", 1234, 5678`, which is skipped."""
+        """Read and skip a directive such as `.file 1 "name", 1234, 5678`."""
         self.at += 1
         self.count("a file's number")
         self.string("kernel.cu")
@@ -145,7 +145,7 @@ class Modules(Bodies):
             self.count("a time or a size")
 
     def _section(self) -> None:
-        """A section of debugging data, which is skipped."""
+        """Read and skip a `.section` of debugging data."""
         self.at += 1
         self.next()  # its name
         self.want("{")
@@ -169,7 +169,7 @@ class Modules(Bodies):
         dynamic = self._dynamic_shared()
         regions = self.regions
         if dynamic and self.arrays[dynamic] > max([_DYNAMIC_ALIGN, *(r.align for r in regions)]):
-            # An empty region keeps an alignment that no other part asks for.
+            # An empty region preserves an alignment greater than that of all other regions.
             regions.append(Region(dynamic, 0, 0, self.arrays[dynamic]))
         self.kernels.append(
             Kernel(
@@ -185,7 +185,7 @@ class Modules(Bodies):
                 self.fail(f"parameter {param.name!r} of a kernel must be in .param", self.at - 1)
 
     def _dynamic_shared(self) -> str:
-        """The dynamic shared array that the body just read uses first, or the empty string."""
+        """The first dynamic shared array that the last body uses, or the empty string."""
         if not self.mentioned and self.regions and self.arrays:
             return min(self.arrays)
         return self.mentioned[0] if self.mentioned else ""

@@ -1,8 +1,8 @@
-"""What names mean in a body: registers, special registers, variables, labels; nested scopes.
+"""Resolves names in a body: registers, special registers, variables and labels in nested scopes.
 
-A body's scopes become one. What is declared inside of an inner one gets a name of its own, such as
-`%p$1`, or `%r$1_` for a range, so that nothing outside is hidden; `$1` is a number that the text
-does not have.
+All scopes of a body become one. A name declared in an inner scope is replaced by a new one, such as
+`%p$1`, or `%r$1_` for a range, so that it hides no outer name. A new name has more than one `$` if
+a word of the text begins with the old name and a `$`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from ptxgen.isa.special import special
 from ptxgen.parse.constants import Constants
 
 _DIGITS: Final = "0123456789"
-_MOST_DIGITS: Final = 20  # of a number of 64 bits
+_MOST_DIGITS: Final = 20  # decimal digits of a 64-bit integer
 
 
 def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | None:
-    """The one of `ranges`, by prefix, that declares a register: `%r<5>` for `%r3`; None if none."""
+    """The range that declares register `name`, such as `%r<5>` for `%r3`; None if there is none.
+
+    `ranges` maps the prefix of each range to the range.
+    """
     for prefix, number in _splits(name):
         found = ranges.get(prefix)
         if found is not None and _counted(number, found.count):
@@ -40,13 +43,13 @@ def range_of(name: str, ranges: Mapping[str, RegisterRange]) -> RegisterRange | 
 
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """The ways to take a number off a name; a prefix may itself end in digits."""
+    """All splits of a register name into prefix and index; a prefix may itself end in digits."""
     for length in range(len(name.rstrip(_DIGITS)), len(name)):
         yield name[:length], name[length:]
 
 
 def _counted(number: str, count: int) -> bool:
-    """Whether the register of a range with this number is one of so many."""
+    """Whether `number` is the index of a register in a range of `count`, without leading zeros."""
     if len(number) > _MOST_DIGITS or (number[0] == "0" and number != "0"):
         return False
     return int(number) < count
@@ -54,8 +57,11 @@ def _counted(number: str, count: int) -> bool:
 
 @dataclass(slots=True)
 class _Scope:
-    """A block within a body: where its statements begin, its labels' new names, what it declares,
-    and how to undo what it changed.
+    """An inner scope of a body.
+
+    `start` is the index of its first statement, `labels` maps its labels to their new names,
+    `declared` holds the names that it declares, and `undo` the entries (dictionary, key, old value)
+    to restore at its end.
     """
 
     start: int
@@ -65,32 +71,32 @@ class _Scope:
 
 
 class Names(Constants):
-    """The names of the kernel or function being read."""
+    """Resolves the names of the kernel or function being read."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.arrays: dict[str, int] = {}  # dynamic shared arrays: name to alignment
         self._separators: dict[str, str] = {}
-        self._dollars: list[str] | None = None  # the words of the text with a `$`
+        self._dollars: list[str] | None = None  # words of the text that contain a `$`
         self.new_body()
 
     def new_body(self) -> None:
         """Forget the names of the last body."""
         self.names: dict[str, Reg | Special | Symbol | IntImm | FloatImm] = {}
-        # By the prefix in the text, what is in scope, the innermost first.
+        # By the prefix in the text: the ranges in scope, the innermost first.
         self.ranges: dict[str, tuple[RegisterRange, ...]] = {}
         self.registers: list[RegisterRange] = []
-        self.mentioned: list[str] = []  # the dynamic shared arrays used, in that order
+        self.mentioned: list[str] = []  # dynamic shared arrays, in order of first use
         self.statements: list[Statement] = []
         self._scopes: list[_Scope] = []
-        self._declared: set[str] = set()  # outside of all inner scopes
+        self._declared: set[str] = set()  # names declared outside of all inner scopes
         self._renamed: dict[str, int] = {}
 
     # ---------------------------------------------------------------------------------- scopes
 
     @property
     def nested(self) -> bool:
-        """Whether this is an inner scope."""
+        """Whether the statement being read is in an inner scope."""
         return bool(self._scopes)
 
     def enter(self) -> None:
@@ -98,7 +104,7 @@ class Names(Constants):
         self._scopes.append(_Scope(len(self.statements)))
 
     def leave(self) -> None:
-        """End the innermost scope: its names are forgotten."""
+        """End the innermost scope: forget its names, and rename its labels in its statements."""
         scope = self._scopes.pop()
         for names, name, old in reversed(scope.undo):
             if old is None:
@@ -110,13 +116,13 @@ class Names(Constants):
                 self.statements[place] = _relabelled(self.statements[place], scope.labels)
 
     def _set(self, names: dict[str, Any], name: str, value: object) -> None:
-        """`names[name] = value` until the scope ends."""
+        """Set `names[name]` to `value` until the innermost scope ends."""
         if self._scopes:
             self._scopes[-1].undo.append((names, name, names.get(name)))
         names[name] = value
 
     def _fresh(self, name: str) -> str:
-        """A name that neither the text nor an earlier call has."""
+        """A new name that neither occurs in the text nor was made by an earlier call."""
         separator = self._separators.get(name)
         if separator is None:
             if self._dollars is None:
@@ -135,7 +141,7 @@ class Names(Constants):
         declared.add(name)
 
     def declare_registers(self, prefix: str, declared: str, count: int, token: int) -> None:
-        """`.reg .declared prefix<count>`, or without a number if `count` is 0."""
+        """Declare `.reg .declared prefix<count>`, or the one register `prefix` if `count` is 0."""
         name = prefix
         # `%r<8>` and `%r` are different names.
         self._declare(prefix + "<" * bool(count), token, shown=prefix)
@@ -158,8 +164,10 @@ class Names(Constants):
                 del self.names[word]
 
     def declare_variable(self, name: str, token: int, *, always: bool = False) -> str:
-        """The name that a variable declared here gets; one that is to leave the body `always` gets
-        a new one.
+        """Declare a variable; the result is its name in the IR.
+
+        The name is new if the variable is in an inner scope, or `always`, which is for variables
+        that become variables of the module.
         """
         if self._scopes:
             self._declare(name, token)
@@ -170,7 +178,7 @@ class Names(Constants):
         return new
 
     def declare_label(self, name: str, token: int) -> str:
-        """The name that a label, a list of targets or a prototype declared here gets."""
+        """Declare a label, a list of targets or a prototype; the result is its name in the IR."""
         self._declare(name, token)
         if not self._scopes:
             return name
@@ -180,10 +188,10 @@ class Names(Constants):
     # ---------------------------------------------------------------------------------- uses
 
     def value(self, word: str, token: int) -> Reg | Special | Symbol:
-        """What a name means here."""
+        """The register, special register or symbol that a name means in the present scope."""
         known = self.names.get(word)
         if known is not None:
-            assert not isinstance(known, (IntImm, FloatImm))  # those do not look like names
+            assert not isinstance(known, (IntImm, FloatImm))  # a literal does not look like a name
             return known
         found = self._found(word, token)
         self._set(self.names, word, found)
@@ -206,7 +214,7 @@ class Names(Constants):
 
 
 def _relabelled(statement: Statement, labels: Mapping[str, str]) -> Statement:
-    """The statement with labels that have new names."""
+    """The statement with the labels in it replaced by their new names."""
     if isinstance(statement, Targets):
         targets = tuple(labels.get(name, name) for name in statement.targets)
         return Targets(statement.name, statement.kind, targets)

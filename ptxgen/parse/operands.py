@@ -1,4 +1,4 @@
-"""The operands of instructions."""
+"""Reads the operands of instructions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from ptxgen.ir import (
 from ptxgen.isa.table import fits, op_of, recognise
 from ptxgen.parse.names import Names
 
-# After one of these, an operand of one token is over.
+# A token before one of these is a whole operand.
 _ENDS: Final = frozenset({",", ";", "]", "}", ")"})
 _SINK: Final = Sink()
 
 
 class Operands(Names):
-    """Reads operands."""
+    """Reads the operands of one instruction at a time."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.single = False  # whether the instruction being read has a vector of one element
 
     def operand(self) -> Operand:
-        """The operand that must be next."""
+        """Read one operand; raises `ParseError` if none is next."""
         words, at = self.words, self.at
         word = words[at]
         known = self.names.get(word)
@@ -79,7 +79,7 @@ class Operands(Names):
         start = self.at
         found = self.constant()
         if self.at == start + 1 and word[0].isdigit() and not self.decimal:
-            self.names[word] = found  # next time, it takes no reading
+            self.names[word] = found  # the next occurrence is looked up instead of evaluated
         return found
 
     def _not(self) -> Not | IntImm | FloatImm:
@@ -116,7 +116,7 @@ class Operands(Names):
             base = None
         else:
             base = self._base(word, token)
-            if self.words[self.at] == "]":  # most have nothing more
+            if self.words[self.at] == "]":  # most addresses have no offset
                 self.at += 1
                 return Address(base)
             offset = self.offset()
@@ -140,7 +140,7 @@ class Operands(Names):
         return base
 
     def offset(self) -> int:
-        """What is added, `+4`, `+-4` or `-4`, maybe more than once; 0 if nothing is."""
+        """Read offsets such as `+4`, `+-4` or `-4`; the result is their sum, 0 if there is none."""
         offset = 0
         while True:
             sign = self.peek()
@@ -156,7 +156,7 @@ class Operands(Names):
             offset += amount if sign == "+" else -amount
 
     def _amount(self) -> int:
-        """A number of bytes; of an expression without brackets, the first sum ends it."""
+        """Read one offset in bytes; it ends at the next `+` or `-` outside brackets."""
         token = self.at
         word = self.peek()
         if not self.starts_constant(word) and word not in ("!", "~"):
@@ -193,7 +193,7 @@ class Operands(Names):
             self.want(",")
 
     def arguments(self) -> Arguments:
-        """What is in the brackets of a call, of which the first is next."""
+        """Read the arguments or results of a call, parentheses included."""
         self.want("(")
         items: list[Reg | IntImm | FloatImm | Symbol | Sink] = []
         if self.skip(")"):
@@ -226,7 +226,7 @@ class Operands(Names):
     # ---------------------------------------------------------------------------------- adjustments
 
     def without_needless_braces(self, instr: Instr) -> Instr:
-        """The instruction with `{%r1}` as `%r1`, unless its row has vectors of one element.
+        """The instruction with `%r1` for `{%r1}`, unless a row of its opcode fits it with braces.
 
         Triton writes `ld.global.b32 {%r1}, [%rd1]`.
         """
@@ -238,9 +238,10 @@ class Operands(Names):
         return Instr(instr.opcode, operands, instr.guard, instr.origin)
 
     def with_narrow_floats(self, instr: Instr, token: int) -> Instr:
-        """The instruction with each 64-bit literal as wide as its operand is.
+        """The instruction with f32 literals for f64 literals where the operand has 32 bits.
 
         PTX ISA, section "Floating-Point Constants": a decimal literal is a double until it is used.
+        Raises `ParseError` if the operands do not fit the instruction.
         """
         try:
             op = op_of(instr)
@@ -265,7 +266,7 @@ def _narrowed(operand: Operand) -> Operand:
 
 
 def narrow(literal: FloatImm) -> FloatImm:
-    """The literal as a float, rounded if it is a double."""
+    """The literal as an f32, rounded to nearest even if it is an f64."""
     if literal.width == 32:
         return literal
     (value,) = struct.unpack("<d", literal.bits.to_bytes(8, "little"))

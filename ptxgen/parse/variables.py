@@ -1,4 +1,4 @@
-"""Declarations of variables and parameters, and their initial values."""
+"""Reads declarations of variables and parameters, and initial values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ NOT_OPAQUE: Final = (
 )
 _POINTED_TO: Final = (".const", ".global", ".local", ".shared")
 _INITIALISED: Final = ("global", "const")
-_MOST_BYTES: Final = 2**40  # of a variable; more than any GPU has
+_MOST_BYTES: Final = 2**40  # bytes of a variable; no GPU has more memory
 _MOST_DATA: Final = 2**28  # bytes of an initial value
 _BYTE: Final = 0xFF
 
 
 class _Element(NamedTuple):
-    """What a declaration says before the names: the type and the least alignment, bytes."""
+    """The part of a declaration before the names: type, vector lanes, and alignment in bytes.
+
+    `align` is 0 where the declaration names no alignment.
+    """
 
     type: ScalarType
     lanes: int
@@ -39,7 +42,7 @@ class _Element(NamedTuple):
 
 @dataclass(slots=True)
 class _Value:
-    """An initial value as far as it has been read."""
+    """The part of an initial value that has been read: its bytes, and the addresses in them."""
 
     type: ScalarType
     data: bytearray = field(default_factory=bytearray)
@@ -47,13 +50,14 @@ class _Value:
 
 
 class Variables(Operands):
-    """Reads variables and parameters."""
+    """Reads declarations of variables and lists of parameters."""
 
     def declared(
         self, space: str, linkage: str, named: Callable[[str, int], str]
     ) -> Iterator[Variable]:
-        """The variables of a line whose space is behind us; `named` gives each its name, from
-        that in the text and its token.
+        """Read the variables of a declaration, whose state space has been read.
+
+        `named` maps the name in the text and its token index to the name in the IR.
         """
         element = self._element()
         while True:
@@ -99,7 +103,7 @@ class Variables(Operands):
         return _Element(type, lanes, align)
 
     def _attribute(self) -> None:
-        """`.attribute(.managed)`: where the variable may be reached from, which changes nothing."""
+        """Read and skip an attribute such as `.attribute(.managed)`, which has no effect here."""
         self.want(".attribute")
         self.want("(")
         while not self.skip(")"):
@@ -107,7 +111,7 @@ class Variables(Operands):
                 self.fail("wanted ')' after .attribute, got the end of the text")
 
     def _sizes(self) -> list[int]:
-        """The numbers of elements in brackets, 0 for empty ones."""
+        """Read the extents of an array, `[2][3]` for example; the extent of `[]` is 0."""
         sizes: list[int] = []
         while self.skip("["):
             self.peek()
@@ -142,7 +146,7 @@ class Variables(Operands):
     # ---------------------------------------------------------------------------------- parameters
 
     def params(self) -> tuple[Param, ...]:
-        """The parameters or results in brackets, of which the first is next."""
+        """Read a list of parameters or results, parentheses included."""
         found: list[Param] = []
         self.want("(")
         if self.skip(")"):
@@ -177,7 +181,7 @@ class Variables(Operands):
         return Param(name, type.name, count, align, register)
 
     def _promise(self) -> None:
-        """`.ptr .global .align 16`: what a pointer points to, which changes no meaning."""
+        """Read and skip the attributes of a pointer parameter, such as `.ptr .global .align 16`."""
         if not self.skip(".ptr"):
             return
         if self.peek() in _POINTED_TO:
@@ -188,7 +192,7 @@ class Variables(Operands):
                 self.fail(f"an alignment must be a power of two, got {align}", self.at - 1)
 
     def once(self, word: str, said: list[str]) -> None:
-        """Step over a directive, which must not be among those `said` before it."""
+        """Read the directive `word` and add it to `said`; raises `ParseError` if it is there."""
         if word in said:
             self.fail(f"{word} is said twice; remove one")
         said.append(word)
@@ -209,7 +213,10 @@ class Variables(Operands):
         self._list(value, shape, strides, 0)
 
     def _list(self, value: _Value, shape: Sequence[int], strides: Sequence[int], at: int) -> None:
-        """What is in braces: elements, or lists of them, from byte `at` on."""
+        """Read a list in braces, of elements or of inner lists, into `value` from byte `at` on.
+
+        `shape` are the extents in elements, `strides` the bytes from one entry to the next.
+        """
         self.want("{")
         if self.skip("}"):
             return
@@ -230,7 +237,7 @@ class Variables(Operands):
             self.want(",")
 
     def _scalar(self, value: _Value, at: int) -> None:
-        """One element's value, at byte `at`."""
+        """Read the value of one element into `value` at byte `at`."""
         type = value.type
         word = self.peek()
         value.data.extend(bytes(at + type.nbytes - len(value.data)))
@@ -262,7 +269,7 @@ class Variables(Operands):
         return int.from_bytes(struct.pack("<d", single), "little")
 
     def _pointer(self, at: int, nbytes: int, shift: int) -> Pointer:
-        """`symbol+4` or `generic(symbol)+4`."""
+        """Read an address such as `symbol+4` or `generic(symbol)+4`."""
         symbol = self.name("a variable or a function")
         generic = symbol == "generic" and self.skip("(")
         if generic:
@@ -271,7 +278,7 @@ class Variables(Operands):
         return Pointer(at, symbol, self.offset(), generic, nbytes, shift)
 
     def _masked(self, word: str, at: int) -> Pointer:
-        """`0xFF00(symbol+4)`: one byte of an address."""
+        """Read one byte of an address, such as `0xFF00(symbol+4)`."""
         token = self.at
         self.at += 1
         mask = self.integer(word, token)
@@ -285,7 +292,7 @@ class Variables(Operands):
 
 
 def merged(pointers: Sequence[Pointer]) -> Iterator[Pointer]:
-    """The same, with the eight bytes of one address, in a row, as one pointer."""
+    """The pointers with each eight consecutive bytes of one address merged into one pointer."""
     place = 0
     while place < len(pointers):
         first = pointers[place]

@@ -1,1 +1,1 @@
-"""Running kernels: settings, the module cache, the assembler, launch plans and backends."""
+"""Runs kernels: settings, the module cache, the assembler, launch plans and backends."""

@@ -1,4 +1,4 @@
-"""PTX text to a cubin and what the assembler says about it: ptxas or nvJitLink, what there is.
+"""Assembles PTX text to a cubin with ptxas or nvJitLink, whichever is installed.
 
 No GPU is needed. ptxas is preferred: nvJitLink makes relocatable code, which is a few instructions
 longer and in which `setmaxnreg` is never honoured (C7504), so warp-specialised kernels need ptxas.
@@ -50,7 +50,11 @@ QUESTION_TIMEOUT_S: Final = 60.0  # for `--version` and `--help`, which take ten
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A cubin (an ELF file) and what the assembler said about it; `kernels` are sorted by name."""
+    """A cubin (an ELF file) and the assembler's report on it.
+
+    `assembler` is its name, one of `KINDS`; `target` such as `"sm_90a"`; `kernels` the resource
+    usage of each entry function, sorted by name; `log` the whole text that the assembler printed.
+    """
 
     cubin: bytes
     assembler: str
@@ -72,30 +76,31 @@ class Assembly:
 
 
 class Assembler(Protocol):
-    """Turns PTX text into a cubin; `name` and `version` belong in the key of whatever is cached."""
+    """Turns PTX text into a cubin; the key of a cached cubin includes `name` and `version`."""
 
     @property
     def name(self) -> str:
-        """One of `KINDS`."""
+        """The name of the assembler, one of `KINDS`."""
 
     @property
     def version(self) -> str:
-        """Such as `"13.0.88"`."""
+        """The version of the assembler, such as `"13.0.88"`."""
 
     def knows(self, target: str) -> bool:
-        """Whether it can assemble for `target`."""
+        """Whether the assembler can assemble for `target`, such as `"sm_90a"`."""
 
     def assemble(self, ptx: str, target: str, *, opt_level: int = 3) -> Assembly:
-        """Assemble `ptx` for `target` (`"sm_90a"`) at `opt_level` 0 to 3.
+        """Assemble `ptx` for `target`, such as `"sm_90a"`, at `opt_level` 0 to 3.
 
         The same text gives the same bytes. Raises AssemblerError if the text is refused, or
-        accepted with a ruinous advisory; BackendError if the assembler itself fails.
+        accepted with a ruinous advisory; BackendError if the assembler itself fails; ConfigError
+        for a malformed `target` or another `opt_level`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Ptxas:
-    """The ptxas at `path`, an absolute path."""
+    """The ptxas at the absolute path `path`; `timeout_s` limits one assembly, in seconds."""
 
     path: Path
     version: str
@@ -104,7 +109,7 @@ class Ptxas:
 
     @classmethod
     def at(cls, path: Path) -> Ptxas:
-        """The ptxas at `path`; raises BackendError if that is not a ptxas that runs."""
+        """The ptxas at `path`; raises BackendError if the file is no ptxas that can be run."""
         output = _run([str(path), "--version"], QUESTION_TIMEOUT_S).log
         version = re.search(r"\bV(\d+(?:\.\d+)+)", output)
         if version is None:
@@ -118,21 +123,21 @@ class Ptxas:
         return f"ptxas {self.version} ({self.path})"
 
     def knows(self, target: str) -> bool:
-        """Whether its help text lists `target`, or lists nothing."""
+        """Whether the help text of this ptxas lists `target`, or lists no targets at all."""
         known = _ptxas_targets(self.path)
         return not known or target in known
 
     def assemble(self, ptx: str, target: str, *, opt_level: int = 3) -> Assembly:
         """See `Assembler.assemble`."""
         _check_request(target, opt_level)
-        # A file and not standard input: the log then names a fixed `kernel.ptx`, not a random file.
+        # With a file, unlike standard input, the log names `kernel.ptx` and no random file name.
         options = ["-v", f"-arch={target}", f"-O{opt_level}", "-o", "kernel.cubin"]
         with _folder_with("kernel.ptx", ptx.encode()) as folder:
             ran = _run([str(self.path), *options, "kernel.ptx"], self.timeout_s, folder)
             cubin = Path(folder, "kernel.cubin")
             produced = cubin.read_bytes() if cubin.exists() else b""
         if ran.exit_code != 0:
-            # ptxas 12.0 dies of SIGSEGV after it has refused a text; its reason counts.
+            # ptxas 12.0 dies of SIGSEGV after it has refused a text; the logged reason is used.
             if not gives_reason(ran.log):
                 _refuse_death(f"{self}", ran, target)
             raise AssemblerError(refusal(f"{self}", ran.log, ptx, target, f"exit {ran.exit_code}"))
@@ -148,7 +153,7 @@ class NvJitLink:
 
     @classmethod
     def loaded(cls) -> NvJitLink:
-        """The library, loaded; raises BackendError if it, or cuda-python, is not installed."""
+        """Load the library; raises BackendError if it or cuda-python is not installed."""
         try:
             major, minor = _nvjitlink().version()
         except (ImportError, RuntimeError) as error:
@@ -199,9 +204,9 @@ class NvJitLink:
 
 
 def assemble(ptx: str, target: str) -> Assembly:
-    """Assemble `ptx` for `target` (`"sm_90a"`) with the first assembler found that knows it.
+    """Assemble `ptx` for `target`, such as `"sm_90a"`, with the first assembler that knows it.
 
-    Raises what `find_assembler` and `Assembler.assemble` raise.
+    Raises the errors of `find_assembler` and of `Assembler.assemble`.
     """
     return find_assembler(target=target).assemble(ptx, target)
 
@@ -209,9 +214,9 @@ def assemble(ptx: str, target: str) -> Assembly:
 def find_assembler(kind: str | None = None, target: str | None = None) -> Assembler:
     """The first assembler found of `kind` (one of `KINDS`) that knows `target`; None means any.
 
-    A ptxas named by PTXGEN_PTXAS is the only one tried, unless nvJitLink is asked for. Otherwise:
-    ptxas on PATH, ptxas in the pip package or the toolkit, nvJitLink. What was found is remembered
-    for the life of the process.
+    A ptxas named by PTXGEN_PTXAS is the only one tried, unless `kind` is nvJitLink. Otherwise the
+    order is: ptxas on PATH, ptxas in the pip package or the toolkit, nvJitLink. The process keeps
+    the result for later calls.
 
     Raises BackendError if there is none, ConfigError for an unknown `kind`, a `target` that is not
     like `"sm_90a"`, or a wrong PTXGEN_PTXAS.
@@ -248,9 +253,9 @@ def _find(kind: str | None, target: str | None, named: Path | None) -> Assembler
 
 
 def _places(named: Path | None) -> Iterator[tuple[str, Callable[[], Assembler]]]:
-    """Where to look, in order: the kind found there, and what looks (and raises BackendError)."""
+    """The kinds to try, in order, each with a probe that raises BackendError if there is none."""
     if named is not None:
-        # Whoever names one wants that one, or to hear why not.
+        # A user who names a ptxas wants that one, or the reason why it cannot be used.
         yield "ptxas", lambda: Ptxas.at(named)
         return
     yield "ptxas", _ptxas_on_path
@@ -298,7 +303,7 @@ def _check_target(target: str) -> None:
 
 
 def _assembly(assembler: Assembler, cubin: bytes, log: str, ptx: str, target: str) -> Assembly:
-    """The result of a run that ended well; raises AssemblerError if that was not well enough."""
+    """The result of a successful run; raises AssemblerError for a ruinous advisory in its log."""
     if not cubin.startswith(b"\x7fELF"):
         raise BackendError(
             f"{assembler} reported success for {target} but made no cubin "
@@ -332,7 +337,7 @@ class _Ran:
 def _folder_with(name: str, content: bytes) -> tempfile.TemporaryDirectory[str]:
     """A temporary directory with one file in it."""
     try:
-        # A process that was stopped may leave a child behind, which may still write here.
+        # A process stopped by the timeout may leave a child that still writes to this directory.
         folder = tempfile.TemporaryDirectory(prefix="ptxgen-", ignore_cleanup_errors=True)
         Path(folder.name, name).write_bytes(content)
     except OSError as error:
@@ -344,9 +349,10 @@ def _folder_with(name: str, content: bytes) -> tempfile.TemporaryDirectory[str]:
 
 
 def _run(command: list[str], timeout_s: float, folder: str | None = None) -> _Ran:
-    """Run `command`; its two output streams together are the log.
+    """Run `command`; the log is its standard output and standard error together.
 
-    The log goes through a file: with a pipe, a child of a stopped process could keep us waiting.
+    The log goes through a file: with a pipe, a child of a process stopped by the timeout could keep
+    this process waiting.
     """
     try:
         with tempfile.TemporaryFile() as log:
@@ -371,7 +377,7 @@ def _run(command: list[str], timeout_s: float, folder: str | None = None) -> _Ra
 
 
 def _refuse_death(assembler: str, ran: _Ran, target: str) -> None:
-    """Raise BackendError if a signal ended the process, or the process behind a shell script."""
+    """Raise BackendError if a signal ended the process, or the process that a script ran."""
     number = -ran.exit_code if ran.exit_code < 0 else ran.exit_code - 128
     try:
         name = signal.Signals(number).name

@@ -1,6 +1,6 @@
-"""What an assembler's log says, and what to tell the user about it; text in, text out.
+"""Reads an assembler's log, and makes error messages of it; no file or process is touched.
 
-The forms are those of ptxas 12.0, 13.0 and 13.5 and of nvJitLink 13.5.
+The log formats are those of ptxas 12.0, 13.0 and 13.5 and of nvJitLink 13.5.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ INSTALL: Final = (
     "or name a ptxas in PTXGEN_PTXAS"
 )
 
-# The assembler reports these as mere information and exits with 0, but the kernel it made is
-# serialised, spills, or waits where it was not told to. Value: what is meant, and what to do.
+# The assembler reports these codes as mere information and exits with 0, but its kernel is
+# serialised, spills, or has waits that the text does not. Value: the meaning, and what to do.
 RUINOUS: Final = {
     "C7504": "relocatable code never honours setmaxnreg; assemble with ptxas, not nvJitLink",
     "C7508": "setmaxnreg needs a known register count at entry: give .maxntid and .minnctapersm",
@@ -27,10 +27,10 @@ RUINOUS: Final = {
     "C7518": "a wait for wgmma would be needed on a divergent path, so all of them are serialised",
     "C7519": "wgmma.fence is missing before registers are handed to wgmma, so one was injected",
 }
-# Other numbers of the same family (setmaxnreg ignored, wgmma serialised) all begin like this.
+# All other advisories of the same family (setmaxnreg ignored, wgmma serialised) begin like this.
 RUINOUS_BEGINNING: Final = "Potential Performance Loss"
 
-_CONTEXT_LINES: Final = 2  # shown on each side of an offending line
+_CONTEXT_LINES: Final = 2  # lines shown before and after an offending line
 _MAX_ERRORS_SHOWN: Final = 10
 _MAX_LINE_SHOWN: Final = 160  # characters
 _MAX_LOG_SHOWN: Final = 4000  # characters
@@ -38,12 +38,13 @@ _MAX_LOG_SHOWN: Final = 4000  # characters
 
 @dataclass(frozen=True, slots=True)
 class KernelUsage:
-    """What one entry function needs.
+    """The resources that one entry function needs.
 
     Per thread: `registers`, `stack_bytes` (cumulative over calls, spilled registers included), and
-    the bytes moved by the spill code of the entry itself, counted once however often it runs.
-    Per block: `static_shared_bytes`, and `barriers`, None where the assembler does not say (ptxas
-    12.0). `constant_bytes` covers all banks reported, parameters included; from sm_90 on it is 0.
+    `spill_store_bytes` and `spill_load_bytes`, moved by the spill code of the entry itself and
+    counted once however often it runs. Per block: `static_shared_bytes`, and `barriers`, None where
+    the assembler does not say (ptxas 12.0). `constant_bytes` covers all banks reported, parameters
+    included; from sm_90 on it is 0.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Advisory:
 
     @property
     def ruinous(self) -> bool:
-        """Whether the kernel is not worth running."""
+        """Whether the advisory means that the kernel is too slow to be worth running."""
         return self.code in RUINOUS or self.text.startswith(RUINOUS_BEGINNING)
 
 
@@ -88,7 +89,7 @@ class _Remark:
 
 
 def _remarks(log: str) -> list[_Remark]:
-    """Every line of the log that has a severity, without repetitions, in order."""
+    """Each line of the log that has a severity, in order, without repetitions."""
     found: dict[_Remark, None] = {}
     for said in _SAID.finditer(log):
         named = _LINE_IN_TEXT.search(said["text"])
@@ -111,7 +112,7 @@ def gives_reason(log: str) -> bool:
 
 
 def advisories_of(log: str) -> tuple[Advisory, ...]:
-    """Every warning, and every remark that has a number."""
+    """All warnings, and all remarks that have a code such as `C7508`."""
     return tuple(
         Advisory(remark.code, remark.text, remark.line)
         for remark in _remarks(log)
@@ -120,18 +121,18 @@ def advisories_of(log: str) -> tuple[Advisory, ...]:
 
 
 def _number(pattern: str, text: str) -> int | None:
-    """The sum of what `pattern` finds, or None if it finds nothing."""
+    """The sum of the integers that `pattern` matches in `text`, or None if it matches none."""
     found = re.findall(pattern, text)
     return sum(map(int, found)) if found else None
 
 
 def kernels_of(log: str) -> tuple[KernelUsage, ...]:
-    """What each entry function needs, by name, from the report that `-v` or `-verbose` adds.
+    """The resources of each entry function, sorted by name, from a log with `-v` or `-verbose`.
 
-    Per entry there is `Compiling entry`, `Function properties`, a frame line and `Used`. nvJitLink
-    begins the frame line in its own way, and adds a report of the linked code, with `used` in lower
-    case: its registers, stack and memory are the final ones, its barriers are not credible (5 where
-    there are none).
+    Per entry the log has the lines `Compiling entry`, `Function properties`, a line about the stack
+    frame, and `Used`. nvJitLink begins the frame line in its own way, and adds a report of the
+    linked code, with `used` in lower case: its registers, stack and memory are the final ones, its
+    barriers are not credible (5 for a kernel without barriers).
     """
     usages: dict[str, KernelUsage] = {}
     entry = function = ""
@@ -158,7 +159,7 @@ def kernels_of(log: str) -> tuple[KernelUsage, ...]:
 
 
 def _with_resources(usage: KernelUsage, line: str, *, linked: bool) -> KernelUsage:
-    """`usage` with the numbers of a `Used … registers` line."""
+    """`usage` with the values of a `Used … registers` line of the log."""
     stack = _number(r"(\d+) (?:bytes cumulative )?stack", line)
     constant = _number(r"(\d+) bytes cmem", line)
     return replace(
@@ -172,7 +173,7 @@ def _with_resources(usage: KernelUsage, line: str, *, linked: bool) -> KernelUsa
 
 
 def ruin(advisory: Advisory, ptx: str) -> str:
-    """The part of a message about one ruinous advisory."""
+    """The part of an error message about one ruinous advisory, with an excerpt of the PTX."""
     text = f"{advisory.code} {advisory.text}"
     remedy = RUINOUS.get(advisory.code)
     because = f"\n  {remedy}" if remedy else ""
@@ -180,7 +181,7 @@ def ruin(advisory: Advisory, ptx: str) -> str:
 
 
 def refusal(assembler: str, log: str, ptx: str, target: str, outcome: str) -> str:
-    """The message for a text that was refused; `outcome` is for a log that gives no reason."""
+    """The error message for refused PTX; it shows `outcome` if the log gives no reason."""
     errors = _errors(log)
     if not errors:
         return (
@@ -203,7 +204,7 @@ def _error(error: _Remark, ptx: str, target: str) -> str:
 
 
 def _hint(text: str, ptx: str, target: str) -> str:
-    """What to do about a complaint that does not say so itself."""
+    """Advice on an error text of the assembler that gives none, or the empty string."""
     if "is not defined for option 'gpu-name'" in text or "ERROR_UNSUPPORTED_ARCH" in text:
         return f"\n  this assembler does not know {target}; to get another: {INSTALL}"
     if "Unsupported .version" in text:
@@ -216,7 +217,7 @@ def _hint(text: str, ptx: str, target: str) -> str:
 
 
 def _excerpt(ptx: str, number: int | None, token: str) -> str:
-    """Line `number` of `ptx` and those around it, with a marker under `token` or the statement."""
+    """Line `number` of `ptx` and its neighbours, with a marker under `token` or the statement."""
     lines = ptx.split("\n")
     if number is None or not 1 <= number <= len(lines):
         return ""
@@ -234,7 +235,7 @@ def _marker(line: str, token: str) -> str:
     # Whole words only: `%f1` is not in `%f12`, but `.u65` is in `add.u65`.
     begin = r"\b" if token[:1].isalnum() else ""
     found = [at.start() for at in re.finditer(rf"{begin}{re.escape(token)}(?!\w)", line)]
-    # A token that occurs twice would be pointed at in the wrong place as often as not.
+    # If the token occurs twice on the line, it is unknown which one is meant: mark the statement.
     if len(found) == 1 and token:
         return f"{' ' * found[0]}^{'~' * (len(token) - 1)}"
     statement = line.strip()
@@ -242,7 +243,7 @@ def _marker(line: str, token: str) -> str:
 
 
 def log_at_end(log: str) -> str:
-    """The last part of a message: the log itself, its middle left out if it is long."""
+    """The last part of an error message: the log, its middle left out beyond 4000 characters."""
     log = log.strip()
     if not log:
         return "\n\nits log is empty"

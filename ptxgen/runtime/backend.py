@@ -1,4 +1,4 @@
-"""The names that a user may give to what runs a kernel."""
+"""Checks the backend names that a user passes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from ptxgen.runtime.settings import AUTO, BACKENDS
 
 
 def check_backend(name: object, who: str = "") -> str:
-    """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise, which says `who`
-    was called with it.
+    """`name` if it is `auto` or one of `BACKENDS`; raises `ConfigError` otherwise.
+
+    The message begins with `who`, the name of the function that was called, if not empty.
     """
     known = (AUTO, *BACKENDS)
     if not isinstance(name, str) or name not in known:

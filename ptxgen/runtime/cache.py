@@ -1,17 +1,17 @@
-"""The module cache: bytes in, bytes out, in memory and on disk.
+"""The module cache, which keeps compiled modules as bytes in memory and on disk.
 
-A `CacheKey` holds everything the bytes depend on, the text itself included, so nothing has to be
-bumped when a kernel changes. `ModuleCache` keeps what this process has built or loaded; `DiskCache`
-keeps one self-contained file for each entry, shared by all processes of one user:
+A `CacheKey` holds everything the bytes depend on, the text itself included, so no version has to be
+raised when a kernel changes. `ModuleCache` keeps the modules that this process has built or loaded;
+`DiskCache` keeps one self-contained file for each entry, shared by all processes of one user:
 
     ptxgen-cache                     fixed first line
     <sha256 of the next line>
     {"assembler": ..., "key": ...}   schema, key, payload length and sha256; the rest is for people
     <payload>                        `tail -n +4 FILE` prints it
 
-An entry is trusted only when it is a private file of this user and every byte is accounted for;
-anything else is a miss. Nothing is ever unpickled. A directory that cannot be used costs speed,
-never a launch: the cache then works in memory and says so once.
+An entry is used only if it is a private file of this user and all its lengths and checksums are
+right; anything else is a miss. Nothing is ever unpickled. If the directory cannot be used, the
+cache works in memory only and warns once; no launch fails.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from typing import BinaryIO, Final
 from ptxgen.errors import ConfigError
 from ptxgen.runtime.settings import Settings
 
-KEY_SCHEMA: Final = 1  # of the key's encoding and of the entry file; bump it with either
-STALE_SECONDS: Final = 3600  # a temporary file this old has lost its writer, which needs ms
+KEY_SCHEMA: Final = 1  # version of the key's encoding and of the entry file; raise it with either
+STALE_SECONDS: Final = 3600  # a writer needs milliseconds: that of an older temporary file died
 _MAGIC: Final = b"ptxgen-cache\n"
 _OUR_NAME: Final = re.compile(r"[0-9a-f]{64}\.(entry|(?P<random>\w+)\.tmp)", re.ASCII)
-_SHOWN_CHARS: Final = 200  # of each field that is in the header for people
-_HEADER_MAX_BYTES: Final = 1 << 14  # three such fields, every character escaped, fit twice
+_SHOWN_CHARS: Final = 200  # characters of each header field that is for people
+_HEADER_MAX_BYTES: Final = 1 << 14  # twice the size of three such fields with escaped characters
 
 
 class CacheWarning(UserWarning):
-    """The disk cannot be used as a cache; everything still works, from memory."""
+    """Warns that the disk cannot be used as a cache, so that modules are kept in memory only."""
 
 
 @dataclass(frozen=True)
 class CacheKey:
-    """What a built module depends on.
+    """Everything that the bytes of a built module depend on.
 
     `text` is the PTX, `target` a name such as `sm_90a`; `assembler` and `version` name the program
-    that makes the bytes, `options` what it is told besides.
+    that makes the bytes, `options` are its further options.
     """
 
     text: str = field(repr=False)
@@ -67,9 +67,9 @@ class CacheKey:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Sha256, as 64 hex digits, of `KEY_SCHEMA` and all fields.
+        """The SHA-256 of `KEY_SCHEMA` and all fields, as 64 hex digits.
 
-        Each field is preceded by its length, so no two keys share an encoding.
+        Each field is preceded by its length in bytes, so different keys have different encodings.
         """
         parts = (str(KEY_SCHEMA), self.target, self.assembler, self.version, self.text)
         sha = hashlib.sha256()
@@ -82,7 +82,7 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How many entries, and the bytes of their files."""
+    """A number of cache entries, and the total size of their files in bytes."""
 
     entries: int
     nbytes: int
@@ -90,11 +90,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What a cache directory holds.
+    """The contents of a cache directory.
 
     `oldest` and `newest` are the times of the least and the most recent use (seconds since 1970,
-    None without entries); `by_target` maps a target's name, or `unreadable`, to its share;
-    `temporaries` counts files being written or left by a writer that died.
+    None without entries); `by_target` maps a target's name, or `unreadable`, to its entries;
+    `temporaries` counts files that are being written, or were left by a writer that died.
     """
 
     total: Usage
@@ -106,19 +106,19 @@ class CacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An entry that would not be used, and why."""
+    """A damaged entry, which the cache does not use, and the reason."""
 
     path: Path
     reason: str
 
 
 class _DamagedEntryError(Exception):
-    """An entry file is not what a writer of ours left; the message says how."""
+    """An entry file is not as this project writes it; the message says in which way."""
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file named like ours; `used` is its time of last use in ns since 1970."""
+    """A file with a name of the cache; `used` is its time of last use in ns since 1970."""
 
     name: str
     nbytes: int
@@ -128,20 +128,20 @@ class _File:
 class DiskCache:
     """Entries as files of one private directory of at most `max_bytes` bytes.
 
-    Any number of threads and processes may use one directory at once. The entries unused for
-    longest make room for new ones. `get` and `put` never raise because of the disk: they warn once
-    (`CacheWarning`). `info`, `verify`, `discard` and `clear`, which are for people, raise OSError,
-    and ConfigError for a directory that is not private.
+    Any number of threads and processes may use one directory at once. The least recently used
+    entries are removed to make room for new ones. `get` and `put` never raise because of the disk:
+    they warn once (`CacheWarning`). `info`, `verify`, `discard` and `clear`, which are for people,
+    raise OSError, and ConfigError for a directory that is not private.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
         self._writable = True
-        self._warned = threading.Lock()  # a latch: whoever takes it warns, and nobody gives it back
+        self._warned = threading.Lock()  # a latch: the thread that takes it warns; never released
 
     def get(self, key: CacheKey) -> bytes | None:
-        """The bytes put under `key`, or None. A damaged entry is removed."""
+        """The bytes stored under `key`, or None if there are none. A damaged entry is removed."""
         problem = refusal(self.directory)
         if problem:
             self._warn(problem)
@@ -151,17 +151,17 @@ class DiskCache:
             with _open_private(path) as file:
                 payload = _read_entry(file, key.digest)
         except _DamagedEntryError:
-            # Another process may have repaired it since: then its entry is lost, and built again.
+            # If another process has just replaced it, the new entry is lost, and built again.
             _remove(path)
             return None
         except OSError:
-            return None  # not there; if it cannot be read, the next put replaces it or says why
+            return None  # no such file, or unreadable: the next put replaces it or warns
         with contextlib.suppress(OSError):  # a read-only cache is still worth reading
             os.utime(path)
         return payload
 
     def put(self, key: CacheKey, data: bytes) -> None:
-        """Store `data` under `key`, then remove what was unused for longest until the cap holds."""
+        """Store `data` under `key`, then remove least recently used entries beyond `max_bytes`."""
         if not self._writable:
             return
         path, blob = self._path(key), _encode(key, data)
@@ -175,7 +175,7 @@ class DiskCache:
                 _write(path, blob)
                 self._make_room(keep=path.name)
         except FileNotFoundError:
-            return  # the directory was emptied under us; the next put makes it again
+            return  # another process removed the directory; the next put makes it again
         except OSError as error:
             problem = f"{self.directory} cannot be written ({error.strerror or error})"
         if problem:
@@ -183,7 +183,7 @@ class DiskCache:
             self._warn(problem)
 
     def info(self) -> CacheInfo:
-        """Count what is there, reading headers only."""
+        """Count the entries and temporary files, reading only headers."""
         self._require_private()
         entries, temporaries = self._scan()
         by_target: dict[str, Usage] = {}
@@ -201,7 +201,7 @@ class DiskCache:
         )
 
     def verify(self) -> tuple[int, tuple[Damage, ...]]:
-        """Read every entry; return how many there are and those that are damaged."""
+        """Read and check every entry; returns how many were checked, and the damaged ones."""
         self._require_private()
         checked, damaged = 0, []
         for entry in sorted(self._scan()[0], key=lambda entry: entry.name):
@@ -210,7 +210,7 @@ class DiskCache:
                 with _open_private(path) as file:
                     _read_entry(file, path.stem)
             except FileNotFoundError:
-                continue  # made room for another since the listing
+                continue  # removed since the listing to make room for another entry
             except (_DamagedEntryError, OSError) as error:
                 damaged.append(Damage(path, str(error)))
             checked += 1
@@ -223,9 +223,10 @@ class DiskCache:
             damage.path.unlink(missing_ok=True)
 
     def clear(self) -> tuple[Usage, tuple[Path, ...]]:
-        """Remove every entry and temporary file that begins as ours do.
+        """Remove every entry and temporary file that begins with the cache's first line.
 
-        Returns what was removed, and what was left because only its name is like ours.
+        Returns the number and size of the removed files, and the paths of files that were kept
+        because only their names are like those of the cache.
         """
         self._require_private()
         removed, kept = [], []
@@ -255,21 +256,21 @@ class DiskCache:
             raise ConfigError(f"the module cache refuses its directory: {problem}")
 
     def _scan(self) -> tuple[list[_File], list[_File]]:
-        """The entries and the temporary files of the directory, both empty without a directory."""
+        """The entries and the temporary files; both lists are empty if there is no directory."""
         entries: list[_File] = []
         temporaries: list[_File] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as found:
             for item in found:
                 if not (match := _OUR_NAME.fullmatch(item.name)):
                     continue
-                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                with contextlib.suppress(FileNotFoundError):  # removed since the listing
                     status = item.stat(follow_symlinks=False)
                     file = _File(item.name, status.st_size, status.st_mtime_ns)
                     (temporaries if match["random"] else entries).append(file)
         return entries, temporaries
 
     def _make_room(self, keep: str) -> None:
-        """Remove what dead writers left, and the entries unused for longest beyond the cap."""
+        """Remove stale temporary files, and least recently used entries beyond `max_bytes`."""
         entries, temporaries = self._scan()
         newest_stale = time.time_ns() - STALE_SECONDS * 10**9
         for temporary in temporaries:
@@ -285,27 +286,28 @@ class DiskCache:
 
 
 class ModuleCache:
-    """What this process has built or loaded, above a `DiskCache` (None: memory only)."""
+    """The modules that this process has built or loaded, above a `DiskCache` (None: no disk)."""
 
-    # `dict.setdefault` decides who builds, so there is no lock that a fork could copy while held.
+    # `dict.setdefault` decides which thread builds, so no lock can be copied by a fork while held.
 
     def __init__(self, disk: DiskCache | None) -> None:
         self.disk = disk
         self._modules: dict[str, bytes] = {}
-        self._builds: dict[tuple[int, str], Future[bytes]] = {}  # under way, by process and digest
+        self._builds: dict[tuple[int, str], Future[bytes]] = {}  # running, by process and digest
 
     def get_or_build(self, key: CacheKey, build: Callable[[], bytes]) -> bytes:
         """The bytes of `key`: from memory, from disk, or from `build()`.
 
-        Threads that ask for one key at once share one build. When it raises, nothing is kept, each
-        of them gets the exception, and the next call builds again.
+        Threads that ask for one key at the same time share one build. If it raises, nothing is
+        kept, all these threads get the exception, and the next call builds again.
         """
         digest = key.digest
         while True:
             if (known := self._modules.get(digest)) is not None:
                 return known
             mine: Future[bytes] = Future()
-            # A forked child has its parent's builds but not the threads that ran them.
+            # The process is part of the key: a forked child inherits the running builds of its
+            # parent, but not the threads that run them.
             current = self._builds.setdefault((os.getpid(), digest), mine)
             if current is mine:
                 break
@@ -320,10 +322,10 @@ class ModuleCache:
     def _settle(
         self, key: CacheKey, build: Callable[[], bytes], result: Future[bytes]
     ) -> tuple[bytes, bool]:
-        """Find or build `key` and tell the threads that wait for `result`; True if it was built."""
+        """Find or build `key` and set `result`, for which threads wait; True if it was built."""
         fresh = False
         try:
-            data = self._modules.get(key.digest)  # another build may have ended just before ours
+            data = self._modules.get(key.digest)  # another build may just have ended
             if data is None and self.disk:
                 data = self.disk.get(key)
             if data is None:
@@ -335,7 +337,7 @@ class ModuleCache:
             raise
         finally:
             self._builds.pop((os.getpid(), key.digest), None)
-            result.cancel()  # does nothing unless an interrupt ended the build
+            result.cancel()  # has an effect only if an interrupt ended the build
         return data, fresh
 
 
@@ -343,20 +345,20 @@ _DEFAULT: Final[dict[str, ModuleCache]] = {}
 
 
 def default_cache() -> ModuleCache:
-    """The cache of this process, as the environment sets it at the first call.
+    """The cache of this process, set up from the environment variables at the first call.
 
-    Raises ConfigError when a variable has a value that cannot be used.
+    Raises ConfigError if a variable has an invalid value.
     """
     if "cache" not in _DEFAULT:
         settings = Settings.from_environment()
         disk = DiskCache(settings.cache_dir, settings.cache_bytes)
-        # Threads may race to here; setdefault gives all of them the same one.
+        # If several threads get here at once, setdefault gives all of them the same cache.
         _DEFAULT.setdefault("cache", ModuleCache(disk if settings.cache_on_disk else None))
     return _DEFAULT["cache"]
 
 
 def refusal(directory: Path) -> str | None:
-    """Why entries of `directory` could be somebody else's, or None (also if it does not exist)."""
+    """Why another user could write entries of `directory`; None if nobody can, or it is absent."""
     if not directory.is_absolute():
         return f"{directory} is not an absolute path"
     try:
@@ -367,12 +369,12 @@ def refusal(directory: Path) -> str | None:
         return f"{directory} cannot be examined ({error.strerror or error})"
     if not stat.S_ISDIR(status.st_mode):
         return f"{directory} is not a directory"
-    if sys.platform == "win32":  # has neither owners nor modes in this form
+    if sys.platform == "win32":  # Windows has no owners and modes of this form
         return None
     me = os.geteuid()
     if status.st_uid != me:
         return f"{directory} belongs to user {status.st_uid}, not to this process's user {me}"
-    if link.st_uid not in (me, 0):  # the administrator may point us elsewhere, nobody else
+    if link.st_uid not in (me, 0):  # only this user and root may make the link
         return f"{directory} is a link made by user {link.st_uid}, not by this process's user {me}"
     if (mode := stat.S_IMODE(status.st_mode)) & 0o022:
         return f"{directory} is writable by others (mode {mode:o}, wanted 700)"
@@ -380,7 +382,7 @@ def refusal(directory: Path) -> str | None:
 
 
 def _encode(key: CacheKey, payload: bytes) -> bytes:
-    """The whole entry file."""
+    """The bytes of the whole entry file."""
     header = {
         "schema": KEY_SCHEMA,
         "key": key.digest,
@@ -399,7 +401,7 @@ def _seal(line: bytes) -> bytes:
 
 
 def _open_private(path: Path) -> BinaryIO:
-    """Open an entry for reading, refusing what another user could have planted."""
+    """Open an entry for reading; raises `_DamagedEntryError` if another user could have made it."""
     # O_NONBLOCK: opening a named pipe must not wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
@@ -433,7 +435,7 @@ def _read_header(file: BinaryIO) -> Mapping[str, object]:
 
 
 def _read_entry(file: BinaryIO, digest: str) -> bytes:
-    """The payload of the entry that `file` must be for the key `digest`."""
+    """The payload of the entry in `file`; raises `_DamagedEntryError` unless it is for `digest`."""
     header = _read_header(file)
     if header.get("key") != digest:
         raise _DamagedEntryError(f"holds the entry of another key, {header.get('key')}")
@@ -455,7 +457,7 @@ def _target_of(path: Path) -> str:
 
 
 def _begins_like_ours(path: Path) -> bool:
-    """Whether a file begins with our magic, or with as much of it as a killed writer left."""
+    """Whether a file begins with the cache's first line, or is a beginning of that line."""
     try:
         with _open_private(path) as file:
             return _MAGIC.startswith(file.read(len(_MAGIC)))
@@ -464,8 +466,8 @@ def _begins_like_ours(path: Path) -> bool:
 
 
 def _write(path: Path, blob: bytes) -> None:
-    """Make `path` hold `blob`, or leave it as it was, whatever happens in between."""
-    # mkstemp creates the file with mode 600 under a name nobody can guess.
+    """Replace the contents of `path` by `blob`, or leave them unchanged if interrupted."""
+    # mkstemp creates the file with mode 600 under a name that nobody can guess.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
     temporary = Path(name)
     try:
@@ -477,14 +479,14 @@ def _write(path: Path, blob: bytes) -> None:
     except BaseException as error:
         _remove(temporary)
         if sys.platform == "win32" and isinstance(error, PermissionError) and path.exists():
-            return  # Windows does not replace a file that somebody reads; it holds the same bytes
+            return  # Windows does not replace an open file; the old file has the same payload
         raise
     if sys.platform != "win32":
         _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename outlast a power cut, where the system can; the entry is complete either way."""
+    """Make a rename durable where the system can; without it, the entry is still complete."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

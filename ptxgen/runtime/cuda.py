@@ -1,8 +1,8 @@
-"""The GPU, through cuda-python.
+"""`CudaBackend`: loads and launches kernels on GPUs through cuda-python.
 
 Importing this module imports nothing of CUDA; the driver is opened by the first method that needs
-it. Addresses and stream handles are plain integers, as `__cuda_array_interface__` and
-`__cuda_stream__` give them; stream 0 is the default stream.
+it. Addresses and stream handles are plain integers, as in `__cuda_array_interface__` and
+`__cuda_stream__`; stream 0 is the default stream.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _EVENT_DEFAULT: Final = 0
 class CudaBackend:
     """Loads and launches kernels on the GPUs of this machine; any thread may use it.
 
-    `driver` is a module that looks like `cuda.bindings.driver`, which it is by default. A machine
-    has one destroyed-context state, so use `cuda_backend()` for the real driver.
+    `driver` is a module with the functions of `cuda.bindings.driver`, which is the default. Use
+    `cuda_backend()` for the real driver: one object per process must know whether the CUDA context
+    has been destroyed.
 
     Every method but `available`, `why_unavailable`, `compile`, `version` and `close` raises
-    `BackendError` if there is no GPU or a driver call fails, and `PoisonedContextError` from the
-    moment on at which a kernel has destroyed the CUDA context; from then on the driver is left
-    alone.
+    `BackendError` if there is no GPU or a driver call fails. Once a kernel has destroyed the CUDA
+    context, a method that would call the driver raises `PoisonedContextError` instead; `free` then
+    does nothing.
     """
 
     name: Final = "cuda"
@@ -44,44 +45,47 @@ class CudaBackend:
         self._driver = Driver(driver)
         self._modules = Modules(self._driver)
 
-    # --------------------------------------------------------------------------------- what is here
+    # --------------------------------------------------------------------------------- devices
 
     def available(self) -> bool:
-        """Whether there is a GPU to use. The driver is asked once, without one within 0.2 s."""
+        """Whether there is a usable GPU; only the first call asks the driver.
+
+        On a machine without a GPU that call takes at most 0.2 s.
+        """
         return not self._driver.why_unavailable()
 
     def why_unavailable(self) -> str:
-        """Why there is no GPU to use; empty if there is."""
+        """Why there is no usable GPU; the empty string if there is one."""
         return self._driver.why_unavailable()
 
     @property
     def device_count(self) -> int:
-        """How many GPUs this process sees."""
+        """The number of GPUs that this process sees."""
         return self._driver.count
 
     def device_properties(self, ordinal: int) -> DeviceProperties:
-        """What device `ordinal` is; raises `LaunchError` if there is none."""
+        """The properties of device `ordinal`; raises `LaunchError` if there is no such device."""
         return self._driver.properties(ordinal)
 
     def current_device(self) -> int:
-        """The device of the calling thread's current context; 0 if it has none."""
+        """The ordinal of the device of the calling thread's current context; 0 without context."""
         return self._driver.current_device()
 
     def device_of_pointer(self, address: int) -> int | None:
-        """The device whose memory `address` lies in; None if that is no memory CUDA knows."""
+        """The ordinal of the device whose memory has `address`; None for memory unknown to CUDA."""
         attribute = self._driver.require().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         doing = f"find the device of address {address:#x}"
         name = "cuPointerGetAttribute"
         status, ordinal = self._driver.attempt(name, attribute, address, doing=doing)
         if status and int(status) != _INVALID_VALUE:
             raise self._driver.error(name, status, doing)
-        # Host memory is an invalid value, or lies on a device with a negative number.
+        # For host memory the driver reports an invalid value or a negative device ordinal.
         return None if status or ordinal < 0 else int(ordinal)
 
     # ---------------------------------------------------------------------------------- programs
 
     def version(self, target: Target) -> str:
-        """What `compile` compiles with for `target`: `"ptxas 13.0.88"`, or the driver itself."""
+        """The compiler that `compile` uses for `target`: `"ptxas 13.0.88"`, or the driver."""
         found = self._assembler(target)
         if found is not None:
             return f"{found.name} {found.version}"
@@ -90,8 +94,9 @@ class CudaBackend:
     def compile(self, text: str, target: Target) -> bytes:
         """A cubin of PTX `text` for `target`, or the text itself if the driver is to compile it.
 
-        The driver compiles where no assembler is installed, or one of a later CUDA generation,
-        whose cubins the driver does not take. Raises `AssemblerError` if the text is refused.
+        The driver compiles if no assembler is installed, or one whose CUDA major version is later
+        than the driver's, since the driver does not load its cubins. Raises `AssemblerError` if the
+        text is refused.
         """
         found = self._assembler(target)
         if found is None:
@@ -103,8 +108,8 @@ class CudaBackend:
             found = find_assembler(target=target.name)
         except BackendError:
             return None
-        # CUDA Compatibility guide, "Minor Version Compatibility": a driver takes the cubins of all
-        # toolkits of its own major version, and of earlier ones.
+        # CUDA Compatibility guide, "Minor Version Compatibility": a driver loads the cubins of all
+        # toolkits of its own major version and of earlier major versions.
         generation = int(found.version.split(".")[0])
         too_new = self.available() and generation > self._driver.version // 1000
         return None if too_new else found
@@ -112,19 +117,19 @@ class CudaBackend:
     def load(self, program: bytes, entry: str, dynamic_shared: int, ordinal: int) -> LoadedKernel:
         """The kernel `entry` of `program`, a cubin or PTX text, on device `ordinal`.
 
-        Loads once for each program, kernel and device; keep the result all the same, since finding
-        it again hashes the program. `dynamic_shared` (bytes per block) is what launches will need.
-        Raises `LaunchError`, before any device call, if the device cannot give that much; with the
-        program's static part it is checked again. Text that the driver's compiler refuses raises
-        `BackendError` with the reason, the line and the log.
+        Each program, kernel and device is loaded once; keep the result all the same, since a second
+        call hashes the program. `dynamic_shared` is the most dynamic shared memory of the launches
+        to come, in bytes per block. Raises `LaunchError`, before any device call, if the device has
+        less, and again if the kernel's static shared memory on top exceeds the limit. Text that the
+        driver's compiler refuses raises `BackendError` with the reason, the line and the log.
         """
         return self._modules.load(program, entry, dynamic_shared, ordinal)
 
     def launch(self, kernel: LoadedKernel, plan: LaunchPlan, stream: int = 0) -> None:
-        """Put `plan` on `stream` of the kernel's device; returns before the kernel has run.
+        """Launch `plan` on `stream` of the kernel's device; returns before the kernel has run.
 
-        The caller's current device stays what it is. What the kernel does wrong is told by a later
-        call, at the latest by `synchronize`. Raises `LaunchError` if the plan is not for `kernel`.
+        The caller's current device stays the same. A fault of the kernel is raised by a later call,
+        at the latest by `synchronize`. Raises `LaunchError` if the plan is not for `kernel`.
         """
         if (
             plan.entry != kernel.entry
@@ -161,10 +166,10 @@ class CudaBackend:
             self._driver.call("cuStreamSynchronize", stream, doing=doing)
 
     def elapsed_ms(self, work: Callable[[], object], stream: int = 0, *, ordinal: int) -> float:
-        """How long what `work()` puts on `stream` of device `ordinal` takes there, milliseconds.
+        """The device time in milliseconds of the work that `work()` enqueues on `stream`.
 
-        Measured by events, so without the host's part; resolution about 0.5 µs (CUDA Driver API,
-        `cuEventElapsedTime`). Waits for the work to end.
+        It is measured by events on device `ordinal`, without the time of the host; the resolution
+        is about 0.5 µs (CUDA Driver API, `cuEventElapsedTime`). Waits for the work to end.
         """
         call, doing = self._driver.call, f"measure work on device {ordinal}"
         with (
@@ -191,7 +196,7 @@ class CudaBackend:
     # ---------------------------------------------------------------------------------- memory
 
     def allocate(self, nbytes: int, *, ordinal: int) -> int:
-        """The address of `nbytes` (at least 1) of new memory on device `ordinal`."""
+        """Allocate `nbytes` bytes (at least 1) on device `ordinal`; the result is the address."""
         if nbytes < 1:
             raise LaunchError(f"allocate: nbytes must be at least 1, got {nbytes}")
         doing = f"allocate {nbytes} bytes on device {ordinal}"
@@ -200,14 +205,14 @@ class CudaBackend:
             with self._driver.on(ordinal, doing):
                 address = int(self._driver.call("cuMemAlloc", nbytes, doing=doing))
         except BaseException:
-            if address:  # allocated, but the caller's device could not be made current again
+            if address:  # allocated, but restoring the caller's context failed
                 with contextlib.suppress(BackendError):
                     self.free(address, ordinal=ordinal)
             raise
         return address
 
     def free(self, address: int, *, ordinal: int) -> None:
-        """Give back what `allocate` gave; nothing if the context is destroyed, and it with it."""
+        """Free memory of `allocate`; does nothing if the context is destroyed, which freed it."""
         if self._driver.poison:
             return
         doing = f"free {address:#x} on device {ordinal}"
@@ -217,9 +222,9 @@ class CudaBackend:
     def copy_to_device(
         self, address: int, host: int, nbytes: int, stream: int = 0, *, ordinal: int
     ) -> None:
-        """Copy `nbytes` from the host address `host` to `address`, in the order of `stream`.
+        """Copy `nbytes` bytes from the host address `host` to `address`, in stream order.
 
-        Keep the host memory alive and unchanged until the stream has come past it.
+        Keep the host memory alive and unchanged until `stream` has executed the copy.
         """
         doing = f"copy {nbytes} bytes to device {ordinal}"
         with self._driver.on(ordinal, doing):
@@ -228,9 +233,9 @@ class CudaBackend:
     def copy_to_host(
         self, host: int, address: int, nbytes: int, stream: int = 0, *, ordinal: int
     ) -> None:
-        """Copy `nbytes` from `address` to the host address `host`, in the order of `stream`.
+        """Copy `nbytes` bytes from `address` to the host address `host`, in stream order.
 
-        The host memory has them once the stream is synchronized.
+        The host memory has the data once `stream` is synchronized.
         """
         doing = f"copy {nbytes} bytes from device {ordinal}"
         with self._driver.on(ordinal, doing):
@@ -239,16 +244,16 @@ class CudaBackend:
     def copy_on_device(
         self, target: int, source: int, nbytes: int, stream: int = 0, *, ordinal: int
     ) -> None:
-        """Copy `nbytes` between two addresses on one device, in the order of `stream`."""
+        """Copy `nbytes` bytes between two addresses on device `ordinal`, in stream order."""
         doing = f"copy {nbytes} bytes on device {ordinal}"
         with self._driver.on(ordinal, doing):
             self._driver.call("cuMemcpyDtoDAsync", target, source, nbytes, stream, doing=doing)
 
     def close(self) -> None:
-        """Unload all kernels, which must not be launched any more, and give the devices back.
+        """Unload all kernels, which must not be launched any more, and release the devices.
 
-        For programs that outlive their use of the GPU; the end of the process does the same. A
-        later call opens the devices again.
+        It is for programs that go on without the GPU; the end of the process does the same. A later
+        call opens the devices again.
         """
         self._modules.close()
         self._driver.close()
@@ -256,7 +261,7 @@ class CudaBackend:
 
 @functools.cache
 def cuda_backend() -> CudaBackend:
-    """The one `CudaBackend` of this process on the real driver; opens nothing yet."""
+    """The one `CudaBackend` of this process on the real driver; does not open the driver."""
     return CudaBackend()
 
 

@@ -1,7 +1,7 @@
-"""The CUDA driver: opened when first needed, every call checked, devices and their contexts.
+"""`Driver`: opens the CUDA driver at first use, checks every call, and keeps the device contexts.
 
 A device is used through its primary context, the one that PyTorch, CuPy and the CUDA runtime use,
-so their arrays and streams work here. The caller's current context is never left changed.
+so their arrays and streams work here. The calling thread's current context is always restored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ptxgen.runtime.cuda_errors import (
     what_happened,
 )
 
-_NAME_BYTES: Final = 256  # of a device's name, its final NUL included
+_NAME_BYTES: Final = 256  # bytes of the buffer for a device's name, final NUL included
 _OPENING: Final = "open the GPU"
 
 
@@ -29,9 +29,9 @@ _OPENING: Final = "open the GPU"
 class DeviceProperties:
     """One GPU and its limits; shared memory and the L2 cache are in bytes.
 
-    `shared_per_block` is what every launch may use, `shared_per_block_optin` what one that asks
-    may. `driver_version` is the newest CUDA the driver supports, `(13, 0)`. `max_grid` counts
-    blocks.
+    `shared_per_block` is the shared memory that every launch may use, `shared_per_block_optin` the
+    most that a kernel may use after opt-in. `driver_version` is the newest CUDA version that the
+    driver supports, such as `(13, 0)`. `max_grid` is in blocks.
     """
 
     ordinal: int
@@ -52,14 +52,14 @@ class DeviceProperties:
 
 
 class Driver:
-    """The driver behind `cuda.bindings.driver`, or behind `module`, which looks the same.
+    """The driver behind `cuda.bindings.driver`, or behind `module`, which has the same functions.
 
-    Whatever fails raises `BackendError`. Once a call tells that the context is destroyed, that one
-    and everything after it raises `PoisonedContextError`, and the driver is never called again.
+    A failed call raises `BackendError`. A call that reports that the context is destroyed, and
+    every call after it, raises `PoisonedContextError`, and the driver is never called again.
     """
 
     def __init__(self, module: Any = None) -> None:
-        self.poison = ""  # which call told that the context is destroyed
+        self.poison = ""  # the call that reported a destroyed context; empty: none
         self._module = module
         self._lock = threading.RLock()
         self._why: str | None = None  # None until asked
@@ -71,7 +71,7 @@ class Driver:
     # ---------------------------------------------------------------------------------- opening
 
     def why_unavailable(self) -> str:
-        """Why there is no GPU to use, or the empty string. The driver is asked once."""
+        """Why there is no usable GPU, or the empty string; only the first call asks the driver."""
         if self._why is None:
             with self._lock:
                 if self._why is None:
@@ -81,7 +81,7 @@ class Driver:
     def _open(self) -> str:
         try:
             if self._module is None:
-                # Here and not above: it takes 0.2 s, and a machine without a GPU need not have it.
+                # Imported at first use: it takes 0.2 s, and machines without a GPU may lack it.
                 self._module = importlib.import_module("cuda.bindings.driver")
             self.call("cuInit", 0, doing=_OPENING)
             self._version = self.call("cuDriverGetVersion", doing=_OPENING)
@@ -93,7 +93,7 @@ class Driver:
         return "" if self._count else f"cannot {_OPENING}: the driver lists no device"
 
     def require(self) -> Any:
-        """The opened driver module; raises `BackendError` if there is no GPU to use."""
+        """The opened driver module; raises `BackendError` if there is no usable GPU."""
         why = self.why_unavailable()
         if why:
             raise BackendError(
@@ -103,22 +103,22 @@ class Driver:
 
     @property
     def version(self) -> int:
-        """What the driver calls itself: 13000 for CUDA 13.0."""
+        """The newest CUDA version that the driver supports, as an integer: 13000 for 13.0."""
         self.require()
         return self._version
 
     @property
     def count(self) -> int:
-        """How many devices there are."""
+        """The number of devices that this process sees."""
         self.require()
         return self._count
 
     # ---------------------------------------------------------------------------------- calling
 
     def call(self, name: str, *arguments: Any, doing: str) -> Any:
-        """Call the function `name`; its result, or None if it has none.
+        """Call the driver function `name`; returns its result, or None if it has none.
 
-        `doing` completes "cannot …" in the message of the error that a failure raises.
+        A failure raises `BackendError`, in whose message `doing` follows the word "cannot".
         """
         answer = self._answer(name, arguments, doing)
         if answer[0]:
@@ -126,7 +126,7 @@ class Driver:
         return answer[1] if len(answer) > 1 else None
 
     def attempt(self, name: str, *arguments: Any, doing: str) -> tuple[Any, Any]:
-        """Call the function `name`, which has a result; its CUresult and that, unchecked."""
+        """Call the driver function `name`; returns its unchecked CUresult and its result."""
         status, result = self._answer(name, arguments, doing)
         return status, result
 
@@ -135,7 +135,7 @@ class Driver:
             raise PoisonedContextError(poisoned_before(self.poison, doing))
         try:
             answer: tuple[Any, ...] = getattr(self._module, name)(*arguments)
-        except (RuntimeError, ValueError) as error:  # a function or an error code it does not know
+        except (RuntimeError, ValueError) as error:  # unknown function or error code
             raise BackendError(
                 f"cannot {doing}: {name} failed: {_first_line(error).rstrip('.')}; "
                 "install or update the NVIDIA driver"
@@ -143,7 +143,7 @@ class Driver:
         return answer
 
     def error(self, name: str, status: Any, doing: str) -> BackendError:
-        """The error that `status`, a CUresult that is not success, means."""
+        """The exception for `status`, a CUresult other than success, of the function `name`."""
         call = (name, status.name, int(status))
         if int(status) in POISONING:
             self.poison = what_happened(*call)
@@ -151,13 +151,13 @@ class Driver:
         return BackendError(failure(*call, self._text(status), doing))
 
     def quietly(self, name: str, *arguments: Any) -> None:
-        """Call `name` to undo something while another error is on its way to the user."""
-        # That error is the one to see; a destroyed context has nothing left to undo.
+        """Call `name` for cleanup while another exception is being raised; ignores failures."""
+        # The user must see the other exception; a destroyed context has nothing to clean up.
         with contextlib.suppress(BackendError):
             self.call(name, *arguments, doing="clean up")
 
     def _text(self, status: Any) -> str:
-        """The driver's own words for `status`; empty if it has none."""
+        """The driver's description of `status` (`cuGetErrorString`); empty if it has none."""
         failed, text = self._module.cuGetErrorString(status)
         return "" if failed or not text else str(text.decode(errors="replace"))
 
@@ -172,7 +172,7 @@ class Driver:
             )
 
     def properties(self, ordinal: int) -> DeviceProperties:
-        """What device `ordinal` is; asked once."""
+        """The properties of device `ordinal`; the driver is asked once per device."""
         self.check_ordinal(ordinal)
         with self._lock:
             if ordinal not in self._properties:
@@ -208,7 +208,7 @@ class Driver:
         )
 
     def current_device(self) -> int:
-        """The device of the calling thread's current context; 0 if there is none, as CUDA does."""
+        """The device of the calling thread's current context; 0 if it has none, as in CUDA."""
         self.require()
         doing = "find the current device"
         if not int(self.call("cuCtxGetCurrent", doing=doing)):
@@ -232,12 +232,12 @@ class Driver:
             return self._contexts[ordinal]
 
     def on(self, ordinal: int, doing: str) -> _Current:
-        """Make device `ordinal` current inside, and whatever was current again outside."""
+        """A context manager that makes device `ordinal` current, and then restores the old one."""
         context = self._contexts.get(ordinal)
         return _Current(self, context or self.context(ordinal), doing)
 
     def close(self) -> None:
-        """Give the contexts back."""
+        """Release all primary contexts."""
         with self._lock:
             for ordinal in list(self._contexts):
                 if not self.poison:
@@ -248,7 +248,7 @@ class Driver:
 
 
 class _Current:
-    """`with` one of these, a context is current; a class, for a generator takes twice as long."""
+    """A context manager that makes a CUDA context current; a generator would take twice as long."""
 
     __slots__ = ("_context", "_doing", "_driver", "_pushed")
 

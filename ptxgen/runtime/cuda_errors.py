@@ -1,4 +1,4 @@
-"""What a failed driver call means and what to do about it; values in, text out, no driver here."""
+"""Error messages for failed driver calls: the meaning and what to do; calls no driver."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from ptxgen.errors import did_you_mean
 from ptxgen.runtime.assembler_log import refusal
 
-# After these the CUDA driver answers every call of the process with the same error: "To continue
-# using CUDA, the process must be terminated and relaunched" (CUDA Driver API 13.0, `CUresult`; 214,
-# 220 and 709 are the same in practice: the context, and all memory of it, is gone).
+# After one of these errors the CUDA driver answers every call of the process with the same error:
+# "To continue using CUDA, the process must be terminated and relaunched" (CUDA Driver API 13.0,
+# `CUresult`; 214, 220 and 709 have the same effect: the context is gone, with all its memory).
 POISONING: Final = frozenset(
     {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810}
 )
 
-# By CUresult name, or `call/name` where the call decides what it means: what to do.
+# Advice by CUresult name, or by `call/name` where the meaning depends on the call.
 _REMEDIES: Final = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free GPU memory, or use smaller arrays",
     "CUDA_ERROR_NOT_INITIALIZED": (
@@ -48,14 +48,14 @@ _CAPTURE: Final = "launch the kernel once before the capture begins"
 _REPORT: Final = "see the CUDA Driver API manual for this error"
 
 # The first CUDA release whose driver reads each PTX version: PTX ISA 9.1, "Release Notes", table
-# "PTX Release History". Not all share their numbers.
+# "PTX Release History". Listed are versions whose minor numbers differ; the rest follow the rule.
 _CUDA_OF_PTX: Final = {(8, 6): (12, 7), (8, 7): (12, 8), (8, 8): (12, 9)}
 _FIRST_COMMON_PTX: Final = 7  # PTX 7.x is CUDA 11.x, 8.x is 12.x, 9.x is 13.x
 _PTX_BEHIND_CUDA: Final = 4
 
 
 def failure(call: str, name: str, code: int, text: str, doing: str) -> str:
-    """The message for a failed call; `doing` says for what it was made, such as `"load saxpy"`."""
+    """The message for a failed call; `doing` is the purpose of the call, such as "load saxpy"."""
     if "_STREAM_CAPTURE_" in name:
         remedy = _CAPTURE
     else:
@@ -64,7 +64,7 @@ def failure(call: str, name: str, code: int, text: str, doing: str) -> str:
 
 
 def poisoned_now(call: str, name: str, code: int, text: str, doing: str) -> str:
-    """The message when a call tells that the context is destroyed."""
+    """The message for the call that reports that the context is destroyed."""
     return (
         f"cannot {doing}: {_what(call, name, code, text)}. "
         "A kernel that ran before, not always the last one, destroyed the CUDA context: no GPU "
@@ -74,7 +74,10 @@ def poisoned_now(call: str, name: str, code: int, text: str, doing: str) -> str:
 
 
 def poisoned_before(cause: str, doing: str) -> str:
-    """The message for work after that; `cause` is `what_happened` of the call that told."""
+    """The message for calls after the context was destroyed.
+
+    `cause` is `what_happened` of the call that reported it.
+    """
     return (
         f"cannot {doing}: the CUDA context of this process was destroyed before ({cause}); "
         "restart the process"
@@ -82,7 +85,7 @@ def poisoned_before(cause: str, doing: str) -> str:
 
 
 def what_happened(call: str, name: str, code: int) -> str:
-    """One failed call in a few words."""
+    """A failed call with the name and code of its CUresult, in a few words."""
     return f"{call} returned {name} ({code})"
 
 
@@ -92,7 +95,7 @@ def _what(call: str, name: str, code: int, text: str) -> str:
 
 
 def driver_name(version: int) -> str:
-    """`"13.0"` for the 13000 that the driver calls itself: the newest CUDA it supports."""
+    """The CUDA version in words, `"13.0"` for 13000, from the result of `cuDriverGetVersion`."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 

@@ -1,4 +1,4 @@
-"""Programs on a device: loading them, and what a loaded kernel needs."""
+"""Loads programs on a device, and keeps the loaded kernels with their resource needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ptxgen.runtime.plan import ArgumentBlock, ParamSlot
 
 # A cubin is an ELF file; a fat binary begins with its own magic number. Anything else is PTX text.
 _BINARY_MAGIC: Final = (b"\x7fELF", b"\x50\xed\x55\xba")
-_LOG_BYTES: Final = 1 << 16  # of each of the JIT's two logs
+_LOG_BYTES: Final = 1 << 16  # bytes of each of the two logs of the driver's compiler
 _INVALID_PTX: Final = 218
 _UNSUPPORTED_PTX_VERSION: Final = 222
 _NOT_FOUND: Final = 500
@@ -25,9 +25,9 @@ _NOT_FOUND: Final = 500
 class LoadedKernel:
     """A kernel on a device, ready to be launched.
 
-    `registers` and `local_bytes` (spills and stack) are per thread, `static_shared` per block, all
-    in bytes but the registers. A launch may have at most `max_threads` per block and
-    `max_dynamic_shared` bytes. `log` is what the driver's compiler said; empty for a cubin.
+    `registers` and `local_bytes` (bytes for spills and stack) are per thread; `static_shared` is
+    bytes per block. A launch may have at most `max_threads` threads and `max_dynamic_shared` bytes
+    of dynamic shared memory per block. `log` is that of the driver's compiler; empty for a cubin.
     """
 
     entry: str
@@ -45,11 +45,11 @@ class LoadedKernel:
 
     @property
     def ordinal(self) -> int:
-        """The number of the device."""
+        """The ordinal of the device."""
         return self.device.ordinal
 
     def arguments(self, slots: tuple[ParamSlot, ...]) -> ArgumentBlock:
-        """Memory for arguments that lie as `slots` say; the same one every time."""
+        """The argument block with the layout `slots`; kept for the next launch with that layout."""
         for block in self._arguments:
             if block.slots is slots or block.slots == slots:
                 return block
@@ -59,7 +59,7 @@ class LoadedKernel:
 
 
 def check_shared(entry: str, dynamic: int, static: int, device: DeviceProperties) -> None:
-    """Raise `LaunchError` if a block's shared memory, in bytes, is more than `device` can give."""
+    """Raise `LaunchError` if a block needs more shared memory, in bytes, than `device` has."""
     limit = device.shared_per_block_optin
     needed = dynamic + static
     if needed > limit:
@@ -71,7 +71,7 @@ def check_shared(entry: str, dynamic: int, static: int, device: DeviceProperties
 
 
 class Modules:
-    """All kernels this process has loaded, each once for each device."""
+    """Loads kernels through one `Driver`, and keeps them by program, entry and device."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -86,7 +86,7 @@ class Modules:
             raise LaunchError(f"cannot load {entry}: the program is empty; pass a cubin or PTX")
         key = (hashlib.sha256(program).digest(), entry, ordinal)
         doing = f"load {entry} on device {ordinal}"
-        # One at a time: two threads that want the same kernel must not both compile it.
+        # One load at a time: two threads that want the same kernel must not both compile it.
         with self._lock:
             kernel = self._kernels.get(key)
             if kernel is None:
@@ -147,7 +147,7 @@ class Modules:
     def _compile(
         self, program: bytes, text: str, entry: str, device: DeviceProperties, doing: str
     ) -> tuple[Any, str]:
-        """The module that the driver's compiler makes of PTX `text`, and its log."""
+        """Compile PTX `text` by the driver; returns the module and the compiler's log."""
         option = self._driver.require().CUjit_option
         errors, remarks = bytearray(_LOG_BYTES), bytearray(_LOG_BYTES)
         options = {
@@ -191,9 +191,9 @@ class Modules:
         return int(self._driver.call("cuFuncGetAttribute", key, function, doing=doing))
 
     def _opt_in(self, function: Any, static: int, device: DeviceProperties, doing: str) -> int:
-        """Let `function` use all shared memory there is; how much of it can be dynamic, bytes.
+        """Raise the limit of `function` to all shared memory; returns the dynamic part in bytes.
 
-        The limit costs nothing: a launch takes only what it names. So it is set once.
+        The limit costs nothing, since a launch takes only what it asks for, so it is set once.
         """
         most = device.shared_per_block_optin - static
         attributes = self._driver.require().CUfunction_attribute
@@ -202,7 +202,7 @@ class Modules:
         return most
 
     def close(self) -> None:
-        """Unload everything."""
+        """Unload all kernels."""
         with self._lock:
             if self._driver.poison:
                 self._kernels.clear()  # the driver unloaded them with their context

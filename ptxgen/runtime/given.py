@@ -1,4 +1,4 @@
-"""The GPU backend and the cache that a caller gives, or those of the process."""
+"""Checks the GPU backend and the module cache that a user passes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from ptxgen.runtime.cuda import CudaBackend, cuda_backend
 
 
 def gpu_of(who: str, cuda: object) -> CudaBackend:
-    """The GPU backend that `who` was given, that of the process for None. Raises `ConfigError` for
-    anything else.
+    """The GPU backend passed to the function `who`; the process's own backend for None.
+
+    Raises `ConfigError` if `cuda` is neither None nor a `CudaBackend`.
     """
     if cuda is None:
         return cuda_backend()
@@ -22,8 +23,9 @@ def gpu_of(who: str, cuda: object) -> CudaBackend:
 
 
 def cache_of(who: str, cache: object) -> ModuleCache | None:
-    """The cache of compiled kernels that `who` was given, None for that of the process. Raises
-    `ConfigError` for anything else.
+    """The module cache passed to the function `who`; None stands for the process's own cache.
+
+    Raises `ConfigError` if `cache` is neither None nor a `ModuleCache`.
     """
     if cache is not None and not isinstance(cache, ModuleCache):
         raise ConfigError(

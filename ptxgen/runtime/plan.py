@@ -1,6 +1,6 @@
-"""A launch that has been checked and only needs doing, and the argument block a kernel reads.
+"""Checked launches, and the argument block that a kernel reads.
 
-Parameters lie as the CUDA ABI puts them into `.param` space: in order, each at the next multiple of
+Parameters have the layout of the CUDA ABI in `.param` space: in order, each at the next multiple of
 its own size (CUDA C++ Programming Guide, "Driver API", "Kernel Execution").
 """
 
@@ -23,10 +23,10 @@ from ptxgen.types import TYPES, scalar_type
 # every GPU in `ptxgen.target`.
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
 MAX_BLOCK: Final = (1024, 1024, 64)  # threads
-MAX_THREADS: Final = 1024  # of a block
+MAX_THREADS: Final = 1024  # threads of a block
 
-# `struct` codes of PTX types. bf16, for which Python has no number, and packed types travel as the
-# integer of their bits.
+# `struct` codes of PTX types. bf16, which `struct` does not know, and packed types are passed as
+# unsigned integers of their bits.
 _INTEGER_CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _FLOAT_CODES: Final = {"f16": "e", "f32": "f", "f64": "d"}
 _CODES: Final = {
@@ -38,7 +38,7 @@ _CODES: Final = {
 
 
 class ParamSlot(NamedTuple):
-    """Where one parameter lies in the argument block; `offset` and `nbytes` are bytes."""
+    """The position of one parameter in the argument block; `offset` and `nbytes` are in bytes."""
 
     name: str
     type: str
@@ -47,10 +47,10 @@ class ParamSlot(NamedTuple):
 
 
 def param_slots(params: tuple[Param, ...]) -> tuple[ParamSlot, ...]:
-    """Where each of a kernel's parameters lies.
+    """The slots of a kernel's parameters in the argument block, in order.
 
-    Raises `ModifierError` for a type that does not exist, `LaunchError` for one that has no place
-    in memory (`pred`).
+    Raises `ModifierError` for a type that does not exist, `LaunchError` for a type that memory
+    cannot hold (`pred`).
     """
     slots = []
     end = 0
@@ -69,7 +69,7 @@ def param_slots(params: tuple[Param, ...]) -> tuple[ParamSlot, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _layout(slots: tuple[ParamSlot, ...]) -> struct.Struct:
-    """What packs one value per slot, with the gaps between them."""
+    """The `struct.Struct` that packs one value per slot, with the padding between slots."""
     codes = ["<"]
     end = 0
     for slot in slots:
@@ -82,8 +82,9 @@ def _layout(slots: tuple[ParamSlot, ...]) -> struct.Struct:
 class LaunchPlan:
     """A launch that has been checked against everything but the device it will run on.
 
-    `grid` counts blocks, `block` threads, `dynamic_shared` bytes per block. `values` has one number
-    for each of `slots`; a pointer is its address, and pointers come first. Raises `LaunchError`.
+    `grid` is in blocks, `block` in threads, `dynamic_shared` in bytes per block. `values` has one
+    int or float for each of `slots`; a pointer is its address, and pointers come first. Raises
+    `LaunchError` for an extent, a number of values or a value that does not fit.
     """
 
     entry: str
@@ -115,20 +116,20 @@ class LaunchPlan:
 
     @functools.cached_property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return math.prod(self.block)
 
     def with_pointers(self, addresses: Sequence[int]) -> LaunchPlan:
-        """The same launch on other arrays: the first values become `addresses`.
+        """A copy of the plan for other arrays: `addresses` replace the first values.
 
-        For launching again without checking again: only a null address is refused here, with
-        `LaunchError`, and an address that is no u64 when the launch packs it.
+        It is for repeated launches, and checks little: a null address raises `LaunchError` here, an
+        address that does not fit u64 raises it when the launch packs the arguments.
         """
         if 0 in addresses:
             name = self.slots[list(addresses).index(0)].name
             raise LaunchError(f"{self.entry}: parameter {name} is a null pointer")
         plan = object.__new__(LaunchPlan)
-        # Past `__init__` on purpose, which takes ten times as long as everything else here.
+        # `__init__` is skipped on purpose: it takes ten times as long as the rest of this method.
         plan.__dict__.update(self.__dict__)
         plan.__dict__["values"] = (*addresses, *self.values[len(addresses) :])
         return plan
@@ -137,7 +138,7 @@ class LaunchPlan:
 def pack(plan: LaunchPlan) -> bytes:
     """The argument block of `plan`: every value at its slot's offset, gaps zero, little-endian.
 
-    Raises `LaunchError`, naming the parameter, for a value its type cannot hold.
+    Raises `LaunchError`, which names the parameter, for a value that its type cannot hold.
     """
     try:
         return _layout(plan.slots).pack(*plan.values)
@@ -146,10 +147,11 @@ def pack(plan: LaunchPlan) -> bytes:
 
 
 class ArgumentBlock:
-    """Memory for the arguments of one kernel, written again for each launch.
+    """Memory for the arguments of one kernel, rewritten for each launch.
 
-    `address` is that of an array of pointers to the values, as `cuLaunchKernel` wants it. Hold
-    `lock` from `write` until the launch has returned: the driver copies the values during it.
+    `address` is the address of an array of pointers to the values, the argument `kernelParams` of
+    `cuLaunchKernel`. Hold `lock` from `write` until that call has returned, since the driver copies
+    the values during the call.
     """
 
     __slots__ = ("_buffer", "_pack_into", "_pointers", "address", "lock", "slots")
@@ -166,7 +168,7 @@ class ArgumentBlock:
         self.address = ctypes.addressof(self._pointers)
 
     def write(self, plan: LaunchPlan) -> None:
-        """Put the values of `plan`, whose slots are this block's, into place.
+        """Write the values of `plan`, which must have the slots of this block.
 
         Raises `LaunchError` as `pack` does.
         """
@@ -188,7 +190,7 @@ def _check_extent(
 
 
 def _misfit(plan: LaunchPlan) -> LaunchError:
-    """Which value does not fit, found by packing one after the other."""
+    """The error for the first value that does not fit, found by packing the values one by one."""
     for slot, value in zip(plan.slots, plan.values, strict=True):
         try:
             struct.pack(f"<{_CODES[slot.type]}", value)

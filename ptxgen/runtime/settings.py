@@ -1,4 +1,4 @@
-"""What a user sets through environment variables, read here and nowhere else.
+"""Settings from environment variables, which no other module reads.
 
 | variable | meaning | default |
 |---|---|---|
@@ -45,9 +45,9 @@ _UNIT_BYTES: Final = {
 class Settings:
     """The settings of this process.
 
-    `cache_bytes` is the cap of `cache_dir` in bytes; `cache_on_disk` is False for memory only;
-    `ptxas` is None when it is to be searched for; `backend` is `AUTO` or one of
-    `BACKENDS`.
+    `cache_bytes` is the most bytes of the files in `cache_dir`; `cache_on_disk` is False if the
+    cache is in memory only; `ptxas` is None if it has to be searched for; `backend` is `AUTO` or
+    one of `BACKENDS`.
     """
 
     cache_dir: Path
@@ -60,7 +60,7 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Settings from `environ`, by default the environment of the process as it is now.
 
-        Raises ConfigError for a value that cannot be used, naming the variable.
+        Raises ConfigError, which names the variable, for an invalid value.
         """
         found = os.environ if environ is None else environ
         return cls(
@@ -73,7 +73,7 @@ class Settings:
 
 
 def _choice(environ: Mapping[str, str], variable: str, accepted: tuple[str, ...]) -> str:
-    """The variable's value, one of `accepted`, of which the first is the default."""
+    """The value of `variable`, one of `accepted`; the first of them is the default."""
     value = environ.get(variable, "") or accepted[0]
     if value not in accepted:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Tensor maps as the GPU reads them: 128 bytes that the driver makes."""
+"""Tensor maps in the format that GPUs read: 128 bytes, made by the driver."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def encode_for_gpu(driver: Driver, of: TensorMap, address: int) -> bytes:
-    """The map of a tensor at a device address, 128 bytes: the value of a kernel's parameter
-    `.param .align 64 .b8 map[128]`.
+    """The 128 bytes of the tensor map `of` for a tensor at device address `address`.
 
-    It is `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object Management"). Raises
-    `BackendError` if there is no GPU to use, or the driver refuses the map.
+    They are the value of a kernel parameter `.param .align 64 .b8 map[128]`, made by
+    `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object Management"). Raises
+    `BackendError` if there is no usable GPU, or the driver refuses the map.
     """
     cuda = driver.require()
     made = driver.call(

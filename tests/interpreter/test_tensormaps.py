@@ -157,7 +157,7 @@ $ready:
         ),
         (
             f"{REPLACE}.global_stride.global.b1024.b64 [%map], 4, 16;",
-            "a tensor map has 4 of global_stride, from 0 on; got 4",
+            "global_stride of a tensor map has index 0 to 3, got 4",
         ),
         (
             f"{REPLACE}.interleave_layout.global.b1024.b32 [%map], 1;",
@@ -165,8 +165,16 @@ $ready:
         ),
         (
             f"{REPLACE}.box_dim.global.b1024.b32 [%map], 0, 70000;" + LOAD,
-            "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (number 0, "
+            "a tensor map's box must be from 1 to 256, got 65535 in (65535, 4) (index 0, "
             "innermost first)",
+        ),
+        (
+            f"{REPLACE}.swizzle_mode.global.b1024.b32 [%map], 4;" + LOAD,
+            "swizzle of a tensor map is one of 0 (none), 1 (32B), 2 (64B), 3 (128B), got 4",
+        ),
+        (
+            f"{REPLACE}.fill_mode.global.b1024.b32 [%map], 2;" + LOAD,
+            "oob_fill of a tensor map is one of 0 (zeros), 1 (nan), got 2",
         ),
     ],
 )

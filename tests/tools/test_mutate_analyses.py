@@ -343,6 +343,11 @@ def test_survivors_alone_are_judged_again(judging: list[Mutant], tmp_path: Path)
     judging.clear()
     tool.main([*MODULE_ARGUMENTS, "--output", file, "--update", "--survivors"])
     assert {m.kind for m in judging} == {"guard"}
+    every = list(judging)
+    judging.clear()  # a smaller sample, or another one, has nothing to do with those of the file
+    other = ["--module", "ptxgen.check.flow", "--count", "1", "--seed", "9"]
+    tool.main([*other, "--output", file, "--update", "--survivors"])
+    assert judging == every
 
 
 @pytest.mark.parametrize(
