@@ -323,6 +323,11 @@ SHARED = {
         "selp.u32 %r10, %r9, %r8, %p1; st.shared.u32 [%r10], %r0;",
         block=16,
     ),
+    "an address of which the halves are added to has no carry between them": Case(
+        "mov.u32 %r5, 0; add.u16x2 %r8, %r8, 0xFFF0; sub.u32 %r8, %r8, 0xFFF0;" + PUT,
+        "mov.u32 %r5, 0; add.u32 %r8, %r8, 0xFFF0; sub.u32 %r8, %r8, 0xFFF0;" + PUT,
+        before=".shared .align 16 .b8 first[64];\n",
+    ),
 }
 
 
