@@ -115,6 +115,7 @@ LARGE = (
     "ld.global.u32 %r4, [%rd0]; and.b32 %r4, %r4, {}; or.b32 %r4, %r4, 0x80000000;"
     "setp.gt.u32 %p1, %r4, 0x8000000{}; @%p1 bra end; sub.u32 %r5, %r4, 0x80000000;"
 )
+MEET = "setp.eq.u32 %p2, %r4, 0; @%p2 bra A; bar.sync 0; bra end;\nA: bar.sync 1;\nend:"
 FLIPS = (  # words of threads in another order in every second turn
     "mov.u32 %r3, 0; mad.lo.u32 %r9, %r0, 4, %r8;\nL: rem.s32 %r4, %r3, 2; mul.lo.u32 %r4, %r4, {};"
     "xor.b32 %r10, %r9, %r4; st.shared.u32 [%r10], %r0; add.s32 %r3, %r3, 1;"
@@ -323,6 +324,37 @@ SHARED = {
         "selp.u32 %r10, %r9, %r8, %p1; st.shared.u32 [%r10], %r0;",
         block=16,
     ),
+    "the sum of two addresses is no address": Case(
+        "add.u32 %r9, %r8, %r8; sub.u32 %r9, %r9, 0x600000; st.shared.u32 [%r9], %r0;",
+        "add.u32 %r9, %r8, 0x600000; sub.u32 %r9, %r9, 0x600000; st.shared.u32 [%r9], %r0;",
+    ),
+    "an address of which the halves are added to has no carry between them": Case(
+        "mov.u32 %r5, 0; add.u16x2 %r8, %r8, 0xFFF0; sub.u32 %r8, %r8, 0xFFF0;" + PUT,
+        "mov.u32 %r5, 0; add.u32 %r8, %r8, 0xFFF0; sub.u32 %r8, %r8, 0xFFF0;" + PUT,
+        before=".shared .align 16 .b8 first[64];\n",
+    ),
+    "the smaller of a number and another one may be either": Case(
+        "min.u32 %r5, %r1, 12;" + PUT,
+        "min.u32 %r5, %r1, 4;" + PUT,
+        x=(0,) * 20,
+        buf=20,
+        params={"n": range(4, 1 << 20, 16)},
+    ),
+    "an element of a vector of arguments takes the place of what was there": Case(
+        "mov.u32 %r4, 16; .param .align 8 .b8 at[8]; st.param.b32 [at+4], 0;"
+        "st.param.v2.b32 [at], {%r0, %r4}; call put, (at);",
+        "mov.u32 %r4, 0; .param .align 8 .b8 at[8]; st.param.b32 [at+4], 16;"
+        "st.param.v2.b32 [at], {%r0, %r4}; call put, (at);",
+        before=".func put(.param .align 8 .b8 at[8]) { .reg .b32 %r<3>; "
+        ".shared .align 16 .b8 own[64]; ld.param.u32 %r0, [at+4]; mov.u32 %r1, own;"
+        "mad.lo.u32 %r2, %r0, 4, %r1; st.shared.u32 [%r2], %r0; ret; }\n",
+        buf=16,
+    ),
+    "what threads chose by their numbers may differ at a barrier": Case(
+        "mov.u32 %r4, 0; setp.lt.u32 %p1, %r0, 32; @%p1 bra on; mov.u32 %r4, 1;\non:" + MEET,
+        "mov.u32 %r4, 0; setp.lt.u32 %p1, %r1, 32; @%p1 bra on; mov.u32 %r4, 1;\non:" + MEET,
+        block=64,
+    ),
 }
 
 
@@ -382,6 +414,14 @@ def test_every_rank_that_an_address_is_mapped_to_is_that_of_a_cta(
     cluster = ") .reqnctapercluster 2, 1, 1\n{"
     text = kernel(body, 16).replace(")\n{", cluster, 1)
     assert prove_shared(text, block=block).complete == is_proved
+
+
+@pytest.mark.parametrize(("ctas", "is_proved"), [(4, True), (5, False)])
+def test_the_rank_of_a_cta_is_below_the_number_of_ctas(ctas: int, is_proved: bool) -> None:
+    body = "mov.u32 %r5, %cluster_ctarank;" + PUT
+    cluster = f") .reqnctapercluster {ctas}, 1, 1\n{{"
+    text = kernel(body, 16).replace(")\n{", cluster, 1)
+    assert prove_shared(text, block=32).complete == is_proved
 
 
 @pytest.mark.parametrize("hint", ["prefetch.global.L2 [%rd0];", "discard.global.L2 [%rd0], 128;"])

@@ -121,7 +121,8 @@ class Places:
         if node.kind != "apply" or node.data.result > 0 or node.data.element >= 0:
             return ANYHOW
         words = node.data.op.opcode.split(".")
-        if any(isinstance(place, tuple) for _, place, _ in node.data.slots):
+        packed = words[-1].endswith("x2")  # without a carry from one half to the other
+        if packed or any(isinstance(place, tuple) for _, place, _ in node.data.slots):
             return ANYHOW
         rule = _RULES.get(words[0])
         return ANYHOW if rule is None else rule(self, node, parts, words)
