@@ -74,7 +74,7 @@ from flash.reference import (
     visible_keys,
     weight_factors,
 )
-from flash.scores.features import ScoreArguments, scored, split_by_axes
+from flash.scores.features import ScoreArguments, scored, split_by_axes, takes
 from flash.scores.window import Causal
 from ptxgen.isa import numeric
 from ptxgen.target import target as find_target
@@ -212,6 +212,7 @@ class Bound(NamedTuple):
     lse_error: Array
 
 
+@takes(ScoreArguments)
 def attention_bound(
     q: Array,
     k: Array,

@@ -12,6 +12,7 @@ from flash.operands.dtypes import DTYPES, F32, OF_ARRAYS
 from flash.problem.config import config_of_call
 from flash.scores.features import (
     ScoreArguments,
+    VarlenArguments,
     named_settings,
     of_launch,
     require_known,
@@ -42,14 +43,15 @@ def attention(
 
     `causal`, `precision`, `window`, `softcap` and `dropout` are as in `AttentionConfig`; all other
     arguments and the exceptions are as in `AttentionKernel.launch`. head_dim and head_dim_v are the
-    last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` is
-    float32 or of the dtype of q.
+    last dimensions of q and v, and dtype is that of q: float32, float16 or bfloat16. `bias` and
+    `key_bias` are float32 or of the dtype of q.
     """
     who = _OfAttention.who
-    require_known(who, scores, ScoreArguments)
+    require_known(who, scores, attention)
     kernel = _kernel_for(
         _OfAttention, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
-        causal, precision, settings_of_call(scores, functools.partial(_dtype_of, who)),
+        causal, precision, False, False, False,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )  # fmt: skip
     return kernel.launch(
         q,
@@ -65,7 +67,7 @@ def attention(
     )
 
 
-@takes(ScoreArguments)
+@takes(VarlenArguments)
 def attention_varlen(
     q: object,
     k: object,
@@ -83,7 +85,7 @@ def attention_varlen(
     out: object = None,
     stream: object = None,
     backend: str = AUTO,
-    **scores: Unpack[ScoreArguments],
+    **scores: Unpack[VarlenArguments],
 ) -> Any:
     """`attention` of packed sequences (varlen), each with its own length.
 
@@ -94,11 +96,11 @@ def attention_varlen(
     sequence are not written. All other arguments and the exceptions are as in `attention`.
     """
     who = _OfVarlen.who
-    require_known(who, scores, ScoreArguments)
+    require_known(who, scores, attention_varlen)
     kernel = _kernel_for(
         _OfVarlen, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
-        causal, precision, settings_of_call(scores, functools.partial(_dtype_of, who)), True,
-        seqused_q is not None, seqused_k is not None,
+        causal, precision, True, seqused_q is not None, seqused_k is not None,
+        *settings_of_call(scores, functools.partial(_dtype_of, who)),
     )  # fmt: skip
     return kernel.launch(
         q,
@@ -147,10 +149,10 @@ def _kernel(
     dtype: str,
     causal: bool | str,
     precision: str | None,
-    scores: tuple[Any, ...],
-    varlen: bool = False,
-    seqused_q: bool = False,
-    seqused_k: bool = False,
+    varlen: bool,
+    seqused_q: bool,
+    seqused_k: bool,
+    *scores: Any,
 ) -> AttentionKernel:
     config = config_of_call(
         of.who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,

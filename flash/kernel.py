@@ -27,7 +27,13 @@ from flash.launch.gpu import GpuLauncher
 from flash.launch.operands import require_operands
 from flash.operands.dtypes import F32
 from flash.problem.config import AttentionConfig
-from flash.scores.features import ARRAYS, LaunchArguments, require_known, takes
+from flash.scores.features import (
+    NO_ARRAYS,
+    ExplainArguments,
+    LaunchArguments,
+    require_known,
+    takes,
+)
 from ptxgen import ir
 from ptxgen.check.prove.global_verdicts import GlobalProof
 from ptxgen.check.prove.verdicts import Proof
@@ -186,20 +192,19 @@ class AttentionKernel:
         hold, `BackendError` if the backend fails.
         """
         caller = self._caller
+        require_known("AttentionKernel.launch", scores, AttentionKernel.launch)
         with_lse = self.config.return_lse
         if return_lse is not None:
             with_lse = flag(caller.name, "return_lse", return_lse)
         scale = self.config.scale
         if softmax_scale is not None:
             scale = scale_of(self.config, softmax_scale, caller)
-        require_known(caller.name, scores, LaunchArguments)
-        numbers, dropout_seed = self._numbers, scores.get("dropout_seed")
+        numbers, dropout_seed = self._numbers, scores.pop("dropout_seed", None)
         if dropout_seed is not None or self.config.dropout:
             numbers = {**numbers, "dropout_seed": seed_of(self.config, dropout_seed, caller)}
         explicit = None if stream is None else results.stream_handle(stream, caller.name)
         given = {
-            **{name: scores.get(name) for name in ARRAYS},
-            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+            **NO_ARRAYS, **scores, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,
         }  # fmt: skip
         arrays, operands = self._views(q, k, v, out, given, explicit)
@@ -233,7 +238,7 @@ class AttentionKernel:
             made = results.deliver(made, like)
         return (made, results.deliver(lse, like)) if with_lse else made
 
-    @takes(LaunchArguments)
+    @takes(ExplainArguments)
     def explain(
         self,
         q: object,
@@ -248,16 +253,15 @@ class AttentionKernel:
         seqused_q: object = None,
         seqused_k: object = None,
         max_seqlen_q: int | None = None,
-        **scores: Unpack[LaunchArguments],
+        **scores: Unpack[ExplainArguments],
     ) -> str:
         """What `launch` with these arguments would do, and why, as text; nothing is launched.
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        require_known("explain", scores, LaunchArguments)
+        require_known("AttentionKernel.explain", scores, AttentionKernel.explain)
         given = {
-            **{name: scores.get(name) for name in ARRAYS},
-            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+            **NO_ARRAYS, **scores, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,
         }  # fmt: skip
         arrays, there = self._views(q, k, v, out, given, None)

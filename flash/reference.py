@@ -11,11 +11,19 @@ from numpy.typing import DTypeLike, NDArray
 
 from flash.problem.sequences import each_sequence
 from flash.scores.feature import Scored, ScoreFeature
-from flash.scores.features import ScoreArguments, asked, scored, split_by_axes
+from flash.scores.features import (
+    ScoreArguments,
+    asked,
+    require_known,
+    scored,
+    split_by_axes,
+    takes,
+)
 from flash.scores.window import Causal
 from ptxgen.errors import ConfigError
 
 
+@takes(ScoreArguments)
 def attention_reference(
     q: NDArray[Any],
     k: NDArray[Any],
@@ -49,6 +57,7 @@ def attention_reference(
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
+    require_known("attention_reference", scores, attention_reference)
     group = _heads_for_each_kv_head(q.shape, k.shape, v.shape)
     scale = np.asarray(1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale)
     q, k, v, scale = (x.astype(dtype) for x in (q, k, v, scale))
@@ -67,7 +76,7 @@ def attention_reference(
         top[np.isneginf(top)] = 0  # no key: exp(-inf - 0) = 0, where -inf - -inf is NaN
         weight = np.exp(score - top)
         total = weight.sum(axis=3, keepdims=True) + np.exp(sinks - top)
-        factor = weight_factors(of)
+        factor = np.asarray(weight_factors(of), dtype)
         weight = np.where(factor == 0, 0, weight * factor).astype(dtype)
         out = _weigh(weight, v, visible) / np.where(total == 0, 1, total)
         return out, (top + np.log(total))[..., 0]

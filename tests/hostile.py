@@ -110,6 +110,7 @@ def _flash() -> Iterator[tuple[str, Case]]:
         "seqused_k": np.array([1, 2], np.int32),
     }  # fmt: skip
     packed = {"q": _zeros(6, 2, 8), "k": _zeros(6, 1, 8), "v": _zeros(6, 1, 8), "backend": "cpu"}
+    by_key = flash.AttentionKernel(config(8, key_bias="f32"))
     every = flash.AttentionKernel(
         config(8, alibi=True, bias="f32", mask=True, sink=True, dropout=0.5)
     )
@@ -120,6 +121,8 @@ def _flash() -> Iterator[tuple[str, Case]]:
     yield "AttentionKernel", _case(flash.AttentionKernel, config=config(8))
     yield "AttentionKernel.launch", _case(every.launch, **three, **scores, dropout_seed=1)
     yield "AttentionKernel.explain", _case(every.explain, **three, **scores)
+    key_bias = _zeros(1, 2, 4)
+    yield "AttentionKernel.launch by key", _case(by_key.launch, **three, key_bias=key_bias)
     yield "launch of packed sequences", _case(varlen.launch, **packed, **lengths)
     yield "explain of packed sequences", _case(varlen.explain, **packed, **lengths)
     yield "attention", _case(flash.attention, **three, **scores)

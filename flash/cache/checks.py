@@ -106,7 +106,7 @@ def _new_config(
     head_dim_v: int,
     dtype: str,
     causal: bool | str,
-    scores: tuple[Any, ...],
+    *scores: Any,
 ) -> AttentionConfig:
     return config_of_call(
         who, head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, causal=causal,

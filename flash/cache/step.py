@@ -80,7 +80,7 @@ class DecodeStep:
         **scores: Unpack[CacheArguments],
     ) -> None:
         who = self._who
-        require_known(who, scores, CacheArguments)
+        require_known(who, scores, DecodeStep.__init__)
         name = check_choices(who, cache, causal, backend, stream, rotary_interleaved)
         parts = splits_of(who, splits)
         with_lse = flag(who, "return_lse", return_lse)
@@ -102,7 +102,7 @@ class DecodeStep:
         raise_problems(list(problems_of_rows(cache, views, len(which))), who)
         config = config_of(
             who, cache.head_dim, cache.head_dim_v, OF_ARRAYS[views["q"].dtype].name, causal,
-            settings_of_call(scores, _no_type),
+            *settings_of_call(scores, _no_type),
         )  # fmt: skip
         raise_problems(list(problems_of_others(config, views)), who)
         if name != "cpu":

@@ -149,7 +149,8 @@ class AttentionConfig(ScoreSettings):
         then reads once for all of them (`flash/device/grouped_heads.py`). "auto" does so where it
         takes fewer CTAs (for emitted text never); varlen does not go with True.
     varlen: whether the sequences of a batch have lengths of their own, their rows packed one after
-        another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias or mask.
+        another: launches give `cu_seqlens_q` and `cu_seqlens_k`. Not with bias,
+        key_bias or mask.
     seqused_q, seqused_k: with varlen, whether launches also give how many of each sequence's
         queries, and keys, count.
     target: such as "sm_90"; None means sm_80 for emitted text and the device's own for a launch on
@@ -223,6 +224,11 @@ class AttentionConfig(ScoreSettings):
                     f"varlen=True with it, or leave {name}=False"
                 )
         for feature in self.scores:
+            if feature.excludes and getattr(self, feature.excludes):
+                raise ConfigError(
+                    f"AttentionConfig: {feature.setting} cannot be combined with "
+                    f"{feature.excludes}; add its elements to those of {feature.excludes}"
+                )
             if feature.of_each and self.varlen:
                 raise ConfigError(
                     f"AttentionConfig: varlen cannot be combined with {feature.setting}, which has "

@@ -225,6 +225,7 @@ class ScoreFeature:
     # What its array has an element for, if packed sequences cannot have such an array: "score".
     of_each: ClassVar[str] = ""
     in_cache: ClassVar[bool] = True  # whether kernels over a KV cache have it
+    excludes: ClassVar[str] = ""  # the setting of a feature that it cannot be combined with
     # Registers that a kernel may need for it, by what the assembler was seen to take; those of a
     # feature that works beside all others are added to the largest of the others.
     registers: ClassVar[int] = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 import numpy as np
 
@@ -71,15 +71,13 @@ class ScoreSettings(
         return {name: n for feature in SCORES for name, n in feature.values(self).items()}
 
 
-class LaunchArguments(
-    AlibiArguments,
-    BiasArguments,
-    KeyBiasArguments,
-    MaskArguments,
-    SinkArguments,
-    DropoutSeed,
-    total=False,
+class ExplainArguments(
+    AlibiArguments, BiasArguments, KeyBiasArguments, MaskArguments, SinkArguments, total=False
 ):
+    """The arrays of all features, where a config has the settings."""
+
+
+class LaunchArguments(ExplainArguments, DropoutSeed, total=False):
     """The arguments of all features in a launch, where a config has the settings."""
 
 
@@ -87,6 +85,12 @@ class ScoreArguments(
     WindowArguments, SoftcapArguments, LaunchArguments, DropoutArguments, total=False
 ):
     """The arguments of all features in a call without a config."""
+
+
+class VarlenArguments(
+    WindowArguments, SoftcapArguments, AlibiArguments, SinkArguments, DropoutArguments, total=False
+):
+    """The arguments of the features that packed sequences may have, in a call without a config."""
 
 
 class CacheLaunchArguments(AlibiArguments, MaskArguments, SinkArguments, total=False):
@@ -98,6 +102,7 @@ class CacheArguments(WindowArguments, SoftcapArguments, CacheLaunchArguments, to
 
 
 ARRAYS: Final = tuple(feature.argument for feature in SCORES if feature.axes)
+NO_ARRAYS: Final = dict.fromkeys(ARRAYS)
 CACHE_ARRAYS: Final = tuple(f.argument for f in SCORES if f.axes and f.in_cache)
 
 
@@ -106,12 +111,19 @@ def every_cached() -> tuple[ScoreFeature, ...]:
     return tuple(feature() for feature in SCORES if feature.axes and feature.in_cache)
 
 
+_NOTHING_ASKED: Final = tuple(
+    [feature.setting_of_call({}, lambda _, name: name) for feature in SCORES]
+)
+
+
 def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any, ...]:
     """The setting of each of `SCORES` that the arguments of a call ask for."""
+    if not arguments:
+        return _NOTHING_ASKED
     return tuple([feature.setting_of_call(arguments, type_of) for feature in SCORES])
 
 
-def of_launch(arguments: ScoreArguments) -> LaunchArguments:
+def of_launch(arguments: ScoreArguments | VarlenArguments) -> LaunchArguments:
     """Those arguments of a call that a launch takes, where a config has the settings."""
     found: Any = {n: a for n, a in arguments.items() if n in LaunchArguments.__annotations__}
     return cast(LaunchArguments, found)
@@ -131,10 +143,14 @@ def takes(arguments: type) -> Callable[[_Function], _Function]:
         found = inspect.signature(function)
         own = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
         more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name))
-            for name in arguments.__annotations__
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=kind
+            )
+            for name, kind in get_type_hints(arguments).items()
         ]
-        function.__signature__ = found.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        of: Any = function
+        of.__signature__ = found.replace(parameters=[*own, *more])
+        of.taken = frozenset(arguments.__annotations__)
         return function
 
     return decorate
@@ -160,9 +176,8 @@ def scored(
 ) -> Scored:
     """The scores of a call on the host, of `shape` [batch, heads, seq_q, seq_k]; `arguments` are
     those of `ScoreArguments`, arrays of any shape that broadcasts to the axes of their operands.
-    Raises ConfigError if `causal` is no known word, TypeError for an unknown argument.
+    Raises ConfigError if `causal` is no known word.
     """
-    require_known("attention", arguments, ScoreArguments)
     batch, heads, seq_q, seq_k = shape
     lengths = dict(zip(PER_SCORE, shape, strict=True))
     wide = {
@@ -187,11 +202,13 @@ def split_by_axes(
     return wide, {name: value for name, value in arguments.items() if name not in heads}
 
 
-def require_known(who: str, given: Mapping[str, Any], arguments: type) -> None:
-    """Raise TypeError, as Python does, if a keyword argument of `who` is none of `arguments`."""
-    for name in given:
-        if name not in arguments.__annotations__:
-            raise TypeError(
-                f"{who}() got an unexpected keyword argument {name!r}"
-                f"{did_you_mean(name, arguments.__annotations__)}"
-            )
+def require_known(who: str, given: Mapping[str, Any], function: Any) -> None:
+    """Raise TypeError, as Python does, if a keyword argument of `who` is none of those that
+    `function`, which `takes` has decorated, has for features.
+    """
+    if not given.keys() <= function.taken:
+        name = min(given.keys() - function.taken)
+        raise TypeError(
+            f"{who}() got an unexpected keyword argument {name!r}"
+            f"{did_you_mean(name, function.__signature__.parameters)}"
+        )

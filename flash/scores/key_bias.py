@@ -35,6 +35,8 @@ class KeyBias(AddedArray):
     argument: ClassVar = "key_bias"
     axes: ClassVar = PER_KEY
     of_each: ClassVar = "key"
+    excludes: ClassVar = "bias"  # which hides keys before it, where NaN of this one would show
+    registers: ClassVar = 40
     example: ClassVar = "key_bias='f32'"
     meaning: ClassVar = "added to the scaled scores of the key, for all queries; -inf hides the key"
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -82,7 +82,7 @@ class Mask(ScoreFeature):
     @classmethod
     def visible(cls, of: Scored) -> Array:
         """See `ScoreFeature.visible`."""
-        shown: Array = of.whole(cls)
+        shown: Array = of.whole(cls).astype(bool)
         return shown
 
 

@@ -219,7 +219,10 @@ def test_attention_makes_the_config_from_the_arrays() -> None:
     assert_attention_is_accurate(out, lse, q, k, v, softmax_scale=0.3, causal="top_left")
     of = functions_module._OfAttention
     settings = settings_of_call({}, str)
-    kept = [functions_module._kernel(of, 8, 3, "f32", True, None, settings) for _ in range(2)]
+    kept = [
+        functions_module._kernel(of, 8, 3, "f32", True, None, False, False, False, *settings)
+        for _ in range(2)
+    ]
     assert kept[0] is kept[1]
 
 

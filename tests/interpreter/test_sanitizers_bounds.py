@@ -169,6 +169,27 @@ def test_an_array_that_a_function_declares_is_known_in_it() -> None:
     ]  # fmt: skip
 
 
+def test_an_array_of_the_kernel_is_known_though_a_function_has_one_of_that_name() -> None:
+    function = """.func put(.reg .b32 row)
+{
+    .reg .b32 at;
+    .shared .align 16 .b8 K_tile[128];
+    mov.u32 at, K_tile;
+    st.shared.u32 [at], row;
+    ret;
+}"""
+    body = """
+    call.uni put, (%r1);
+    add.s32 %r2, %r1, K_tile;
+    st.shared.u32 [%r2], %r1;
+"""
+    text = two(body, before=function)
+    assert messages(text, [np.uint32(7)]) == []
+    (message,) = messages(text, [np.uint32(8)])
+    assert "st.shared.u32 [%r2], %r1;" in message
+    assert "its address is computed from K_tile" in message
+
+
 UNKNOWN = {
     "a distance between the two": """
     mov.u32 %r3, V_tile;

@@ -12,6 +12,7 @@ from typing import Final
 from flash import cache_kernels
 from flash.cache_kernels import CacheConfig
 from flash.contract.built_kernel import Made
+from flash.scores.features import SCORES
 from flash.scores.options import number
 from tools.commands.emit_options import (
     add_kernel_options,
@@ -131,7 +132,7 @@ def _add_decode(group: argparse._ArgumentGroup) -> None:
         group,
         (
             "--head-dim", "--head-dim-v", "--dtype", "--precision", "--tile", "--block-q",
-            "--stages", "--causal", "--window", "--softcap", "--alibi", "--mask", "--sink",
+            "--stages", "--causal", *(o for f in SCORES if f.in_cache for o in f.options),
             "--pack-gqa", "--return-lse", "--alignment", "--target",
         ),
         causal={"choices": ["bottom_right"], "help": "the last query sees every key"},

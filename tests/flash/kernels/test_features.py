@@ -55,8 +55,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "mask": {"mask": True},
     "sink": {"sink": True},
     "all": {
-        "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32",
-        "key_bias": "f32", "mask": True, "sink": True,
+        "window": (30, 25), "softcap": 2.0, "alibi": True, "bias": "f32", "mask": True,
+        "sink": True,
+    },
+    "all_by_key": {
+        "window": (30, 25), "softcap": 2.0, "alibi": True, "key_bias": "f32", "mask": True,
+        "sink": True,
     },
 }  # fmt: skip
 EVERY_FEATURE = pytest.mark.parametrize("name", FEATURES)

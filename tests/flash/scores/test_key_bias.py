@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
@@ -118,10 +119,11 @@ def test_its_kernels_are_proved(how: dict[str, Any], packed: bool) -> None:
     assert found.global_proof.complete
 
 
+@pytest.mark.slow
 @pytest.mark.ptxas
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
 @pytest.mark.parametrize("how", [{}, {"dtype": "f16"}], ids=str)
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "sm_120"])
 def test_its_default_kernels_do_not_spill(
     target: str, how: dict[str, Any], head_dim: int, assembler: Assembler
 ) -> None:
@@ -158,6 +160,11 @@ def test_what_it_does_not_go_with_is_refused() -> None:
         "'f16'?"
     )
     with pytest.raises(ConfigError) as error:
+        AttentionConfig(64, bias="f32", key_bias="f32")
+    assert str(error.value) == (
+        "AttentionConfig: key_bias cannot be combined with bias; add its elements to those of bias"
+    )
+    with pytest.raises(ConfigError) as error:
         flash.DecodeKernel(AttentionConfig(64, key_bias="f32"))
     assert "key_bias" in str(error.value)
     q, k, v, bias = problem()
@@ -172,3 +179,39 @@ def test_what_it_does_not_go_with_is_refused() -> None:
     assert str(unknown.value) == (
         "attention() got an unexpected keyword argument 'keybias'; did you mean 'key_bias'?"
     )
+
+
+def test_an_unknown_name_is_refused_by_the_function_that_was_called() -> None:
+    q, k, v, _ = problem()
+    kernel = flash.AttentionKernel(AttentionConfig(16))
+    for call, who, name, meant in (
+        (flash.attention, "attention", "softmaxscale", "softmax_scale"),
+        (flash.attention_varlen, "attention_varlen", "window_", "window"),
+        (kernel.launch, "AttentionKernel.launch", "return_les", "return_lse"),
+        (kernel.explain, "AttentionKernel.explain", "key_bia", "key_bias"),
+        (attention_reference, "attention_reference", "soft_cap", "softcap"),
+    ):
+        lengths = (np.array([0, 4]),) * 2 if call is flash.attention_varlen else ()
+        with pytest.raises(TypeError) as unknown:
+            call(q, k, v, *lengths, **{name: 1})
+        assert str(unknown.value) == (
+            f"{who}() got an unexpected keyword argument {name!r}; did you mean {meant!r}?"
+        )
+
+
+def test_help_names_each_argument_of_each_feature() -> None:
+    shown = inspect.signature(flash.attention).parameters
+    assert {"window", "softcap", "key_bias", "dropout", "dropout_seed"} <= set(shown)
+    assert shown["dropout"].default == 0.0
+    assert "bias" not in inspect.signature(flash.attention_varlen).parameters
+    assert "dropout_seed" not in inspect.signature(flash.AttentionKernel.explain).parameters
+
+
+@pytest.mark.parametrize("wrong", [{"softcap": True}, {"dropout": False}], ids=str)
+def test_a_setting_is_checked_though_an_equal_one_was_right(wrong: dict[str, Any]) -> None:
+    q, k, v, _ = problem()
+    for name, value in wrong.items():
+        seed = {"dropout_seed": 1} if name == "dropout" else {}
+        flash.attention(q, k, v, backend="cpu", **{name: float(value)}, **(seed if value else {}))
+        with pytest.raises(ConfigError):
+            flash.attention(q, k, v, backend="cpu", **wrong)
