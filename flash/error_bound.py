@@ -254,7 +254,7 @@ def attention_bound(
                 continue
             random = random * _square(step.slope) + _ROUNDING * _square(step.rounded)
             shared = [error * step.slope for error in shared] + [step.shared]
-            additions -= not np.ndim(step.slope)
+            additions -= step.adds
         # A kernel adds scores in fused steps; as many roundings are counted without a feature.
         random = random + max(additions, 0) * _ROUNDING * _square(score)
         p = np.where(visible, np.exp(score - lse[..., None]), 0)

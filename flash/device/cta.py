@@ -10,7 +10,7 @@ from functools import cached_property
 from flash.device.cta_order import last_first
 from flash.device.mask import Mask
 from flash.device.parameters import Arguments, Array, InCache
-from flash.device.softmax import NO_SINK, Sink, sink_terms
+from flash.device.softmax import NO_TERMS, FirstTerms, sink_terms
 from flash.device.tiles import Matrix
 from flash.operands.declared import LAST_KEYS
 from flash.operands.dtypes import F32, F32_BYTES
@@ -259,13 +259,13 @@ class Cta:
 
     def sinks(
         self, k: KernelBuilder, lane: Value, rows: Sequence[int], first_row: Callable[[], Value]
-    ) -> list[Sink]:
+    ) -> list[FirstTerms]:
         """The initial maximum and sum of the softmax: one pair for all rows, or one for each of
         `rows` if they belong to several heads. `rows` are counted from `first_row()`, which is only
         called in the second case. `lane` is as for `sink_terms`.
         """
         if self.before_keys is None:
-            return [NO_SINK]
+            return [NO_TERMS]
         of_rows = None
         if self.packing is not None:
             first = first_row()

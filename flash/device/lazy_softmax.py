@@ -18,7 +18,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flash.device.softmax import LN2, NO_SINK, Sink, over_lanes
+from flash.device.softmax import LN2, NO_TERMS, FirstTerms, over_lanes
 from ptxgen.dsl import Fragment, KernelBuilder, Value, Var
 from ptxgen.types import f32
 
@@ -41,7 +41,7 @@ class LazySoftmax:
         distances: list[int],
         scale: Value | None,
         slack: float,
-        sinks: Sequence[Sink] = (NO_SINK,),
+        sinks: Sequence[FirstTerms] = (NO_TERMS,),
     ) -> None:
         self.k = k
         self.distances = distances

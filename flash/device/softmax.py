@@ -13,17 +13,17 @@ from ptxgen.types import f32
 
 LN2 = math.log(2.0)
 
-Sink = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key
-NO_SINK: Final[Sink] = (NEG_INF, 0.0)
+FirstTerms = tuple[Value | float, Value | float]  # a row's maximum and a lane's sum before any key
+NO_TERMS: Final[FirstTerms] = (NEG_INF, 0.0)
 
 
-def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> Sink:
+def sink_terms(k: KernelBuilder, sink: Value | None, lane: Value) -> FirstTerms:
     """What a row's softmax begins with. The sink is a score, in units of log2, that every row has
     beside those of its keys; None if there is none. `lane` is this lane's index among those that
     share a row; lane 0 counts the sink.
     """
     if sink is None:
-        return NO_SINK
+        return NO_TERMS
     return sink, k.selp(1.0, 0.0, (lane == 0) & (sink != NEG_INF), type=f32)
 
 
@@ -52,7 +52,7 @@ class OnlineSoftmax:
         k: KernelBuilder,
         rows: int,
         distances: list[int],
-        sinks: Sequence[Sink] = (NO_SINK,),
+        sinks: Sequence[FirstTerms] = (NO_TERMS,),
     ) -> None:
         self.k = k
         self.distances = distances

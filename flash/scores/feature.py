@@ -190,12 +190,13 @@ class Block:
 class StepError:
     """The rounding error of one step of f32 scores. Errors from before the step are multiplied by
     `slope`. The step adds an error of the variance of one rounding of `rounded`, and an error
-    `shared` whose relative size all keys of a row share.
+    `shared` whose relative size all keys of a row share. `adds` says whether the step is a sum.
     """
 
     rounded: Array
     shared: Array
     slope: Any = 1.0
+    adds: bool = True
 
 
 # --------------------------------------------------------------------------------------- declared

@@ -15,7 +15,7 @@ from flash.scores.bias import Bias, BiasArguments, BiasSettings
 from flash.scores.dropout import Dropout, DropoutArguments, DropoutSeed, DropoutSettings
 from flash.scores.feature import Scored, ScoreFeature, TypeOf
 from flash.scores.key_bias import KeyBias, KeyBiasArguments, KeyBiasSettings
-from flash.scores.mask import Mask, MaskArguments, MaskSettings
+from flash.scores.mask import BoolMask, MaskArguments, MaskSettings
 from flash.scores.sink import Sink, SinkArguments, SinkSettings
 from flash.scores.softcap import Softcap, SoftcapArguments, SoftcapSettings
 from flash.scores.window import (
@@ -31,7 +31,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _DEFAULTS: Final = {"dropout": 0.0}  # of arguments whose default is not None
 
 SCORES: Final[tuple[type[ScoreFeature], ...]] = (
-    Window, Softcap, Alibi, Bias, KeyBias, Mask, Sink, Dropout,
+    Window, Softcap, Alibi, Bias, KeyBias, BoolMask, Sink, Dropout,
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class MaskSettings:
 
 
 @dataclass(frozen=True)
-class Mask(ScoreFeature):
+class BoolMask(ScoreFeature):
     """The mask of a kernel; for a cache it covers the last keys of each sequence."""
 
     setting: ClassVar = "mask"

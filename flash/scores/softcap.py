@@ -113,7 +113,7 @@ class Softcap(ScoreFeature):
     def error(cls, before: Array, after: Array, of: Scored) -> StepError:
         """The error of tanh; its derivative lessens errors from before."""
         slope = 1 - (after / of.arguments["softcap"]) ** 2
-        return StepError(_TANH_UNITS * after, _FACTORS * UNIT * after, slope)
+        return StepError(_TANH_UNITS * after, _FACTORS * UNIT * after, slope, adds=False)
 
 
 @dataclass(frozen=True)
