@@ -47,7 +47,7 @@ def attention(
     `key_bias` are float32 or of the dtype of q.
     """
     who = _OfAttention.who
-    require_known(who, scores, attention)
+    require_known(who, scores, ScoreArguments, attention)
     kernel = _kernel_for(
         _OfAttention, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
         causal, precision, False, False, False,
@@ -96,7 +96,7 @@ def attention_varlen(
     sequence are not written. All other arguments and the exceptions are as in `attention`.
     """
     who = _OfVarlen.who
-    require_known(who, scores, attention_varlen)
+    require_known(who, scores, VarlenArguments, attention_varlen)
     kernel = _kernel_for(
         _OfVarlen, _last_dimension(who, q, "q"), _last_dimension(who, v, "v"), _dtype_of(who, q),
         causal, precision, True, seqused_q is not None, seqused_k is not None,

@@ -192,7 +192,7 @@ class AttentionKernel:
         hold, `BackendError` if the backend fails.
         """
         caller = self._caller
-        require_known("AttentionKernel.launch", scores, AttentionKernel.launch)
+        require_known(f"{_NAME}.launch", scores, LaunchArguments, AttentionKernel.launch)
         with_lse = self.config.return_lse
         if return_lse is not None:
             with_lse = flag(caller.name, "return_lse", return_lse)
@@ -259,7 +259,7 @@ class AttentionKernel:
 
         Raises what `launch` raises for arguments that do not fit.
         """
-        require_known("AttentionKernel.explain", scores, AttentionKernel.explain)
+        require_known(f"{_NAME}.explain", scores, ExplainArguments, AttentionKernel.explain)
         given = {
             **NO_ARRAYS, **scores, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
             "seqused_q": seqused_q, "seqused_k": seqused_k,

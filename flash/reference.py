@@ -57,7 +57,7 @@ def attention_reference(
 
     Raises ConfigError when the shapes do not fit each other or `causal` is not a known word.
     """
-    require_known("attention_reference", scores, attention_reference)
+    require_known("attention_reference", scores, ScoreArguments, attention_reference)
     group = _heads_for_each_kv_head(q.shape, k.shape, v.shape)
     scale = np.asarray(1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale)
     q, k, v, scale = (x.astype(dtype) for x in (q, k, v, scale))

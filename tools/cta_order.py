@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from flash.contract.catalogue import build

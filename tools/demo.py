@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-if importlib.util.find_spec("ptxgen") is None:  # a bare checkout, nothing installed
+if not __package__:  # run as a script, maybe in a bare checkout
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np

@@ -80,7 +80,7 @@ class DecodeStep:
         **scores: Unpack[CacheArguments],
     ) -> None:
         who = self._who
-        require_known(who, scores, DecodeStep.__init__)
+        require_known(who, scores, CacheArguments, DecodeStep.__init__)
         name = check_choices(who, cache, causal, backend, stream, rotary_interleaved)
         parts = splits_of(who, splits)
         with_lse = flag(who, "return_lse", return_lse)

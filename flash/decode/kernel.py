@@ -191,7 +191,7 @@ class DecodeKernel:
         if return_lse is not None:
             with_lse = flag(WHO, "return_lse", return_lse)
         explicit = None if stream is None else results.stream_handle(stream, WHO)
-        require_known(WHO, scores, DecodeKernel.launch)
+        require_known(WHO, scores, CacheLaunchArguments, DecodeKernel.launch)
         given = {
             "q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v,
             "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "seqused_k": seqused_k,

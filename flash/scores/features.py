@@ -150,7 +150,6 @@ def takes(arguments: type) -> Callable[[_Function], _Function]:
         ]
         of: Any = function
         of.__signature__ = found.replace(parameters=[*own, *more])
-        of.taken = frozenset(arguments.__annotations__)
         return function
 
     return decorate
@@ -202,13 +201,16 @@ def split_by_axes(
     return wide, {name: value for name, value in arguments.items() if name not in heads}
 
 
-def require_known(who: str, given: Mapping[str, Any], function: Any) -> None:
-    """Raise TypeError, as Python does, if a keyword argument of `who` is none of those that
-    `function`, which `takes` has decorated, has for features.
+def require_known(
+    who: str, given: Mapping[str, Any], arguments: type, function: Callable[..., Any]
+) -> None:
+    """Raise TypeError, as Python does, if a keyword argument of `who` is none of `arguments`. The
+    parameters of `function` are those that may be meant.
     """
-    if not given.keys() <= function.taken:
-        name = min(given.keys() - function.taken)
+    known = arguments.__annotations__
+    if not given.keys() <= known.keys():
+        name = min(given.keys() - known.keys())
         raise TypeError(
             f"{who}() got an unexpected keyword argument {name!r}"
-            f"{did_you_mean(name, function.__signature__.parameters)}"
+            f"{did_you_mean(name, inspect.signature(function).parameters)}"
         )

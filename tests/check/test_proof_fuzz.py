@@ -62,12 +62,20 @@ HEAD = """
 """
 FILES = {1: "%p{1 2 3}", 16: "%h{0 1 2 3}", 32: "%r{0 1 2 3 4 5 6 7 8 10 11}", 64: "%rd{4 5 6 7}"}
 KEPT = {"%r0", "%r1", "%r2"}  # read only, so that something stays provable
+INVERSE = {"add": "sub", "sub": "add", "xor": "xor", "not": "not", "neg": "neg"}
 LOADS = ("u8", "s8", "u16", "s16", "u32", "s32")
 PARAMS = ("n", "m", "c", "d", "e", "f", "w", "n+1", "w+4", "c+2")
 
 
 def _fits(op: Op) -> bool:
     return op.gate.admits(SM, target(SM).sm) and op.gate.ptx <= PTX
+
+
+def _is_of_words(op: Op) -> bool:
+    """Whether it makes one word of words, or of words and constants."""
+    of = (*op.dests, *op.sources)
+    plain = all(o.type is not None and o.type.bits == 32 for o in (*op.dests, *op.sources[:1]))
+    return plain and len(op.dests) == 1 and all(o.type is None or o.type.bits == 32 for o in of)
 
 
 @dataclass
@@ -83,6 +91,9 @@ class Program:
         self.rng = random.Random(self.seed)
         self.ops = {name: [o for o in ops if _fits(o)] for name, ops in OPS.items()}
         self.ops = {name: ops for name, ops in self.ops.items() if ops}
+        # Those that make a word of words, by name: an address in shared memory may go through them.
+        words = {name: [o for o in ops if _is_of_words(o)] for name, ops in self.ops.items()}
+        self.of_words = {name: ops for name, ops in words.items() if ops}
         while len(self.accesses) < ACCESSES:
             self.step(0)
 
@@ -175,6 +186,18 @@ class Program:
             f"@%p9 bra {label};"
         )
 
+    def moved(self, address: str) -> str:
+        """An instruction on an address, and often the one that takes it back."""
+        rng = self.rng
+        name = rng.choice([*self.of_words, *INVERSE])
+        op = rng.choice(self.of_words[name])
+        constants = [rng.choice((0, 4, 16, 0xFFF0, 0x10000, 0xFFFFFFFC)) for _ in op.sources[1:]]
+        operands = ", ".join([address, address, *map(str, constants)])
+        back = op.opcode.replace(name, INVERSE.get(name, ""), 1)
+        known = {o.opcode for o in self.of_words.get(INVERSE.get(name, ""), ())}
+        then = f" {back} {operands};" if back in known and rng.random() < 0.7 else ""
+        return f"{op.opcode} {operands};{then}"
+
     # ------------------------------------------------------------------------------ accesses
 
     def access(self, _: int) -> None:
@@ -208,7 +231,7 @@ class Program:
     def in_shared(self, guard: str) -> None:
         rng = self.rng
         self.lines.append("mad.lo.s32 %r23, %r21, 4, %r9;")
-        self.lines.append(rng.choice(("", "", "", "", "xor.b32 %r23, %r23, 16;",
+        self.lines.append(rng.choice(("", "", "", self.moved("%r23"), "xor.b32 %r23, %r23, 16;",
                                       "and.b32 %r23, %r23, 0x7FFFFFFC;",
                                       "max.u32 %r23, %r23, 64;")))  # fmt: skip
         at = rng.choice(("", "", "", "+4", "-4"))
