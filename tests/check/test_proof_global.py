@@ -17,10 +17,10 @@ import flash.device.epilogue
 from flash import AttentionKernel
 from flash.contract.catalogue import build, emit
 from flash.contract.forward import global_contract
-from flash.device.mask import Mask
 from flash.device.panel_loader import PanelLoader
 from flash.device.pipeline import KeyValuePipeline
 from flash.problem.config import AttentionConfig
+from flash.scores.window import Reach
 from ptxgen import ir
 from ptxgen.check.prove import prove_global, require_global
 from ptxgen.check.prove.contract import Axis, GlobalArray, GlobalContract
@@ -944,7 +944,7 @@ MUTANTS_ON_TENSOR_CORES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] =
     ),
     # Whether V is restored is read from memory, so that no launch is certain to do it.
     "a key too many that is seen": (
-        Mask, "last_key", lambda last_key: lambda *given: last_key(*given) + 1, "unknown"
+        Reach, "last_key", lambda last_key: lambda *given: last_key(*given) + 1, "unknown"
     ),
 }  # fmt: skip
 
