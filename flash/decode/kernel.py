@@ -205,11 +205,7 @@ class DecodeKernel:
         self._check(views)
         number = splits_of(WHO, splits)
         longest = longest_of(views, max_seqlen_k)
-        scale = (
-            self.config.scale
-            if softmax_scale is None
-            else scale_of(self.config, softmax_scale, Caller(WHO))
-        )
+        scale = scale_of(self.config, softmax_scale, Caller(WHO))
         device = views["k_cache"].device  # an empty q may not have its device
         like = views["q"]._replace(device=device)
         _check_place(name, like, explicit)

@@ -1,1 +1,1 @@
-"""What is done to scores and weights: one file for each feature, and the list of them."""
+"""The features that change scores and weights: one file for each, and the list of them."""

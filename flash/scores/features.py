@@ -124,7 +124,7 @@ def settings_of_call(arguments: Mapping[str, Any], type_of: TypeOf) -> tuple[Any
 
 
 def of_launch(arguments: ScoreArguments | VarlenArguments) -> LaunchArguments:
-    """Those arguments of a call that a launch takes, where a config has the settings."""
+    """The arguments of a call that its launch takes; the config of the launch has the others."""
     found: Any = {n: a for n, a in arguments.items() if n in LaunchArguments.__annotations__}
     return cast(LaunchArguments, found)
 

@@ -91,7 +91,7 @@ class Program:
         self.rng = random.Random(self.seed)
         self.ops = {name: [o for o in ops if _fits(o)] for name, ops in OPS.items()}
         self.ops = {name: ops for name, ops in self.ops.items() if ops}
-        # Those that make a word of words, by name: an address in shared memory may go through them.
+        # By name, the instructions on words through which an address in shared memory may go.
         words = {name: [o for o in ops if _is_of_words(o)] for name, ops in self.ops.items()}
         self.of_words = {name: ops for name, ops in words.items() if ops}
         while len(self.accesses) < ACCESSES:

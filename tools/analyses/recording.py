@@ -27,7 +27,7 @@ _LEAST_S: Final = 0.003  # what pytest itself takes for a test
 # Not -m, by which the classes of what is sent would be those of a module named __main__.
 _START: Final = "import sys; from tools.analyses.worker import main; main(sys.argv[1:])"
 
-# What is asked first; then, only about what nobody has noticed, what takes longer.
+# Tests that judge every mutant; the slower ones in LAST judge what these do not notice.
 FIRST: Final = (
     "tests/check", "tests/interpreter", "tests/isa", "tests/vectors", "tests/test_parse.py",
     "tests/test_parse_modules.py", "tests/test_parse_strict.py",
@@ -192,7 +192,7 @@ class TestMap:
         return found
 
     def _that_enter(self, mutant: Mutant) -> set[str]:
-        """Those that enter the block; the file, where the function is not as it was recorded."""
+        """The tests that enter the block; if the function has changed since, those of the file."""
         known = self.functions.get(f"{mutant.file}:{mutant.function}")
         now = source_of(mutant.file).function_hash(mutant.function)
         if not self.runs_at_import(mutant) and known == now:

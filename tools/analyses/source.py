@@ -82,7 +82,7 @@ class Source:
         return self.data.count(b"\n", 0, offset) + 1
 
     def function_hash(self, function: str) -> str:
-        """Of the text of a function; of the whole file for what is outside of functions."""
+        """The hash of a function's text; for what is outside of functions, of the whole file."""
         if function not in self._hashes:
             node = self.functions.get(function)
             text = self.text if node is None else self.segment(node)

@@ -83,7 +83,7 @@ class Detectors:
     def judge_global(
         self, at: int, conflicts: list[Conflict], access: Access, buffer: Buffer
     ) -> None:
-        """The same of an access to an array in global memory."""
+        """Report the conflicts of an access to an array in global memory, of kinds asked for."""
         first = buffer.base // self.global_grain
         for c in conflicts:
             if self.wants(c.kind):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StoredValues:
-    """What is stored and what is there, in units; called only where a race is suspected."""
+    """The stored values and those in memory, in units; made only where a race is suspected."""
 
     def __init__(
         self, data: Lanes, shift: int, grain: int, access: Access, plan: Plan,
